@@ -63,11 +63,12 @@ def _of_one(directory: Path, manifest: Manifest) -> Iterator[Line]:
     sure = accuracy(certificate, manifest["approximation"])
     if sure is not None:
         yield f"approximate: {sure}", 2
+    read = manifest["reads"]["fit"]["bytes"] + (manifest["reads"]["scores"] or {"bytes": 0})["bytes"]
     reads = f"{manifest['passes']} pass{'es' if manifest['passes'] > 1 else ''} for the fit" + (
         ", 1 for the scores" if manifest["reads"]["scores"] else ""
     )
     yield (
-        f"read {as_text(manifest['reads']['fit']['bytes'])} ({reads}) in {manifest['seconds']['total']:.1f} s; peak memory "
+        f"read {as_text(read)} ({reads}) in {manifest['seconds']['total']:.1f} s; peak memory "
         f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
         2,
     )

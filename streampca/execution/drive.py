@@ -106,7 +106,7 @@ def drive(
         If the cluster lost a task for good.
     """
     total, count, next_leaf = start
-    meter = Meter(record.phase, plan.extent, progress)
+    meter = Meter(record.phase, plan.extent, progress, "features" if plan.axis == "features" else "rows")
     meter.skip(plan, next_leaf, count)
     if client is None:
         meter.skip_begun(plan, record)

@@ -20,13 +20,15 @@ class Progress:
     phase: str
     """``"fit"`` or ``"scores"``; ``"pilot"``, ``"pass 2"`` and on, ``"components"``, ``"landmarks"``, ``"sampling errors"`` where a fit has them."""
     rows: int
-    """Rows done."""
+    """Rows done, or what `unit` names."""
     n_samples: int
     """Rows in all."""
     bytes: int
     """Decoded bytes read so far."""
     seconds: float
     """Seconds since the phase began."""
+    unit: str = "rows"
+    """What is counted: ``"rows"``; ``"features"`` where wide data are read by features; ``"chunks"`` of a store."""
 
 
 ProgressCallback = Callable[[Progress], None]
@@ -35,8 +37,8 @@ ProgressCallback = Callable[[Progress], None]
 class Meter:
     """Counts rows and bytes of finished blocks, from any thread, and reports them to a callback."""
 
-    def __init__(self, phase: str, n_samples: int, callback: ProgressCallback | None):
-        self.phase, self.n_samples, self.callback = phase, n_samples, callback
+    def __init__(self, phase: str, n_samples: int, callback: ProgressCallback | None, unit: str = "rows"):
+        self.phase, self.n_samples, self.callback, self.unit = phase, n_samples, callback, unit
         self._rows, self._bytes = 0, 0
         self._lock, self._began = threading.Lock(), time.perf_counter()
 
@@ -52,13 +54,13 @@ class Meter:
             self.add(sum(stop - start for start, stop in spans), begun.count.bytes)
 
     def add(self, n_rows: int, n_bytes: int) -> None:
-        """Count `n_rows` rows and `n_bytes` bytes more."""
+        """Count `n_rows` rows, or other units, and `n_bytes` bytes more."""
         with self._lock:
             self._rows += n_rows
             self._bytes += n_bytes
             if self.callback is not None:
                 seconds = time.perf_counter() - self._began
-                self.callback(Progress(self.phase, self._rows, self.n_samples, self._bytes, seconds))
+                self.callback(Progress(self.phase, self._rows, self.n_samples, self._bytes, seconds, self.unit))
 
     def add_block(self, block: Block, count: ReadCount) -> None:
         """Count one block."""

@@ -179,7 +179,7 @@ def _digests_of(source: ZarrSource, progress: ProgressCallback | None) -> tuple[
     counts = source.layout.chunk_counts
     n_chunks = math.prod(counts)
     table = np.zeros((n_chunks, DIGEST_BYTES), dtype=np.uint8)
-    meter, total = Meter("fingerprint", n_chunks, progress), 0
+    meter, total = Meter("fingerprint", n_chunks, progress, "chunks"), 0
     for batch, digests, n_bytes in stored_digests(source, range(n_chunks), _BYTES_AT_ONCE):
         table[batch] = digests
         total += n_bytes

@@ -21,7 +21,6 @@ _LABELS = {
     "fingerprint": "reading as stored",
     "verify": "reading again",
 }
-_UNITS = {"components": "features", "fingerprint": "chunks"}
 
 
 def label_of(phase: str) -> str:
@@ -57,7 +56,7 @@ class ProgressBar:
             self._phase = progress.phase
             label = label_of(progress.phase)
             bar = self._bar = self._make(
-                desc=label, unit="B", unit_scale=True, unit_divisor=1024, file=self._stream, dynamic_ncols=True
+                desc=label, unit="iB", unit_scale=True, unit_divisor=1024, file=self._stream, dynamic_ncols=True
             )
         bar.total = progress.bytes * progress.n_samples / max(1, progress.rows)
         bar.update(progress.bytes - bar.n)
@@ -67,9 +66,8 @@ class ProgressBar:
         share = progress.rows / progress.n_samples
         left = progress.seconds * (1 - share) / share if share else 0.0
         rate = progress.bytes / max(progress.seconds, 1e-9) / 2**20
-        label, unit = label_of(progress.phase), _UNITS.get(progress.phase, "rows")
         print(
-            f"{label}: {progress.rows:,} of {progress.n_samples:,} {unit} ({share:.0%}), {rate:,.0f} MiB/s, about {left:,.0f} s left",
+            f"{label_of(progress.phase)}: {progress.rows:,} of {progress.n_samples:,} {progress.unit} ({share:.0%}), {rate:,.0f} MiB/s, about {left:,.0f} s left",
             file=self._stream,
             flush=True,
         )

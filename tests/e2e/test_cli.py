@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -321,3 +322,12 @@ def test_a_signal_ends_one_command_and_neither_the_next_fit_nor_its_handlers(num
 def test_a_command_in_a_thread_leaves_signals_to_the_main_thread(call):
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(status_of_main, "inspect", "good.zarr").result(60) == 0
+
+
+def test_both_readings_are_counted_in_the_closing_lines_and_in_the_report(call, tmp_path):
+    write_store(tmp_path / "x.zarr", make_values(4096, 64))  # 2 MiB
+    (tmp_path / "c.yaml").write_text(config_text(tmp_path / "x.zarr", tmp_path / "run", output="report: true"))
+    called = call("run", tmp_path / "c.yaml")
+    assert "read 4 MiB (1 pass for the fit, 1 for the scores)" in " ".join(called.out.split())
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert re.search(r"1 for the fit, 1 for the scores; 4(\.0+)?\sMiB in all", page)

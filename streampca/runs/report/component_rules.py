@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.runs.report import words
-from streampca.runs.report.figures import ACCENT, INK, MUTED, SECOND, component_axis, decades, dots, inline, plain
+from streampca.runs.report.figures import (
+    ACCENT,
+    INK,
+    MOST_DOTS,
+    MUTED,
+    SECOND,
+    component_axis,
+    decades,
+    dots,
+    inline,
+    plain,
+)
 from streampca.runs.report.parts import Chart, ComponentCount, ReportTable
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
@@ -92,8 +103,9 @@ def scree(values: FloatArray, edges: dict[str, float], n_components: int) -> str
         if logarithmic:
             axes.set_yscale("log")
             decades(axes)
-        axes.plot(number[:n_components], shown[:n_components], color=ACCENT, linewidth=0, **dots(k))
-        axes.plot(number[n_components:], shown[n_components:], color=MUTED, linewidth=0, **dots(k))
+        marked = dots(min(k, MOST_DOTS))  # nothing but dots is drawn here, however many there are
+        axes.plot(number[:n_components], shown[:n_components], color=ACCENT, linewidth=0, **marked)
+        axes.plot(number[n_components:], shown[n_components:], color=MUTED, linewidth=0, **marked)
         low, high = (float(positive.min()), float(positive.max())) if len(positive) else (0.0, 1.0)
         drawn = [edge for edge in edges.values() if edge > 0]
         low, high = min([low, *drawn]), max([high, *drawn])

@@ -60,6 +60,9 @@ _DRAWING = (
 WIDTH, HEIGHT = 4.9, 3.5
 """Size of a chart in inches of 72 points: as wide as a phone, so that its letters are never scaled far."""
 
+MOST_DOTS = 120
+"""Charts of lines mark each component where there are at most so many."""
+
 VISIBLE = 0.003
 """Thinner bands of the share of the variance would not be seen."""
 
@@ -255,8 +258,8 @@ class _Dots(TypedDict, total=False):
 
 
 def dots(k: int, marker: str = "o") -> _Dots:
-    """Return how each of `k` components is marked on a line; not at all where there are many."""
-    if k > 120:
+    """Return how each of `k` components is marked on a line; not at all where there are more than `MOST_DOTS`."""
+    if k > MOST_DOTS:
         return {}
     return {
         "marker": marker,

@@ -92,7 +92,6 @@ def tiles(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None)
     manifest, memory = run.manifest, field(run.manifest, "memory")
     peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
     used = f"{words.share(peak / allowed)} of {words.size(allowed)} allowed" if peak and allowed else ""
-    read = words.number(field(manifest, "reads", "fit", "bytes"))
     carrying = f"{carried or words.share(float(spectrum.ratios.sum()))} of the variance"
     rows_a_second, sides = "", words.dimensions(field(manifest, "source", "feature_shape"))
     fit, n = words.number(field(manifest, "seconds", "fit")), sample_count(run)
@@ -102,16 +101,23 @@ def tiles(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None)
         Tile("Rows", words.count(n), words.clean(field(manifest, "source", "dtype")).replace(words.MISSING, "")),
         Tile("Features", words.count(run.n_features), sides.replace(words.MISSING, "")),
         Tile("Components", words.count(len(spectrum.values)), carrying),
-        Tile("Reads of the data", words.count(field(manifest, "passes")), _reads_note(manifest, read)),
+        _reads_tile(manifest),
         Tile("Peak memory", words.size(peak), used),
         Tile("Time", words.duration(field(manifest, "seconds", "total")), rows_a_second),
     )
 
 
-def _reads_note(manifest: object, read: float | None) -> str:
+def _reads_tile(manifest: object) -> Tile:
+    """Return how often the data were read, for the fit and for the scores, and how many bytes that were."""
     most, made = (words.whole(field(manifest, *path)) for path in (("approximation", "passes"), ("passes",)))
-    allowed = f"of at most {most:,}; " if most is not None and made is not None and most > made else ""
-    return f"{allowed}{words.size(read)} in all" if read else ""
+    fit, scores = (words.number(field(manifest, "reads", purpose, "bytes")) for purpose in ("fit", "scores"))
+    notes = [f"at most {most:,} for the fit"] if most is not None and made is not None and most > made else []
+    if made is not None and scores:
+        notes.append(f"{made:,} for the fit, 1 for the scores")
+        made += 1
+    if fit:
+        notes.append(f"{words.size(fit + (scores or 0))} in all")
+    return Tile("Reads of the data", words.count(made), "; ".join(notes))
 
 
 def spectrum_charts(

@@ -9,9 +9,11 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from stores import Command, config_text, write_store
 
+import streampca as sp
 from streampca.cli.logs import handled, terminal_handler
 from streampca.execution.progress import Progress
 from streampca.logs import ROOT, logger
@@ -137,3 +139,29 @@ def test_log_lines_stand_above_the_progress_bar(monkeypatch: pytest.MonkeyPatch)
         f"INFO    streampca.somewhere: after {rows} rows" for rows in (100, 200, 300)
     ]
     assert screen[3].startswith("reading:")
+
+
+def test_progress_counts_features_where_wide_data_are_read_by_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = write_store(tmp_path / "wide.zarr", np.random.default_rng(0).standard_normal((30, 600)), chunks=(30, 200))
+    seen: list[Progress] = []
+    pca = sp.PCA(2, progress=seen.append).fit(store)
+    assert pca.solver_ == "gram"
+    assert {(step.phase, step.n_samples, step.unit) for step in seen} == {
+        ("fit", 600, "features"),
+        ("components", 600, "features"),
+    }
+    lines = io.StringIO()
+    bar = ProgressBar(lines)
+    bar(seen[-1])
+    assert "600 of 600 features (100%)" in lines.getvalue()
+
+
+def test_the_bar_counts_in_binary_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    bar = ProgressBar()
+    bar(Progress("fit", 1, 4, 3 << 20, 1.0))
+    bar.close()
+    assert re.search(r" 3\.00M/12\.0M .*[KMG]?iB/s", terminal.getvalue())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from stores import config_text, write_store
@@ -66,3 +68,10 @@ def test_thresholds_that_nearly_coincide_have_one_text_and_others_their_own():
     values = np.geomspace(100, 0.01, 20)
     svg = scree(values, {"first": 10.0, "second": 0.5, "third": 0.51, "none": 0.0}, 5)
     assert [svg.count(f">{title}<") for title in ("first", "third, second", "second", "none")] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("k", [20, 121, 300])
+def test_every_eigenvalue_is_a_dot_however_many_there_are(k):
+    svg = scree(np.geomspace(100, 0.01, k), {"edge": 0.5}, k // 2)
+    dots = re.findall(r"<use [^>]*", svg)
+    assert len(dots) >= k
