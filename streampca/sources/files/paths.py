@@ -206,7 +206,13 @@ def _csv(path: Path) -> DataError | NotAvailableError:
     if not path.exists():
         return DataError(f"{path}: no such file")
     out = re.sub(r"\.(csv|tsv)(\.gz)?$", "", str(path), flags=re.IGNORECASE) + ".parquet"
-    code = f"import pyarrow.csv as c, pyarrow.parquet as p; p.write_table(c.read_csv({str(path)!r}), {out!r})"
+    options = "c.ReadOptions(block_size=2**24)"  # bytes in memory at a time; types follow from the first
+    if ".tsv" in path.name.lower():
+        options += ", c.ParseOptions(delimiter='\\t')"
+    code = (
+        f"import pyarrow.csv as c, pyarrow.parquet as p; rows = c.open_csv({str(path)!r}, {options}); "
+        f"out = p.ParquetWriter({out!r}, rows.schema); [out.write_batch(b) for b in rows]; out.close()"
+    )
     return NotAvailableError(
         f"{path}: CSV is not read, because text would be parsed in every pass: convert it once: python -c {shlex.quote(code)}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -176,7 +177,7 @@ def test_a_file_that_is_named_twice_is_refused_by_whichever_path(tmp_path, shard
         (["a.npy", "x.txt"], DataError, "x.txt: expected .npy, Parquet or HDF5 files"),
         (["a.npy", "b.parquet"], DataError, "several kinds"),
         ("s3://bucket/x.parquet", NotAvailableError, "local paths"),
-        ("table.csv", NotAvailableError, "CSV is not read.*convert it once: python -c .*write_table"),
+        ("table.csv", NotAvailableError, "CSV is not read.*convert it once: python -c .*ParquetWriter"),
         ("gone.csv", DataError, "no such file"),
     ],
 )
@@ -215,3 +216,18 @@ def test_fingerprints_of_files_of_rows_are_refused_as_such(tmp_path, values):
     for path in (tmp_path / "a.npy", tmp_path, tmp_path / "*.npy", config):
         with pytest.raises(DataError, match="fingerprints are of zarr arrays, and these are files of rows"):
             arrays_of(str(path), (), "error")
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("t.csv", ","), ("t.tsv", "\t"), ("t.csv.gz", ",")])
+def test_the_line_that_converts_csv_does_so_piece_by_piece(tmp_path, name, delimiter):
+    pytest.importorskip("pyarrow")
+    values = np.random.default_rng(0).standard_normal((50, 3))
+    np.savetxt(tmp_path / name, values, delimiter=delimiter, header=delimiter.join("abc"), comments="")
+    with pytest.raises(NotAvailableError) as refused:
+        sp.open(tmp_path / name)
+    _, line = str(refused.value).split("convert it once: ")
+    command, option, code = shlex.split(line)
+    assert (command, option) == ("python", "-c")
+    assert "block_size" in code
+    subprocess.run([sys.executable, option, code], check=True)
+    np.testing.assert_array_equal(sp.open(tmp_path / "t.parquet").to_dask().compute(), values)
