@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import multiprocessing
 import re
+import tomllib
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from stores import REPOSITORY
 
 import scripts
 import streampca
+from streampca.cli import cli
 from streampca.runs.config.models import load_any_config
 
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
@@ -133,3 +135,17 @@ def test_examples_in_docstrings(
     example.globs = {}
     failed, _ = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(example)
     assert failed == 0, capsys.readouterr().out
+
+
+def test_configurations_and_commands_are_named_on_the_pages_that_list_them() -> None:
+    listed = (REPOSITORY / "docs/reference/configuration.md").read_text()
+    assert [path.name for path in (REPOSITORY / "configs").glob("*.yaml") if f"`{path.name}`" not in listed] == []
+    features = (REPOSITORY / "docs/reference/features.md").read_text()
+    assert [name for name in cli.commands if f"`{name}`" not in features] == []
+
+
+def test_extras_are_named_on_the_page_about_installing() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    page = (REPOSITORY / "docs/how-to/install.md").read_text()
+    extras = set(project["optional-dependencies"]) - {"test", "docs", "dev"}
+    assert extras == set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
