@@ -1,16 +1,38 @@
-"""Classes of samples that a configuration names, for the colours of the report's score plots."""
+"""Samples as the report draws them: without missing values, and with the classes that a configuration names for their colours."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from streampca.accumulators.rows import RowsState
 from streampca.errors import DataError
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.models.stored_components import StoredComponents
 from streampca.runs.config import RunConfig
 from streampca.runs.named_values import values_named
 from streampca.sources import Source
 from streampca.typing import Array
 
 _KEY = "source.labels"
+_ROWS_AT_ONCE = 64
+
+
+def without_holes(samples: RowsState, model: PCAModel | KernelModel) -> RowsState | None:
+    """Return `samples` with what the components of `model` give in place of NaN; None if no row is left.
+
+    Rows with NaN are left out where they have no scores, because the fit left them out, or where their scores need more than the row.
+    """
+    if samples.values.dtype.kind != "f" or not np.isnan(samples.values).any():
+        return samples
+    values = samples.values.copy()
+    alone = isinstance(model, PCAModel) and model.removal is None and not isinstance(model.components, StoredComponents)
+    incomplete = np.flatnonzero(np.isnan(values).any(axis=1)) if alone else np.empty(0, dtype=np.int64)
+    for start in range(0, len(incomplete), _ROWS_AT_ONCE):
+        some = incomplete[start : start + _ROWS_AT_ONCE]
+        rows = values[some]
+        values[some] = np.where(np.isnan(rows), model.inverse_transform(model.transform(rows)), rows)
+    return RowsState(samples.index, values).complete()
 
 
 def classes_of_samples(config: RunConfig, source: Source) -> Array | None:

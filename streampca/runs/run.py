@@ -33,7 +33,7 @@ from streampca.models.removal import residuals_of
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.redaction import shown
-from streampca.runs.classes import classes_of_samples
+from streampca.runs.classes import classes_of_samples, without_holes
 from streampca.runs.config import RunConfig
 from streampca.runs.config.values import plain_options
 from streampca.runs.deploy import cluster_of
@@ -273,8 +273,9 @@ def write_results(
     `scored` is what scores cost that are there already; None has them written.
     """
     config, source = job.config, job.source
-    if result.samples is not None:
-        _write_samples(result.samples, path / "samples.zarr", job.classes)
+    samples = None if result.samples is None else without_holes(result.samples, result.model)
+    if samples is not None:
+        _write_samples(samples, path / "samples.zarr", job.classes)
     scored = scored or _write_scores(job, result, path / "scores.zarr")
     result = with_errors(result, scored.moments if scored else None, job.fit.parameters)
     recorded = _write_model(job, result, path / "model.zarr", log.identity.run_id)

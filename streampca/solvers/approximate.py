@@ -224,8 +224,6 @@ class Reader:
         state, count = self._accumulate(sketch if single else Joint(tuple(accumulators)), plan)
         states = [state] if single else list(state)
         samples = states.pop() if keep_rows else None
-        if samples is not None and self.parameters.missing != "error":
-            samples = samples.complete()
         state = states[0] if len(states) == 1 else tuple(states)
         return Accumulated(sketch, state, samples, count, _sketch_state(state).n_left_out)
 

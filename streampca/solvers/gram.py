@@ -310,8 +310,6 @@ class GramSolver(PCASolver):
         if not model.conditional or (not reduced.n_missing and gram.counted is None):
             scores = _scores(spectrum, reduced, gram, wide)
         samples = RowsState(chosen, wide.samples) if len(chosen) else None
-        if samples is not None and parameters.missing != "error":
-            samples = samples.complete()
         return Fit(
             model=model,
             plan=plan,

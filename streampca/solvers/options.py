@@ -67,10 +67,10 @@ class RunOptions:
     def accumulate_and_sample(
         self, source: Source, accumulator: AnyAccumulator, plan: Plan, parameters: Parameters
     ) -> tuple[Any, RowsState | None, ReadCount]:
-        """Read `source` once; return the state of all rows, the copied ones without those that have NaN, and the cost."""
+        """Read `source` once; return the state of all rows, the copied ones, and the cost."""
         weights = parameters.sample_weight
         if not self.keep_rows:
             state, count = self.accumulate(source, accumulator, plan, weights)
             return state, None, count
         (state, samples), count = self.accumulate(source, Joint((accumulator, self.sample_of(source))), plan, weights)
-        return state, samples if parameters.missing == "error" else samples.complete(), count
+        return state, samples, count

@@ -75,16 +75,19 @@ def sample_count(run: RunFiles) -> int | None:
 
 
 def scores_note(run: RunFiles, scores: projection.Scores | None) -> str:
-    """Return which rows the scores are of; of rows with missing values none are drawn."""
+    """Return which rows the scores are of; rows that a fit left out, because values were missing, are not drawn."""
     if scores is None:
         return ""
     m, n, certificate = len(scores.values), sample_count(run), field(run.manifest, "certificate")
-    if any(words.whole(field(certificate, key)) for key in ("missing_values", "rows_left_out")):
+    if words.whole(field(certificate, "rows_left_out")):
         among = "" if n is None else f" of the {n:,}"
         return f"{m:,} complete row{'' if m == 1 else 's'}{among}, each a point at its scores; rows with missing values are not drawn."
+    filled = (
+        "; missing values are as the components give them" if words.whole(field(certificate, "missing_values")) else ""
+    )
     if n is None or m >= n:
-        return f"All {words.plural(m, 'row')}, each a point at its scores."
-    return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores."
+        return f"All {words.plural(m, 'row')}, each a point at its scores{filled}."
+    return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores{filled}."
 
 
 def tiles(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None) -> tuple[Tile, ...]:

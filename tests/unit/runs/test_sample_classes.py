@@ -12,6 +12,7 @@ from stores import Command
 
 import streampca as sp
 from streampca.runs.report.page import write_report
+from streampca.runs.report.projection import score
 from streampca.runs.report.run_files import read_run
 
 N = 60
@@ -112,3 +113,28 @@ def test_a_saved_model_that_removes_something_can_be_replaced(tmp_path: Path) ->
     pca.save(tmp_path / "m", overwrite=True)
     pca.save(tmp_path / "m", overwrite=True)
     np.testing.assert_array_equal(sp.load(tmp_path / "m").components_, pca.components_)
+
+
+@pytest.mark.parametrize(("missing", "solver"), [("mean", "covariance"), ("pairwise", "covariance"), ("mean", "gram")])
+def test_rows_of_which_some_values_are_missing_are_drawn_in_the_colours_of_their_classes(
+    tmp_path: Path, missing: str, solver: str
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((N, 400)) + 4 * rng.standard_normal((3, 400))[np.arange(N) % 3]
+    holes = rng.random(rows.shape) < 0.01  # hardly a row is complete
+    np.save(tmp_path / "x.npy", np.where(holes, np.nan, rows))
+    np.save(tmp_path / "kinds.npy", KINDS)
+    (tmp_path / "c.yaml").write_text(
+        f"source: {{path: {tmp_path}/x.npy, labels: {tmp_path}/kinds.npy}}\npreprocess: {{missing: {missing}}}\n"
+        f"model: {{n_components: 2, solver: {solver}}}\noutput: {{directory: {tmp_path}/run}}\n"
+    )
+    run = sp.run(tmp_path / "c.yaml")
+    files = read_run(run.directory)
+    assert files.classes is not None
+    assert files.samples is not None
+    assert files.scores is not None
+    assert files.classes.tolist() == KINDS.tolist()
+    assert "var(--class-1)" in (run.directory / "report.html").read_text()
+    drawn, written = score(files, files.samples).values, np.asarray(files.scores[slice(0, N)])
+    largest = np.abs(written).max(axis=0)
+    assert (np.abs(drawn[:, :2] - written) <= 0.02 * largest).all()  # a hundredth of the values is missing
