@@ -99,6 +99,9 @@ def test_commands_take_the_run_and_its_configuration(finished: Any, call: Comman
     page = (finished.directory / "report.html").read_text()
     assert page.count("<rect") == 144
     assert "Least similar:" in page
+    first = finished.manifest["models"]["12"]["result"]
+    cells = zip(first["explained_variance"], first["explained_variance_ratio"], strict=True)
+    assert all(f"{value:.4g} ({share:.1%})" in page for value, share in cells)
     assert call("export", finished.directory / "models" / "3.zarr", tmp_path / "m.npz").status == 0
     refused = call("transform", finished.directory, "x", tmp_path / "s")
     assert refused.status == 5

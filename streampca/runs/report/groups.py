@@ -16,6 +16,8 @@ from streampca.typing import Json
 
 _MOST_SHOWN = 40
 """Groups that tables and picture have; the manifest has all."""
+_MOST_EIGENVALUES = 10
+"""Eigenvalues of each group that the table has."""
 _CELL, _GAP, _LETTER = 26, 2, 7.2  # of the picture, in units of its own
 _HEADS = ("group", "samples", "components", "variance carried", "first eigenvalue", "total variance")
 
@@ -29,20 +31,21 @@ def write_groups_report(directory: Path) -> Path:
     by = escape(clean(str(manifest["group_by"]), 120))
     summary = f"{n_groups} groups of {samples:,} samples x {features:,} features by {by}, from one reading."
     parts = Parts()
-    models = ReportTable("Models of the groups", _HEADS, _rows(entries, n_groups))
+    shown = [*entries[: min(n_groups, _MOST_SHOWN)], *entries[n_groups:]]
+    models = ReportTable("Models of the groups", _HEADS, _rows(shown))
     body = f"""<section>
 {parts.heading("Models")}
 <p class="lead">Each group has the covariance of its rows about their mean. “pooled” is the covariance within groups, “between” that of the
 group means.</p>
 <div class="card">{parts.table(models)}</div>
-</section>
+<div class="card">{parts.table(_eigenvalues(shown))}</div>
+{_warnings(shown)}</section>
 {_similarity(manifest, n_groups, parts)}"""
     return write_small_page(directory, manifest, "groups", summary, body)
 
 
-def _rows(entries: Sequence[Json], n_groups: int) -> tuple[tuple[str, ...], ...]:
+def _rows(shown: Sequence[Json]) -> tuple[tuple[str, ...], ...]:
     """Return the cells of each model: of the first groups, then within and between groups."""
-    shown = [*entries[: min(n_groups, _MOST_SHOWN)], *entries[n_groups:]]
     return tuple(
         (
             clean(str(entry["label"]), 60),
@@ -54,6 +57,29 @@ def _rows(entries: Sequence[Json], n_groups: int) -> tuple[tuple[str, ...], ...]
         )
         for entry in shown
     )
+
+
+def _eigenvalues(shown: Sequence[Json]) -> ReportTable:
+    """Return the table of the first eigenvalues of each model, with their shares of the variance of its rows."""
+    found = [(clean(str(entry["label"]), 60), entry["result"]) for entry in shown]
+    width = min(_MOST_EIGENVALUES, max(len(result["explained_variance"]) for _, result in found))
+    rows = []
+    for name, result in found:
+        pairs = zip(result["explained_variance"][:width], result["explained_variance_ratio"], strict=False)
+        cells = [f"{value:.4g} ({share:.1%})" for value, share in pairs]
+        rows.append((name, *cells, *["–"] * (width - len(cells))))
+    return ReportTable(
+        "Eigenvalues and their shares of the variance", ("group", *map(str, range(1, width + 1))), tuple(rows)
+    )
+
+
+def _warnings(shown: Sequence[Json]) -> str:
+    """Return the warnings of the models as a list, empty where there are none."""
+    told = [
+        f"{clean(str(entry['label']), 60)}: {clean(str(words), 600)}" for entry in shown for words in entry["warnings"]
+    ]
+    items = "".join(f"<li>{escape(words)}</li>" for words in told)
+    return f'<div class="warnings"><h2>Warnings</h2><ul>{items}</ul></div>\n' if told else ""
 
 
 def _similarity(manifest: Json, n_groups: int, parts: Parts) -> str:
