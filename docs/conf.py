@@ -29,6 +29,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
+    "sphinx.ext.viewcode",
     "numpydoc",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
@@ -73,6 +74,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "write_computation_times": False,
+    "backreferences_dir": "_build/backreferences",  # which the small gallery of the home page asks for
 }
 
 # Names of other projects resolve without a network, from the lists in inventories.txt.
@@ -88,7 +90,6 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "navigation_with_keys": False,
-    "show_prev_next": False,
     "show_toc_level": 2,
     "header_links_before_dropdown": 5,
     "footer_start": ["copyright"],
