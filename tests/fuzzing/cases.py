@@ -16,6 +16,7 @@ SKETCHES = ("auto", "gaussian", "count_sketch", "sparse_sign", "grouping")
 CONTAINERS = ("numpy", "fortran", "strided", "dask", "zarr", "csr", "csr", "csc", "dask_csr")
 FLOATS = ("<f8", "<f8", "<f8", "<f4", "<f4", "<f4", "<f2", ">f8", ">f4")
 INTEGERS = ("|u1", "|i1", "<i2", "<u2", "<i4", "<i8", "|b1")
+OUTPUTS = ("transform", "transform_to", "diagnostics", "loaded")
 SPECTRA = ("slow", "fast", "flat", "low_rank", "ties", "outlier", "few_values", "duplicates", "sparse", "rare")
 
 
@@ -35,6 +36,8 @@ class Case:
     """Parameters of `PCA`."""
     sample_weight: NDArray[np.float64] | None
     """Weights of the rows."""
+    output: str = "transform"
+    """Where scores go: ``"transform"``, ``"transform_to"``, ``"diagnostics"`` (with T² and Q), ``"loaded"`` (by the saved model)."""
     words: dict[str, Any] = field(default_factory=dict)
     """How the rows were made, for the line that is printed of a failure."""
 
@@ -73,12 +76,13 @@ class Case:
     def line(self) -> str:
         """Return the case in words."""
         given = {name: value for name, value in self.parameters.items() if not isinstance(value, np.ndarray)}
+        given = {name: value if name != "remove" else sorted(value) for name, value in given.items()}
         parameters = ", ".join(f"{name}={value!r}" for name, value in given.items())
         extra = [name for name, value in self.parameters.items() if isinstance(value, np.ndarray)]
         extra += [] if self.sample_weight is None else ["sample_weight"]
         shape = "x".join(map(str, self.rows.shape))
         words = " ".join(f"{name}={value}" for name, value in self.words.items())
-        return f"{self.container} {shape} {self.rows.dtype.str} [{words}] PCA({parameters}){' with ' if extra else ''}{', '.join(extra)}"
+        return f"{self.container} {shape} {self.rows.dtype.str} [{words}] PCA({parameters}){' with ' if extra else ''}{', '.join(extra)} -> {self.output}"
 
 
 def draw(seed: int) -> Case:
@@ -103,7 +107,26 @@ def draw(seed: int) -> Case:
         parameters["feature_weight"] = weight
     chunks = (int(rng.integers(1, n + 1)), int(rng.integers(1, d + 1)))
     chunks = (max(chunks[0], -(-n // 12)), max(chunks[1], -(-d // 4)))
-    return Case(seed, rows, container, chunks, parameters, sample_weight, words)
+    drawn = np.random.default_rng([seed, 20261123])
+    if drawn.random() < (0.02 if sparse or parameters.get("missing", "error") != "error" else 0.3):
+        parameters["remove"] = _remove(drawn, n)
+        if drawn.random() < 0.95:
+            parameters.pop("center", None)
+    output = str(drawn.choice(OUTPUTS))
+    return Case(seed, rows, container, chunks, parameters, sample_weight, output, words)
+
+
+def _remove(rng: np.random.Generator, n: int) -> dict[str, Any]:
+    """Return what regression subtracts: some of groups, a trend, covariates."""
+    keys = [key for key in ("groups", "trend", "covariates") if rng.random() < 0.5] or ["groups"]
+    drawn: dict[str, Any] = {}
+    if "groups" in keys:
+        drawn["groups"] = rng.integers(0, int(rng.choice([1, 3, 12])), n)
+    if "trend" in keys:
+        drawn["trend"] = int(rng.integers(1, 4))
+    if "covariates" in keys:
+        drawn["covariates"] = rng.standard_normal((n, int(rng.integers(1, 4)))) * 10.0 ** rng.integers(-3, 4)
+    return drawn
 
 
 def _shape(rng: np.random.Generator) -> tuple[int, int]:

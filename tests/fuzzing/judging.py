@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 from cases import Case
 from numpy.typing import NDArray
 from oracle import Truth, truth_of
@@ -46,6 +47,7 @@ def judge(case: Case) -> Verdict:
     notes: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".*(float64 rounds|sums? to more than|shares)", UserWarning)
         try:
             given = case.stored()
             pca = PCA(**case.parameters).fit(given, sample_weight=case.sample_weight)
@@ -98,6 +100,11 @@ def required_refusals(case: Case) -> list[str]:
         found.append(f"^NotAvailableError: solver='{solver}' does not take missing=")
     if solver == "sketch" and missing == "mean":
         found.append("^NotAvailableError: solver='sketch' does not take missing='mean'")
+    if "remove" in given:
+        if not given.get("center", True):
+            found.append("^ParameterError: remove with center=False")
+        if missing != "error" or case.sparse:
+            found.append("^NotAvailableError: remove does not go together with")
     if approximate and isinstance(k, int) and isinstance(given.get("sketch_size"), int) and given["sketch_size"] < k:
         found.append("^ParameterError: sketch_size=.* is less than n_components=")
     if found:
@@ -128,6 +135,9 @@ def allowed_refusals(case: Case) -> list[str]:
         found.append("^DataError: n_samples=")
     if given["solver"] in ("adaptive", "auto") and given.get("scale"):
         found.append("^DataError: .* solver='adaptive' cannot standardise it")
+    if "remove" in given:
+        found.append("^ParameterError: remove: .*nothing would be left")
+        found.append("^ParameterError: remove: all rows of the group .* have weight 0")
     if given.get("recovery") == "conversion":
         found.append("^NotAvailableError: solver='adaptive' does not take recovery='conversion'")
         found.append("^ParameterError: max_passes=.* with recovery='conversion': expected")
@@ -136,6 +146,8 @@ def allowed_refusals(case: Case) -> list[str]:
         found.append("^DataError")
     if truth is not None and isinstance(k, int) and k > truth.n_rows:
         found.append("^ParameterError: n_components=.* must be between 1 and")
+    if rows.dtype.itemsize == 8 and rows.dtype.kind in "iu":
+        found.append("^DataError: .*integers near .*which float64 rounds")
     if rows.dtype.kind != "f":
         return found
     counted = rows if case.sample_weight is None else rows[case.sample_weight > 0]
@@ -169,6 +181,7 @@ def truth_of_case(case: Case) -> Truth | None:
         missing=given.get("missing", "error"),
         sample_weight=case.sample_weight,
         feature_weight=given.get("feature_weight"),
+        remove=given.get("remove"),
     )
 
 
@@ -185,6 +198,7 @@ def precision_of(case: Case, solver: str) -> float:
     narrow = dtype.kind == "f" and dtype.itemsize <= 4
     small_integers = dtype.kind in "iub" and dtype.itemsize == 1
     plain = case.sample_weight is None and case.parameters.get("missing", "error") in ("error", "drop_rows")
+    plain = plain and "remove" not in case.parameters
     if case.sparse:
         rounding *= n
     if narrow or (small_integers and not (plain and solver == "covariance")):
@@ -199,7 +213,7 @@ def _check(case: Case, given: Any, pca: Any, notes: list[str]) -> None:
     if truth is None:
         return
     _check_shapes(case, pca, truth)
-    precision = precision_of(case, pca.solver_)
+    precision = precision_of(case, pca.solver_) + truth.lost
     first = float(truth.values[0])
     value = precision * max(first, 0.0) + 4 * truth.resolution()
     if pca.error_["kind"] == "approximate":
@@ -404,9 +418,16 @@ def _check_moments(case: Case, pca: Any, truth: Truth, precision: float) -> None
         if pca.error_["kind"] == "approximate":  # moments are taken about a number within the range of the values
             about = np.divide(spread, deviation, out=np.zeros_like(spread), where=deviation > 0)
             relative = relative + 16 * unit * (1 + about**2)
+        if truth.residuals is not None:
+            relative = relative + 64 * EPS * np.divide(size, deviation, out=np.zeros_like(size), where=deviation > 0)
         _close("scale_", pca.scale_.astype(np.longdouble), expected, relative * expected)
     elif pca.scale_ is not None:
         raise Wrong("scale_ without scale")
+    if truth.residuals is not None:  # what is left of a feature that is explained is rounding
+        left = np.sqrt(truth.variance)
+        if (left[pca.constant_features_] > 1e-13 * size[pca.constant_features_]).any():
+            raise Wrong("constant_features_: a feature of which more is left than rounding")
+        return
     constant = np.flatnonzero(truth.variance == 0)
     if not np.array_equal(pca.constant_features_, constant):
         found = pca.constant_features_.tolist()
@@ -415,12 +436,7 @@ def _check_moments(case: Case, pca: Any, truth: Truth, precision: float) -> None
 
 def _axes(case: Case, pca: Any, truth: Truth) -> NDArray[np.longdouble]:
     """Return what centred rows are multiplied by to give scores; ``(d, k)``."""
-    axes = pca.components_.astype(np.longdouble)
-    if case.parameters.get("scale"):
-        axes = axes / pca.scale_
-        axes[:, truth.variance == 0] = 0
-    weight = case.parameters.get("feature_weight")
-    axes = axes if weight is None else axes * np.sqrt(weight)
+    axes = pca.components_.astype(np.longdouble) * _row_factors(case, pca, truth)
     if case.parameters.get("whiten"):
         deviations = np.sqrt(pca.explained_variance_.astype(np.longdouble))
         deviations[pca.numerical_rank_ :] = np.inf
@@ -433,7 +449,10 @@ def _check_scores(case: Case, given: Any, pca: Any, truth: Truth) -> None:
     usable = np.isfinite(rows).all(axis=1)
     if case.parameters.get("missing", "error") == "error" and not usable.all():
         return  # rows of weight 0 hold what cannot be transformed
-    scores = np.asarray(pca.transform(given))
+    taken = _taken(case, slice(None))
+    if taken is None:
+        return
+    scores, distances = _scores(case, given, pca, taken)
     kept_type = case.rows.dtype.kind == "f" and case.rows.dtype.itemsize <= 4
     dtype = np.dtype(np.float32 if kept_type else np.float64)
     if scores.dtype != dtype or scores.shape != (len(rows), len(pca.components_)):
@@ -444,36 +463,124 @@ def _check_scores(case: Case, given: Any, pca: Any, truth: Truth) -> None:
     d = rows.shape[1]
     centred = rows[usable] - mean
     size = np.abs(centred) @ np.abs(axes)
+    removal = 0.0
+    if truth.residuals is not None:
+        removal = 32 * EPS * size
+        centred = truth.residuals[usable]
+        size = np.abs(centred) @ np.abs(axes)
     if case.sparse:
         size = size + np.abs(rows[usable]) @ np.abs(axes) + np.abs(mean) @ np.abs(axes)
-    slack = 2 * (d + 4) * eps * size + 4 * EPS * np.abs(mean) @ np.abs(axes)
+    slack = 2 * (d + 4) * eps * size + 4 * EPS * np.abs(mean) @ np.abs(axes) + removal
     # Below the smallest normal number, products keep their absolute and not their relative error.
     slack = slack + d * np.longdouble(np.finfo(dtype).smallest_normal)
     if dtype == np.float32:  # factors of features below the smallest normal number keep their absolute error
         entries = np.abs(rows[usable]).sum(axis=1)[:, None] + np.abs(mean).sum()
         slack = slack + entries * np.longdouble(np.finfo(dtype).smallest_subnormal)
+        if truth.residuals is not None:  # residuals are rounded to float32 again
+            slack = slack + np.abs(axes).sum(axis=0) * np.longdouble(np.finfo(dtype).smallest_subnormal)
     _close("scores", scores[usable].astype(np.longdouble), centred @ axes, slack)
     if case.parameters.get("missing") == "drop_rows" and not np.isnan(scores[~usable]).all():
         raise Wrong("scores of rows with holes are not NaN")
     if case.parameters.get("missing") in ("mean", "pairwise") and not np.isfinite(scores).all():
         raise Wrong("scores: not finite")
-    _check_inverse(case, pca, truth, scores[usable])
+    if distances is not None:
+        _check_distances(case, pca, truth, centred, centred @ axes, slack, [each[usable] for each in distances])
+    _check_inverse(case, pca, truth, scores, usable, taken)
 
 
-def _check_inverse(case: Case, pca: Any, truth: Truth, scores: NDArray[Any]) -> None:
-    back = np.asarray(pca.inverse_transform(scores))
+def _taken(case: Case, which: slice) -> dict[str, Any] | None:
+    """Return what `transform` needs to know of rows to remove, an empty mapping where nothing is removed; None where it cannot be known."""
+    remove = case.parameters.get("remove")
+    if remove is None:
+        return {}
+    given = {key: value[which] for key, value in remove.items() if key != "trend"}
+    if "trend" in remove:
+        given["trend"] = np.arange(len(case.rows), dtype=np.float64)[which]
+    if "groups" in remove and case.sample_weight is not None:
+        counted = np.unique(remove["groups"][case.sample_weight > 0])
+        if not np.isin(remove["groups"], counted).all():
+            return None
+    return {"remove": given}
+
+
+def _scores(case: Case, given: Any, pca: Any, taken: dict[str, Any]) -> tuple[NDArray[Any], list[NDArray[Any]] | None]:
+    """Return the scores of `given`, and T² and Q where the case asks for them, by the way that the case takes."""
+    if case.output == "transform":
+        return np.asarray(pca.transform(given, **taken)), None
+    with tempfile.TemporaryDirectory() as directory:
+        if case.output == "loaded":
+            return np.asarray(load_model(pca.save(Path(directory) / "model")).transform(given, **taken)), None
+        diagnostics = case.output == "diagnostics"
+        group = zarr.open_group(
+            pca.transform_to(given, Path(directory) / "scores", diagnostics=diagnostics, **taken), mode="r"
+        )
+        distances = [np.asarray(group[name][...]) for name in ("t2", "q")] if diagnostics else None
+        return np.asarray(group["scores"][...]), distances
+
+
+def _check_distances(
+    case: Case,
+    pca: Any,
+    truth: Truth,
+    centred: NDArray[np.longdouble],
+    scores: NDArray[np.longdouble],
+    slack: NDArray[np.longdouble],
+    found: list[NDArray[Any]],
+) -> None:
+    """Compare T² and Q with their definitions; an error e of a score s makes one of (2 |s| e + e²) / λ in T²."""
+    rank, eps = pca.numerical_rank_, float(np.finfo(np.float64).eps)
+    deviations = np.sqrt(pca.explained_variance_.astype(np.longdouble))
+    if case.parameters.get("whiten"):
+        units = np.where(np.arange(len(deviations)) < rank, deviations, 0)
+        scores, slack = scores * units, slack * units
+    kept = np.arange(len(deviations)) < rank
+    squares = np.divide(scores, deviations, out=np.zeros_like(scores), where=kept) ** 2
+    wide = np.divide(slack, deviations, out=np.zeros_like(slack), where=kept)
+    error = (2 * np.sqrt(squares) * wide + wide**2).sum(axis=1) + 64 * eps * squares.sum(axis=1)
+    _close("t2", found[0].astype(np.longdouble), squares.sum(axis=1), error)
+    shaped = centred * _row_factors(case, pca, truth)
+    axes = pca.components_[:rank].astype(np.longdouble)
+    rest = shaped - (shaped @ axes.T) @ axes
+    narrow = case.rows.dtype.kind == "f" and case.rows.dtype.itemsize <= 4
+    rounding = (8 * (len(axes) + shaped.shape[1])) * float(np.finfo(np.float32 if narrow else np.float64).eps)
+    size = np.sqrt((shaped**2).sum(axis=1))
+    size = size + np.sqrt((slack**2).sum(axis=1)) / rounding
+    lengths = np.sqrt((rest**2).sum(axis=1))
+    step = rounding * size
+    _close("q", found[1].astype(np.longdouble), lengths**2, 2 * lengths * step + step**2 + rounding * size**2)
+
+
+def _row_factors(case: Case, pca: Any, truth: Truth) -> NDArray[np.longdouble]:
+    """Return what centred features are multiplied by before they are projected; ``(d,)``."""
+    factors = np.ones(case.rows.shape[1], dtype=np.longdouble)
+    if case.parameters.get("scale"):
+        factors = factors / pca.scale_
+        factors[truth.variance == 0] = 0
+    weight = case.parameters.get("feature_weight")
+    return factors if weight is None else factors * np.sqrt(weight)
+
+
+def _check_inverse(
+    case: Case, pca: Any, truth: Truth, scores: NDArray[Any], usable: NDArray[np.bool_], taken: dict[str, Any]
+) -> None:
+    back = np.asarray(pca.inverse_transform(scores, **taken))[usable]
+    scores = scores[usable]
     wide = scores.astype(np.longdouble)
     if case.parameters.get("whiten"):
         wide = wide * np.sqrt(pca.explained_variance_.astype(np.longdouble))
     axes = pca.components_.astype(np.longdouble)
     if case.parameters.get("scale"):
         axes = axes * pca.scale_
+        axes[:, truth.variance == 0] = 0  # constant features come back exactly
     weight = case.parameters.get("feature_weight")
     if weight is not None:
         axes = axes * np.divide(1, np.sqrt(weight), out=np.zeros_like(weight), where=weight > 0)
-    expected = wide @ axes + pca.mean_
+    level = pca.mean_ if truth.residuals is None else case.rows[usable].astype(np.longdouble) - truth.residuals[usable]
+    expected = wide @ axes + level
     eps = float(np.finfo(scores.dtype).eps)
-    size = np.abs(wide) @ np.abs(axes) + np.abs(pca.mean_)
+    size = np.abs(wide) @ np.abs(axes) + np.abs(level)
+    if truth.residuals is not None:  # the regression has the rounding of all rows
+        size = size + np.abs(case.rows[usable].astype(np.longdouble)).max(axis=0, initial=0)
     slack = 4 * (len(axes) + 4) * eps * size + len(axes) * np.longdouble(np.finfo(scores.dtype).smallest_normal)
     if scores.dtype == np.float32:
         # Entries of axes below the smallest normal number keep their absolute error.
@@ -499,14 +606,24 @@ def _check_round_trip(case: Case, pca: Any) -> None:
             raise Wrong(f"load: {name} differs")
     rows = case.rows[:3]
     usable = np.isfinite(rows.astype(np.float64)).all() and rows.dtype.str[0] != ">"
-    if usable and pca.transform(rows).tobytes() != loaded.transform(rows).tobytes():
+    taken = _taken(case, slice(3))
+    if (
+        usable
+        and taken is not None
+        and pca.transform(rows, **taken).tobytes() != loaded.transform(rows, **taken).tobytes()
+    ):
         raise Wrong("load: scores differ")
 
 
 def _check_groupings(case: Case, pca: Any, truth: Truth, value: float, rng: np.random.Generator) -> None:
     """Check `partial_fit` of two parts and `merge` of two fits against LAPACK, where the solver keeps a state."""
     n = len(case.rows)
-    if pca.solver_ not in ("covariance", "qr") or n < 4 or case.container not in ("numpy", "csr"):
+    if (
+        pca.solver_ not in ("covariance", "qr")
+        or n < 4
+        or case.container not in ("numpy", "csr")
+        or "remove" in case.parameters
+    ):
         return
     cut = int(rng.integers(2, n - 1))
     parts, counted = [], []

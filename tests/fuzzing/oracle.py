@@ -5,7 +5,7 @@ All variances are in units of `Truth.unit`, a power of two near the largest one,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,10 @@ class Truth:
     """Sum of their weights."""
     clipped: float
     """Sum of the moduli of negative eigenvalues, which a matrix of pairs can have, in that unit."""
+    residuals: Long | None = None
+    """Rows without what regression explains, of all rows, where something is removed; ``(n, d)``."""
+    lost: float = 0.0
+    """Rounding of eigenvalues relative to the first that subtracting of what is removed costs."""
 
     @property
     def total(self) -> float:
@@ -61,8 +65,11 @@ def truth_of(
     missing: str = "error",
     sample_weight: FloatArray | None = None,
     feature_weight: FloatArray | None = None,
+    remove: dict[str, Any] | None = None,
 ) -> Truth | None:
     """Return the components of `rows`, ``(n, d)``, or None where no variance is defined."""
+    if remove is not None:
+        return _of_residuals(rows, remove, scale, ddof, sample_weight, feature_weight)
     weight = np.ones(len(rows)) if sample_weight is None else sample_weight
     taken = weight > 0
     values, weight = rows[taken].astype(np.longdouble), weight[taken].astype(np.longdouble)
@@ -87,6 +94,60 @@ def truth_of(
     small = np.ldexp(shaped, -exponent).astype(np.float64)
     singular, vectors = _svd(small)
     return Truth(mean, variance, exponent, singular**2, small.T @ small, vectors, len(values), float(weight.sum()), 0.0)
+
+
+def _of_residuals(
+    rows: NDArray[Any],
+    remove: dict[str, Any],
+    scale: bool,
+    ddof: int,
+    sample_weight: FloatArray | None,
+    feature_weight: FloatArray | None,
+) -> Truth | None:
+    """Return the components of the residuals of `rows` about their regression on the columns of `remove`."""
+    weight = np.ones(len(rows)) if sample_weight is None else sample_weight
+    if not weight.sum() - ddof > 0 or not np.isfinite(rows[weight > 0].astype(np.longdouble)).all():
+        return None
+    mean = (weight[:, None] * rows.astype(np.longdouble)).sum(axis=0, where=weight[:, None] > 0) / weight.sum()
+    left = residuals_of(rows, remove, weight)
+    centred = truth_of(left, scale=scale, ddof=ddof, sample_weight=weight, feature_weight=feature_weight)
+    if centred is None:
+        return None
+    # What is left of a feature that the columns explain is rounding, which counts as constant.
+    eps = float(np.finfo(np.float64).eps)
+    size = np.abs(rows - mean)[weight > 0].max(axis=0) + np.abs(mean) / 4
+    constant = np.sqrt(centred.variance) <= 32 * eps * size
+    if (constant & (centred.variance > 0)).any():
+        left[:, constant] = 0
+        centred = truth_of(left, scale=scale, ddof=ddof, sample_weight=weight, feature_weight=feature_weight)
+        assert centred is not None
+    factor = _factor(np.sqrt(centred.variance), scale, feature_weight)
+    first = np.ldexp(np.sqrt(np.longdouble(centred.values[0])), centred.exponent)
+    lost = float(np.sqrt(((size * factor / first) ** 2).sum())) if first > 0 else 0.0
+    return replace(centred, mean=mean, residuals=left, lost=16 * eps * lost)
+
+
+def residuals_of(rows: NDArray[Any], remove: dict[str, Any], weight: FloatArray) -> Long:
+    """Return `rows` minus their weighted least-squares fit on an intercept and the columns of `remove`; ``(n, d)``."""
+    n, columns = len(rows), [np.ones(len(rows))]
+    if "groups" in remove:
+        columns += list((remove["groups"][:, None] == np.unique(remove["groups"])).T.astype(np.float64))
+    if "trend" in remove:
+        at = np.linspace(-1, 1, n) if n > 1 else np.zeros(n)
+        columns += list(np.polynomial.legendre.legvander(at, remove["trend"]).T)
+    if "covariates" in remove:
+        sizes = np.abs(remove["covariates"]).max(axis=0)
+        columns += list((remove["covariates"] / np.where(sizes > 0, sizes, 1)).T)
+    design, root = np.stack(columns, axis=1), np.sqrt(weight)
+    design = design - np.where(np.arange(design.shape[1]) > 0, weight @ design / weight.sum(), 0)
+    _, singular, vectors = np.linalg.svd(root[:, None] * design, full_matrices=False)
+    kept = singular > 1e-10 * singular[0]
+    basis = design.astype(np.longdouble) @ (vectors[kept].T / singular[kept])
+    left = rows.astype(np.longdouble)
+    counted = weight > 0
+    for _ in range(4):  # each pass leaves the rounding of the basis times the one before
+        left = left - basis @ ((weight[:, None] * basis)[counted].T @ left[counted])
+    return left
 
 
 def _centred(values: Long, weight: Long, observed: NDArray[np.bool_]) -> tuple[Long, Long]:
