@@ -87,6 +87,7 @@ class PCASolver(Solver[Parameters, Plan, Fit]):
         ):
             if refused:
                 other = " or missing='mean'" if what.startswith("missing") and "mean" in self.missing else ""
+                other = " or solver='sketch'" if what == "sparse rows" else other
                 raise NotAvailableError(f"solver={self.name!r} does not take {what}: use solver='covariance'{other}")
 
 

@@ -93,13 +93,8 @@ def _require(source: Source, parameters: Parameters, solver: str, k: int | None)
             f"solver={solver!r} does not take missing='mean', which needs the means before the pass: use missing='pairwise' or "
             "'drop_rows', or solver='covariance'"
         )
-    if solver == "adaptive":
-        for refused, what in (
-            (source.sparse, "sparse rows"),
-            (parameters.missing != "error", f"missing={parameters.missing!r}"),
-        ):
-            if refused:
-                raise NotAvailableError(f"solver='adaptive' does not take {what}: use solver='sketch'")
+    if solver == "adaptive" and parameters.missing != "error":
+        raise NotAvailableError(f"solver='adaptive' does not take missing={parameters.missing!r}: use solver='sketch'")
     _require_recovery(parameters, solver)
     if not isinstance(parameters.sketch_size, str) and k is not None and parameters.sketch_size < k:
         raise ParameterError(

@@ -320,7 +320,7 @@ def test_parameters_that_make_no_sense(parameters: dict[str, Any], match: str) -
         (da.from_array(np.array([["a", "b"]] * 3)), "dtype"),
         (da.ones((3, 2), dtype=complex), "Complex"),
         (da.ones(5), "Expected 2D"),
-        (da.ones((3, 3, 3)), "Expected 2D"),
+        (da.ones((3, 3, 3)), "has 3 dimensions"),
         (da.ones((0, 3)), "0 sample"),
         ("nowhere.zarr", "no such file"),
         (object(), "cannot read|Expected 2D|array"),

@@ -312,6 +312,7 @@ def test_defaults():
         "labels": None,
         "orientation": None,
         "missing_chunks": "error",
+        "missing_value": None,
         "verify": None,
         "follow_symlinks": False,
         "decode": "auto",
@@ -399,7 +400,7 @@ class TestEnvironment:
 
     TEXT = (
         "source: {path: 's3://${STREAMPCA_BUCKET}/x.zarr', "
-        "storage_options: {key: abc, secret: '${STREAMPCA_SECRET}', deep: {list: ['${STREAMPCA_SECRET}']}}}\n"
+        "storage_options: {profile: abc, secret: '${STREAMPCA_SECRET}', deep: {list: ['${STREAMPCA_SECRET}']}}}\n"
         "name: run-${STREAMPCA_BUCKET}\n"
     )
 
@@ -412,7 +413,7 @@ class TestEnvironment:
     def test_values_are_taken(self):
         config = parse(self.TEXT)
         assert config.source.path == "s3://a-bucket/x.zarr"
-        assert config.source.storage_options == {"key": "abc", "secret": SECRET, "deep": {"list": [SECRET]}}
+        assert config.source.storage_options == {"profile": "abc", "secret": SECRET, "deep": {"list": [SECRET]}}
         assert config.output.directory == Path("runs/run-a-bucket")
 
     def test_values_are_never_shown(self):
@@ -586,7 +587,7 @@ class TestFiles:
         KERNEL + "kernel: '${STREAMPCA_KERNEL}'}",
         KERNEL + "kernel: ['${STREAMPCA_KERNEL}']}",
         KERNEL + "kernel: [rbf, {name: '${STREAMPCA_KERNEL}'}]}",
-        "source: {path: 'é ☃ # x', storage_options: {pem: \"a\\nb\\tc\", '': '', 'a b': {}}}",
+        "source: {path: 'é ☃ # x', storage_options: {profile: \"a\\nb\\tc\", '': 0, 'a b': {}}}",
     ],
 )
 def test_round_trip(text, monkeypatch):
