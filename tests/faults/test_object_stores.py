@@ -415,16 +415,16 @@ def test_a_store_that_cannot_be_reached_is_asked_again_once_it_has_answered(buck
     botocore = pytest.importorskip("botocore.exceptions")
     source = bucket.source()
     store = open_store(bucket.url, bucket.options())
-    failing, asked, ask = [2], list[str](), store._store.get
+    failing, asked, ask = [2], list[str](), store._store.fs._call_s3
 
-    async def get(key: str, *arguments: Any) -> Any:
-        asked.append(key)
+    async def call(method: str, **options: Any) -> Any:
+        asked.append(method)
         if failing[0]:
             failing[0] -= 1
             raise botocore.EndpointConnectionError(endpoint_url="http://127.0.0.1:9")
-        return await ask(key, *arguments)
+        return await ask(method, **options)
 
-    monkeypatch.setattr(store._store, "get", get)
+    monkeypatch.setattr(store._store.fs, "_call_s3", call)
 
     with pytest.raises(StoreError, match=r"zarr\.json cannot be read: EndpointConnectionError"):
         sync(store.get("zarr.json", default_buffer_prototype()))  # an address that is wrong is told at once

@@ -143,8 +143,9 @@ def residuals_of(rows: NDArray[Any], remove: dict[str, Any], weight: FloatArray)
     _, singular, vectors = np.linalg.svd(root[:, None] * design, full_matrices=False)
     kept = singular > 1e-10 * singular[0]
     basis = design.astype(np.longdouble) @ (vectors[kept].T / singular[kept])
-    left = rows.astype(np.longdouble)
     counted = weight > 0
+    left = rows.astype(np.longdouble)
+    left = left - left[counted][0]  # which the intercept explains, and whose digits the residuals need
     for _ in range(4):  # each pass leaves the rounding of the basis times the one before
         left = left - basis @ ((weight[:, None] * basis)[counted].T @ left[counted])
     return left

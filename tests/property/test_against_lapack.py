@@ -202,6 +202,7 @@ def test_any_source_and_any_chunks(kind: str, scratch: Path) -> None:
 @settings(max_examples=EXAMPLES)
 @given(rows=tables(min_rows=2, max_rows=25), make=st.one_of(sources("v2"), sources("v3")), shape=shapes)
 def test_the_direct_reader_gives_the_bytes_that_zarr_gives(rows: NDArray[Any], make: Any, shape: Shape) -> None:
+    assume(rows.dtype.kind == "f" or np.abs(rows.astype(np.float64)).max() <= 2**53)  # beyond it a fit may be refused
     with tempfile.TemporaryDirectory() as directory:
         source = make(rows, Path(directory))
         direct = [source.read(start, len(rows))[0].tobytes() for start in range(0, len(rows), 3)]

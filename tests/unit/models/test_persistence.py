@@ -165,6 +165,7 @@ def test_clone_of_a_loaded_model_fits_the_same(tmp_path: Path) -> None:
 # -- models that did not load ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:explained_variance_ratio_ sums to")
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_conversion_with_few_features_loads(tmp_path: Path, d: int, scale: bool) -> None:
