@@ -369,5 +369,11 @@ class FeatureResiduals(SequentialMerge[FeatureResidualState]):
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of updates with blocks of `n_rows` features of `n_features` samples."""
-        own = n_rows * n_features * (16 + itemsize) + 3 * 8 * n_features * self.regressors.orthogonal.size
-        return self.inner.scratch_bytes(n_features, n_rows, itemsize) + own
+        own = feature_panel_bytes(n_features, n_rows, itemsize, weighted=self.inner.weights is not None)
+        axes = 4 * 8 * n_features * self.regressors.orthogonal.size
+        return self.inner.scratch_bytes(n_features, n_rows, itemsize) + own + axes
+
+
+def feature_panel_bytes(n_samples: int, n_rows: int, itemsize: int, *, weighted: bool) -> int:
+    """Return the memory in bytes of the residuals of `n_rows` features: with weights, of those of positive weight twice more."""
+    return n_rows * n_samples * (16 + (8 if weighted else 0) + itemsize)

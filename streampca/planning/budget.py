@@ -12,6 +12,7 @@ from streampca.formatting import as_text
 Purpose = Literal[
     "process",
     "quality",
+    "removal",
     "states",
     "feature means",
     "blocks",
@@ -62,6 +63,10 @@ class Resources:
     """Regressors that are removed from the rows."""
     only_groups: bool = False
     """Whether they are many indicators of groups alone, whose factors are sparse."""
+    removal_bytes: int = 0
+    """What removing them takes in every phase of a fit that reads rows."""
+    removal_by_features_bytes: int = 0
+    """What it takes in every phase of a fit that reads whole features, beside scratch."""
     quality_bytes: int = 0
     """What examining the quality of the data takes in every phase."""
 
@@ -150,6 +155,8 @@ class MemoryBudget:
         """
         if not isinstance(advice, str):
             advice = advice[max(advice, key=self.bytes_for)]
+        if removal := self.bytes_for("removal"):
+            beside = f", what remove fits to the features {as_text(removal)}{beside}"
         quality = self.bytes_for("quality")
         if quality and self.projected_bytes - quality <= self.allowed_bytes:
             beside += f" and examining the quality of the data {as_text(quality)}"

@@ -157,7 +157,7 @@ def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, always:
         purposes[name] = max(before, size) if name in _ONE_AFTER_ANOTHER else before + size
     by_phase = {"reading": process_bytes + blocks + reading, "solving": process_bytes + solving}
     if any(plan.budget.bytes_for("scores") for plan in plans):
-        beside = sum(plan.budget.bytes_for("process", "quality") - process for plan in plans)
+        beside = sum(plan.budget.bytes_for("process", "quality", "removal") - process for plan in plans)
         by_phase["scores"] = (
             process_bytes + beside + others + blocks + sum(_scores_bytes(plan, shape) for plan in plans)
         )

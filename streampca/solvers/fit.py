@@ -28,7 +28,7 @@ from streampca.solvers.options import RunOptions
 from streampca.solvers.plan_sketch import reading_limits
 from streampca.solvers.quality import QualityReading
 from streampca.solvers.registry import SOLVERS
-from streampca.solvers.removing import Removing, regressors_of, removal_bytes, require_removable
+from streampca.solvers.removing import Removing, regressors_of, require_removable, with_regressors
 from streampca.solvers.result import Fit
 from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
 from streampca.sources.base import Source
@@ -87,9 +87,7 @@ def plan_fit(
     regressors = regressors_of(source, parameters)
     require_rule(source, parameters, None if regressors is None else regressors.orthogonal.size)
     if regressors is not None:
-        process = resources.process_bytes + removal_bytes(source, regressors, resources.threads)
-        size, only_groups = regressors.orthogonal.size, regressors.only_groups
-        resources = replace(resources, process_bytes=process, n_regressors=size, only_groups=only_groups)
+        resources = with_regressors(resources, source, regressors)
     with naming_the_limit(resources, limits):
         # The scores that sampling errors are computed from take the memory of those that are written.
         plan = _choose(source, parameters, replace(resources, scores=scores or n_groups > 0))
@@ -103,7 +101,7 @@ def plan_fit(
         none = f"missing={parameters.missing!r}: no value is missing, because {source.dtype} has no NaN; name the number that means missing with missing_value"
         plan = replace(plan, notes=(*plan.notes, none))
     if limits:
-        plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "solve", "model"))
+        plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "removal", "solve", "model"))
     finished = with_alternatives if alternatives else with_time
     return finished(plan, source, parameters, resources, probed=probe)
 

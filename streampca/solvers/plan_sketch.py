@@ -214,7 +214,7 @@ class _Planner:
         wanted = parameters.pilot if informed and (self.solver == "sketch" or parameters.scale) else 0
         if parameters.pilot not in ("auto", 0):
             wanted = parameters.pilot
-        free = resources.allowed_bytes - resources.process_bytes - resources.quality_bytes
+        free = resources.allowed_bytes - resources.process_bytes - resources.quality_bytes - resources.removal_bytes
         pilot = plan_pilot(source, wanted, self.columns, max(0, free) // 2)
         return SketchDetail(
             columns=self.columns,

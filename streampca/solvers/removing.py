@@ -16,9 +16,10 @@ from streampca.accumulators.residuals import FeatureResiduals, Residuals
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.parameters import Parameters
+from streampca.planning.plan import Resources
 from streampca.regressors import Basis, FittedRegression, Regressors
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.residuals import ResidualSource, subtract_fitted
+from streampca.sources.residuals import SLAB_BYTES, ResidualSource, subtract_fitted
 from streampca.typing import Array, DType, IntArray
 
 if TYPE_CHECKING:
@@ -59,14 +60,21 @@ def require_removable(source: Source, parameters: Parameters) -> None:
             raise NotAvailableError(f"remove does not go together with {what}: {cure}")
 
 
-def removal_bytes(source: Source, regressors: Regressors, threads: int) -> int:
-    """Return the memory in bytes that a fit takes beside one that removes nothing."""
-    d, size = source.shape[1], regressors.orthogonal.size
+def with_regressors(resources: Resources, source: Source, regressors: Regressors) -> Resources:
+    """Return `resources` with the regressors, and with the memory that a fit takes beside one that removes nothing."""
+    (n, d), size, threads = source.shape, regressors.orthogonal.size, resources.threads
     residuals = Residuals(Joint(()), regressors)
     itemsize = work_dtype(source.dtype).itemsize
-    rows = 2 * regressors.rows.columns.nbytes + regressors.rows.codes.nbytes + 16 * source.shape[0]
+    rows = 2 * regressors.rows.columns.nbytes + regressors.rows.codes.nbytes + 16 * n
     states = (2 * threads + 4) * residuals.factor_bytes(d)
-    return rows + states + threads * residuals.panel_bytes(d, source.shape[0], itemsize) + 24 * size * d
+    # Of whole features: coefficients of the leaves, in their order, turned, and those that they are fitted with.
+    return replace(
+        resources,
+        n_regressors=size,
+        only_groups=regressors.only_groups,
+        removal_bytes=rows + states + threads * residuals.panel_bytes(d, n, itemsize) + 24 * size * d,
+        removal_by_features_bytes=rows + threads * (32 * n * size + 2 * SLAB_BYTES) + 40 * size * d,
+    )
 
 
 class Removing:

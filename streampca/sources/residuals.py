@@ -16,7 +16,7 @@ from streampca.sources.schedule import Schedule
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType
 
-_SLAB_BYTES = 2**21
+SLAB_BYTES = 2**21
 
 
 def residual_dtype(dtype: DType) -> DType:
@@ -28,7 +28,7 @@ def subtract_fitted(
     values: Array, rows: RowRegressors, regression: FittedRegression, out: Array, sign: int = -1
 ) -> Array:
     """Write `values` minus what is fitted to them, the mean included, to `out`, or plus them with `sign` 1; computed in float64."""
-    step = max(1, _SLAB_BYTES // (8 * max(1, values.shape[1])))
+    step = max(1, SLAB_BYTES // (8 * max(1, values.shape[1])))
     with np.errstate(over="ignore", invalid="ignore"):  # callers check that results are finite
         for start in range(0, len(values), step):
             part = slice(start, min(start + step, len(values)))
@@ -77,7 +77,7 @@ class ResidualSource(RowwiseSource):
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the stored rows, and of what is subtracted from some of them."""
-        return self.source.overhead_bytes(n_rows) + n_rows * self.source.row_bytes + 2 * _SLAB_BYTES
+        return self.source.overhead_bytes(n_rows) + n_rows * self.source.row_bytes + 2 * SLAB_BYTES
 
     def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
         """Enclose the reading of the blocks of `schedule`, whose stored rows may be requested ahead."""

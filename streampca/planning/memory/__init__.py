@@ -46,9 +46,10 @@ def allowed_bytes(memory: int | str | None) -> int:
 
 
 def process_needs(resources: Resources) -> tuple[MemoryNeed, ...]:
-    """Return what every phase has: resident memory before the first block + `ALLOWANCE_BYTES`, and data quality if it is examined."""
+    """Return what every phase has: resident memory before the first block + `ALLOWANCE_BYTES`, data quality if it is examined, and `remove`."""
     process = MemoryNeed("process", resources.process_bytes + ALLOWANCE_BYTES)
-    return (process, MemoryNeed("quality", resources.quality_bytes)) if resources.quality_bytes else (process,)
+    beside = (MemoryNeed("quality", resources.quality_bytes), MemoryNeed("removal", resources.removal_bytes))
+    return (process, *(need for need in beside if need.n_bytes))
 
 
 def report_need(resources: Resources) -> MemoryNeed:

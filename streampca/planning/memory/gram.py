@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.gram import Gram, panel_features
+from streampca.accumulators.residuals import feature_panel_bytes
 from streampca.models.stored_components import slab_features
 from streampca.planning.budget import MemoryNeed, Resources
 from streampca.planning.memory import REPORT_BYTES, buffer_bytes, eigenproblem_bytes, process_needs
@@ -36,8 +39,11 @@ def gram_needs(
     if features.sparse:  # a panel is made dense, and a sparse product has numbers of columns
         panel = min(columns, panel_features(n, work_dtype(features.dtype))) * n * features.dtype.itemsize
         scratch += panel + accumulator.n_threads * 16 * accumulator.grid(n).longest_side ** 2
+    if resources.n_regressors:
+        weighted = accumulator.weights is not None
+        scratch += feature_panel_bytes(n, columns, work_dtype(features.dtype).itemsize, weighted=weighted)
     return [
-        *process_needs(resources),
+        *process_needs(replace(resources, removal_bytes=resources.removal_by_features_bytes)),
         MemoryNeed("states", accumulator.state_bytes(n) * shape.n_states, ("reading", "solving")),
         MemoryNeed("feature means", 8 * d * 6),
         MemoryNeed("blocks", leaves * buffer_bytes(features, columns), ("reading", "components")),

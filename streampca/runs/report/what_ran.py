@@ -12,6 +12,7 @@ from streampca.runs.report.run_files import RunFiles
 _PURPOSES = {
     "process": "Python and its libraries",
     "quality": "data quality",
+    "removal": "what is removed",
     "state": "accumulator states",
     "states": "accumulator states",
     "kept products": "products of all passes",
