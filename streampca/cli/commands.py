@@ -90,6 +90,7 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool) -> Result:
     """
     from streampca.runs.classes import classes_of_samples
     from streampca.runs.config.models import ModelsConfig, load_any_config
+    from streampca.runs.deploy import planning_for
     from streampca.runs.from_config import fit_of, source_of
     from streampca.runs.group_labels import group_by_of
     from streampca.runs.groups import plan_of_groups
@@ -98,15 +99,16 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool) -> Result:
     loaded = load_any_config(config, overrides)
     common = loaded.common if isinstance(loaded, ModelsConfig) else loaded
     planned: Plan | ManyPlan
-    if group_by_of(common) is not None:
-        planned = plan_of_groups(common)
-    else:
-        source = source_of(common)
-        classes_of_samples(common, source)  # raises what the run would
-        if isinstance(loaded, ModelsConfig):
-            planned = plan_of_models(loaded, source)
+    with planning_for(common):
+        if group_by_of(common) is not None:
+            planned = plan_of_groups(common)
         else:
-            planned = fit_of(loaded).plan(loaded, source, probe=probe)
+            source = source_of(common)
+            classes_of_samples(common, source)  # raises what the run would
+            if isinstance(loaded, ModelsConfig):
+                planned = plan_of_models(loaded, source)
+            else:
+                planned = fit_of(loaded).plan(loaded, source, probe=probe)
     return Result(planned.to_dict(), [(line, 13) for line in str(planned).splitlines()])
 
 

@@ -14,6 +14,7 @@ from stores import REPOSITORY, call_apart, chunk_files, make_values, picture, wr
 
 import scripts
 import streampca as sp
+from streampca.planning.memory import ALLOWANCE_BYTES, WORKER_PROCESS_BYTES
 
 
 def test_help_and_version(call):
@@ -58,6 +59,16 @@ def test_plan_reads_no_chunk(call, job, tmp_path):
     assert planned["projected_bytes"] <= planned["allowed_bytes"]
     call("plan", job, "--set", "resources.memory=64MiB").refused(7, "64 MiB")
     assert picture(tmp_path) == before
+
+
+def test_plan_of_a_run_on_a_cluster_counts_the_process_of_a_worker(job, tmp_path):
+    cluster = ("--set", "cluster={kind: local, n_workers: 2, threads_per_worker: 1}")
+    planned = json.loads(
+        call_apart("plan", job, "--json", "--set", "resources.memory=1GiB", *cluster, directory=tmp_path).out
+    )
+    assert planned["memory"]["process"] >= WORKER_PROCESS_BYTES + ALLOWANCE_BYTES
+    too_little = f"resources.memory={WORKER_PROCESS_BYTES + ALLOWANCE_BYTES}"
+    call_apart("plan", job, "--set", too_little, *cluster, directory=tmp_path).refused(7, "process itself takes")
 
 
 def test_run_reports_on_stdout_and_progress_on_stderr(call, job, tmp_path):

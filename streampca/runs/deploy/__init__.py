@@ -9,10 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from streampca.errors import ClusterError, ConfigError, StreamPCAError
-from streampca.runs.config.clusters import AddressCluster, KubernetesCluster, LocalCluster, SlurmCluster, ThreadsCluster
+from streampca.execution.distributed.active_client import using_client
+from streampca.runs.config.clusters import (
+    AddressCluster,
+    AnyCluster,
+    KubernetesCluster,
+    LocalCluster,
+    SlurmCluster,
+    ThreadsCluster,
+)
 from streampca.runs.config.values import seconds_of
 from streampca.runs.deploy.local import (
     Closable,
@@ -32,7 +40,8 @@ from streampca.runs.deploy.options import (
     slurm_options,
 )
 from streampca.runs.notices import Notice
-from streampca.system.distributed_interface import mark_closed
+from streampca.system.distributed_interface import DaskClient, mark_closed
+from streampca.typing import Json
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -107,6 +116,38 @@ def cluster_of(config: RunConfig, notice: Notice | None = None) -> Iterator[None
             if came < int(wanted):
                 notify(f"{came} of {wanted} workers have come: going on with them, others may join")
             yield
+
+
+@contextmanager
+def planning_for(config: RunConfig) -> Iterator[None]:
+    """Have plans of this block count what those of a run count on the cluster that `config` names, which is not started.
+
+    The workers of one on this machine are known beforehand; of another kind, as before the first of them has come, none is.
+    """
+    cluster = config.cluster
+    if isinstance(cluster, ThreadsCluster):
+        yield
+        return
+    import dask
+
+    # With this the modules of `distributed` are in memory, as in a run.
+    with dask.config.set(settings_of(cluster)), using_client(cast(DaskClient, _WorkersToCome(cluster))):
+        yield
+
+
+class _WorkersToCome:
+    """What planning asks of the client of a cluster."""
+
+    def __init__(self, cluster: AnyCluster):
+        self.workers: Json = {}
+        if isinstance(cluster, LocalCluster):
+            n_workers, n_threads = n_workers_and_threads(cluster)
+            one = {"nthreads": n_threads, "memory_limit": 0, "host": "127.0.0.1"}
+            self.workers = {f"tcp://127.0.0.1:{i}": one for i in range(n_workers)}
+
+    def scheduler_info(self, n_workers: int) -> Json:
+        """Return the workers in the form of `distributed.Client.scheduler_info`."""
+        return {"workers": self.workers}
 
 
 def _starting(
