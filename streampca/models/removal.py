@@ -21,7 +21,7 @@ from streampca.regressors import (
     positions_from,
     require_lengths,
 )
-from streampca.sources.alignment import of_rows
+from streampca.sources.alignment import column_order, of_rows
 from streampca.sources.base import Source
 from streampca.sources.residuals import ResidualSource, residual_dtype, subtract_fitted
 from streampca.typing import Array
@@ -120,7 +120,11 @@ def rows_of(
             raise ParameterError(f"remove has the key {key!r}: expected some of {', '.join(KEYS)}")
         if not needed[key]:
             raise ParameterError(f"remove: {key} was given, but the model was fitted without it")
-    groups, positions, covariates = (of_rows(f"remove: {key}", given.get(key), labels) for key in KEYS)
+    groups, positions, values = (of_rows(f"remove: {key}", given.get(key), labels) for key in KEYS)
+    covariates = None if values is None else as_covariates(cast(ArrayLike, values))
+    order = column_order("remove: covariates", given.get("covariates"), labels, basis.covariate_names)
+    if covariates is not None and order is not None:
+        covariates = covariates[:, order]
     if isinstance(groups, str):
         groups = groups_from(labels, groups, table, columns=columns)
     elif groups is not None:
@@ -134,7 +138,7 @@ def rows_of(
     found = {
         "groups": groups,
         "trend": positions,
-        "covariates": None if covariates is None else as_covariates(cast(ArrayLike, covariates)),
+        "covariates": covariates,
     }
     unknown = [key for key in KEYS if needed[key] and found[key] is None]
     if unknown and same and not given and fitted.rows is not None and len(fitted.rows.codes) == n_rows:

@@ -11,7 +11,7 @@ from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
 from streampca.planning.expressions import weights_by
 from streampca.regressors import Removal, removal_of
-from streampca.sources.alignment import is_placed, of_features, of_rows
+from streampca.sources.alignment import column_names, is_placed, of_features, of_rows
 from streampca.sources.base import Source
 from streampca.typing import FloatArray
 
@@ -49,8 +49,9 @@ def placed_weights(given: Any, labels: Labels | None) -> FloatArray | None:
 
 
 def placed_removal(given: Mapping[str, Any], labels: Labels | None) -> Removal | None:
-    """Return the checked parameter `remove` with its values in the order of the rows of a table."""
-    return removal_of({key: of_rows(f"remove: {key}", value, labels) for key, value in given.items()})
+    """Return the checked parameter `remove` with its values in the order of the rows of a table, and the names of covariates."""
+    removal = removal_of({key: of_rows(f"remove: {key}", value, labels) for key, value in given.items()})
+    return removal and replace(removal, covariate_names=column_names(given.get("covariates"), labels))
 
 
 _PLACED: dict[str, Callable[[Any, Labels | None], Any]] = {

@@ -39,6 +39,8 @@ class Basis:
     """Mean of each covariate, ``(n_covariates,)``."""
     deviations: FloatArray | None = None
     """Standard deviation of each covariate, 1 where it never varies, ``(n_covariates,)``."""
+    covariate_names: tuple[str, ...] | None = None
+    """Names by which covariates of other rows are found; None = by their order."""
 
     @classmethod
     def of(cls, removal: Removal, rows: RowValues, labels: Labels | None, weights: FloatArray | None) -> Basis:
@@ -55,7 +57,7 @@ class Basis:
             squares = np.average((rows.covariates - centres) ** 2, axis=0, weights=weights)
             rounding = 64 * np.finfo(np.float64).eps * np.abs(centres)
             deviations = np.where(np.sqrt(squares) > rounding, np.sqrt(squares), 1.0)
-            basis = replace(basis, centres=centres, deviations=deviations)
+            basis = replace(basis, centres=centres, deviations=deviations, covariate_names=removal.covariate_names)
         return basis
 
     @property
@@ -100,6 +102,7 @@ class Basis:
             "by_coordinate": self.by_coordinate,
             "centres": None if self.centres is None else self.centres.tolist(),
             "deviations": None if self.deviations is None else self.deviations.tolist(),
+            "covariate_names": None if self.covariate_names is None else list(self.covariate_names),
         }
 
     @classmethod
@@ -114,7 +117,14 @@ class Basis:
             name: None if data[name] is None else np.array(data[name], dtype=np.float64)
             for name in ("centres", "deviations")
         }
-        return cls(data["groups"], labels, data["degree"], (low, high), data["by_coordinate"], **numbers)
+        names = data.get("covariate_names")  # models of earlier versions have none
+        if names is not None:
+            names = tuple(names)
+            if len(names) != len(data["centres"]) or not all(isinstance(name, str) for name in names):
+                raise ValueError(f"{len(names)} names of {len(data['centres'])} covariates")
+        return cls(
+            data["groups"], labels, data["degree"], (low, high), data["by_coordinate"], **numbers, covariate_names=names
+        )
 
 
 def _codes(labels: Array, groups: Array) -> IntArray:

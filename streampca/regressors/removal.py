@@ -44,6 +44,8 @@ class Removal:
     """Degree of the polynomial."""
     covariates: FloatArray | None = None
     """Covariates of each row, ``(n_samples, n_covariates)``."""
+    covariate_names: tuple[str, ...] | None = None
+    """Names of the covariates, where they have some."""
 
     def to_dict(self) -> Json:
         """Return the parameter as plain data, arrays by their digests."""

@@ -16,6 +16,7 @@ from streampca.calendars import microseconds_of
 from streampca.errors import ParameterError
 from streampca.labels import Dimension, Labels, equal_values
 from streampca.sources.coordinates import dimension_of, dimension_of_index, is_default, is_indexed, is_xarray
+from streampca.system.optional import package_of
 from streampca.typing import Array, IntArray
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _MOST_SHOWN = 3
 
 def is_placed(values: object) -> bool:
     """Return whether places of `values` have a meaning that only a table tells: they have labels, or several dimensions."""
-    return is_indexed(values) or is_xarray(values) or getattr(values, "ndim", 1) > 1
+    return is_indexed(values) or is_xarray(values) or _is_table(values) or getattr(values, "ndim", 1) > 1
 
 
 def of_rows(what: str, values: Any, labels: Labels | None) -> Any:
@@ -54,6 +55,48 @@ def of_rows(what: str, values: Any, labels: Labels | None) -> Any:
         return values.ravel()
     known = dims[0] if len(dims) == 1 else None
     return _along(what, values, known, "rows")
+
+
+def column_names(values: Any, labels: Labels | None) -> tuple[str, ...] | None:
+    """Return the names of the columns of values of rows, see `of_rows`; None where they have none."""
+    place, nameless = _columns(values, labels)
+    return None if place is None or nameless else tuple(np.asarray(place.coordinate).astype(str).tolist())
+
+
+def column_order(what: str, values: Any, labels: Labels | None, names: Sequence[str] | None) -> IntArray | None:
+    """Return which columns of values of rows have the names of the columns of the fit, in their order; None for all in their own.
+
+    Raises
+    ------
+    ParameterError
+        If columns have other names, or have names and those of the fit had none.
+    """
+    place, nameless = _columns(values, labels)
+    known = None if names is None else Dimension("columns", len(names), np.array(names))
+    return None if place is None else _order(what, place, nameless, known, "columns of the fit", ".to_numpy()")
+
+
+def _columns(values: Any, labels: Labels | None) -> tuple[Dimension | None, bool]:
+    """Return the columns of values of rows, None for one dimension, and whether they are without names."""
+    if is_xarray(values):
+        rows = set() if labels is None else {dim.name for dim in labels.samples}
+        dims = [dim for dim in values.dims if str(dim) not in rows]
+        dims = dims if len(dims) < len(values.dims) else dims[1:]
+        if len(dims) != 1:
+            return None, True
+        place = dimension_of(cast("xr.DataArray", values), dims[0], int(values.sizes[dims[0]]))
+        return place, place.coordinate is None
+    if is_indexed(values) and values.ndim == 2:
+        return dimension_of_index(values.columns), is_default(values.columns)
+    if _is_table(values):
+        names = list(values.column_names if package_of(values) == "pyarrow" else values.columns)
+        return Dimension("columns", len(names), np.array(names, dtype=str)), False
+    return None, True
+
+
+def _is_table(values: object) -> bool:
+    """Return whether `values` are a data frame of polars or a table of pyarrow."""
+    return (package_of(values), type(values).__name__) in (("polars", "DataFrame"), ("pyarrow", "Table"))
 
 
 def of_features(what: str, values: Any, labels: Labels | None, others: float = 1) -> Any:
@@ -151,19 +194,26 @@ def _along(what: str, values: Any, known: Dimension | None, of: str) -> Any:
         nameless = place.coordinate is None
     else:
         return values
-    if known is None or known.coordinate is None:
-        if nameless:
-            return values
-        raise ParameterError(
-            f"{what} has the labels {_some(place)}, and the {of} have none by which to find them: give "
-            f"{'.to_numpy()' if is_indexed(values) else '.values'} of values in the order of the {of}"
-        )
-    if place.size != known.size or place.coordinate is None:
-        return values  # their number is compared elsewhere
-    order = _places(what, place, known, f"those of the {of}")
+    order = _order(what, place, nameless, known, of, ".to_numpy()" if is_indexed(values) else ".values")
     if order is None:
         return values
     return values.iloc[order] if is_indexed(values) else values.isel({next(iter(values.dims)): order})
+
+
+def _order(
+    what: str, place: Dimension, nameless: bool, known: Dimension | None, of: str, plain: str
+) -> IntArray | None:
+    """Return where the labels of `known` are in `place`, None for values that are taken in their own order."""
+    if known is None or known.coordinate is None:
+        if nameless:
+            return None
+        raise ParameterError(
+            f"{what} has the labels {_some(place)}, and the {of} have none by which to find them: give "
+            f"{plain} of values in the order of the {of}"
+        )
+    if place.size != known.size or place.coordinate is None:
+        return None  # their number is compared elsewhere
+    return _places(what, place, known, f"those of the {of}")
 
 
 def _places(what: str, place: Dimension, known: Dimension, those: str) -> IntArray | None:

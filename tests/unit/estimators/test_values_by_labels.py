@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import xarray as xr
 
 import streampca as sp
 from streampca.errors import DataError, ParameterError
+from streampca.models.persistence.groups import SEAL
 
 N, D = 40, 5
 RNG = np.random.default_rng(0)
@@ -188,3 +192,79 @@ def test_masks_of_named_features_are_found_by_their_names() -> None:
 def test_landmarks_with_labels_are_refused() -> None:
     with pytest.raises(ParameterError, match="landmarks with labels"):
         sp.KernelPCA(2, sampling=FRAME[:10]).fit(FRAME)
+
+
+# -- columns of covariates -----------------------------------------------------------------------------------------------------------
+
+PAIR = ["nino", "soi"]
+COVARIATES: dict[str, Callable[[np.ndarray, list[str]], Any]] = {
+    "pandas": lambda values, names: pd.DataFrame(values, columns=names),
+    "polars": lambda values, names: pl.DataFrame(values, schema=names),
+    "pyarrow": lambda values, names: pa.table(dict(zip(names, values.T, strict=True))),
+    "DataArray": lambda values, names: xr.DataArray(values, dims=("row", "index"), coords={"index": names}),
+}
+
+
+@pytest.mark.parametrize("kind", COVARIATES)
+def test_covariates_of_new_rows_are_found_by_their_names(kind: str, tmp_path: Path) -> None:
+    make, swapped = COVARIATES[kind], PAIR[::-1]
+    pca = sp.PCA(3, remove={"covariates": make(SLOPE, PAIR)}).fit(ROWS)
+    pca.save(tmp_path / "model.zarr")
+    new, slope = ROWS[:7] + 1, SLOPE[:7] * 2
+    design = np.c_[np.ones(N), SLOPE]
+    left = new - np.c_[np.ones(7), slope] @ np.linalg.lstsq(design, ROWS, rcond=None)[0]
+    want = left @ pca.components_.T
+    for model in (pca, sp.load(tmp_path / "model.zarr"), copy.deepcopy(pca)):
+        for given in (make(slope, PAIR), make(slope[:, ::-1], swapped), slope):
+            np.testing.assert_allclose(model.transform(new, remove={"covariates": given}), want, atol=1e-12)
+            back = model.inverse_transform(want, remove={"covariates": given})
+            np.testing.assert_allclose(back, new - left + want @ pca.components_, atol=1e-12)
+            errors = model.score_samples(new, remove={"covariates": given})
+            np.testing.assert_allclose(errors, model.score_samples(new, remove={"covariates": slope}), rtol=1e-12)
+        with pytest.raises(ParameterError, match="covariates has the labels nino, other, which are not those of the"):
+            model.transform(new, remove={"covariates": make(slope, ["nino", "other"])})
+        with pytest.raises(ParameterError, match="1 covariates for each row: the fit had 2"):
+            model.transform(new, remove={"covariates": make(slope[:, :1], ["nino"])})
+
+
+def test_covariates_with_names_of_rows_and_columns() -> None:
+    labelled = {form: xr.DataArray(SLOPE, {"row": NAMES, "index": PAIR}) for form in ("plain", "transposed")}
+    labelled["transposed"] = labelled["transposed"][::-1, ::-1].T
+    frame = pd.DataFrame(SLOPE, NAMES, PAIR)
+    pca = sp.PCA(3, remove={"covariates": frame}).fit(ARRAY)
+    want = np.asarray(pca.transform(ARRAY))
+    for given in (*labelled.values(), frame.iloc[::-1, ::-1]):
+        scores = pca.transform(ARRAY + 0.0, remove={"covariates": given})
+        np.testing.assert_array_equal(scores, want)
+        models = sp.fit_many({"a": sp.PCA(3, remove={"covariates": given})}, ARRAY)
+        for other in (frame, labelled["transposed"]):
+            scores = models["a"].transform(ARRAY, remove={"covariates": other})
+            np.testing.assert_allclose(scores, want, atol=1e-12)
+
+
+def test_names_of_covariates_that_the_fit_did_not_have_are_refused() -> None:
+    pca = sp.PCA(3, remove={"covariates": SLOPE}).fit(ROWS)
+    want = pca.transform(ROWS)
+    for given in (pd.DataFrame(SLOPE), xr.DataArray(SLOPE)):
+        np.testing.assert_array_equal(pca.transform(ROWS, remove={"covariates": given}), want)
+    for make in COVARIATES.values():
+        with pytest.raises(
+            ParameterError, match=r"nino, soi, and the columns of the fit have none .* give \.to_numpy\(\)"
+        ):
+            pca.transform(ROWS, remove={"covariates": make(SLOPE, PAIR)})
+    one = sp.PCA(3, remove={"covariates": pd.Series(SLOPE[:, 0], name="nino")}).fit(ROWS)
+    want = one.transform(ROWS)
+    np.testing.assert_array_equal(one.transform(ROWS, remove={"covariates": pd.Series(SLOPE[:, 0])}), want)
+
+
+def test_models_saved_without_names_of_covariates_load(tmp_path: Path) -> None:
+    pca = sp.PCA(3, remove={"covariates": pd.DataFrame(SLOPE, columns=PAIR)}).fit(ROWS)
+    pca.save(tmp_path / "model.zarr")
+    path = tmp_path / "model.zarr" / "zarr.json"
+    written = json.loads(path.read_text())
+    del written["attributes"]["removal"]["covariate_names"], written["attributes"][SEAL]
+    path.write_text(json.dumps(written))
+    older = sp.load(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(older.transform(ROWS + 1, remove={"covariates": SLOPE}).shape, (N, 3))
+    with pytest.raises(ParameterError, match="the columns of the fit have none"):
+        older.transform(ROWS + 1, remove={"covariates": pd.DataFrame(SLOPE, columns=PAIR)})
