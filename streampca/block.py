@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 from scipy.sparse import issparse
 
-from streampca.typing import Array, BoolArray, FloatArray, SparseRows
+from streampca.typing import Array, BoolArray, FloatArray, IntArray, SparseRows
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Block:
             return self
         return self.where(self.weights > 0)
 
-    def where(self, chosen: BoolArray) -> Block:
-        """Return a copy of the `chosen` rows and their weights."""
+    def where(self, chosen: BoolArray | IntArray) -> Block:
+        """Return a copy of the `chosen` rows, by a mask or by their numbers, and their weights."""
         return Block(self.values[chosen], self.start, None if self.weights is None else self.weights[chosen])
 
     def dense(self) -> Block:

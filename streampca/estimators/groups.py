@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from copy import copy
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -97,10 +98,11 @@ def fit_of_groups(
         identity = identity_of_fit(source, parameters) | {"labels of groups": array_digest(groups.codes)}
         plan, done = fit_with_checkpoint(Path(pca.checkpoint), identity, fit)
     models: GroupModels[Estimator] = GroupModels()
+    template = clone(pca).set_params(checkpoint=None)  # once: it takes as long as the fit of a small group
     fits = dict(zip(groups.names, done.groups, strict=True)) | {POOLED: done.pooled, BETWEEN: done.between}
     for name, result in fits.items():
         if result is not None:
-            models[name] = model = clone(pca).set_params(checkpoint=None)
+            models[name] = model = copy(template)
             model._adopt(X, source, result)
             if "feature_names_in_" in vars(pca):
                 model.feature_names_in_ = pca.feature_names_in_

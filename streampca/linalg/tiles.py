@@ -35,8 +35,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def spread(work: Callable[[Item], None], items: Iterable[Item], n_threads: int) -> None:
-    """Call `work` on every item in `n_threads` threads; raise the first exception."""
-    if n_threads <= 1:
+    """Call `work` on every item in `n_threads` threads, on a single one in this; raise the first exception."""
+    items = list(items)
+    if n_threads <= 1 or len(items) == 1:
         for item in items:
             work(item)
         return

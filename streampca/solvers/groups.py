@@ -122,9 +122,13 @@ def read_groups(
     by_group = replace(_accumulator(source, parameters, groups), n_threads=plan.threads_per_leaf)
     with one_blas_thread():
         state, count = options.accumulate(source, by_group, plan, parameters.sample_weight, phase)
-        states = []
+        states: list[FittedState] = []
+        shared = _shared(by_group, plan)
         for of_group in state.groups:
-            general, general_state, n_left_out = general_form(_shared(by_group, plan), of_group)
+            general, general_state, n_left_out = general_form(shared, of_group)
+            if states:  # the rest is the same for every group
+                states.append(replace(states[0], state=general_state, n_left_out=n_left_out))
+                continue
             rows = Accumulated(replace(general, n_threads=plan.threads), general_state, None, count, n_left_out)
             states.append(rows.fitted_state(source, parameters, plan))
         del state
@@ -144,7 +148,7 @@ def fit_groups(
     began = time.perf_counter()
     states = read_groups(source, parameters, groups, plan, progress)
     work = _COVARIANCE.work_of(source, parameters, plan)
-    solver = _Solver(source, plan, work, states.count, time.perf_counter() - began)
+    solver = _Solver(plan, work, states.count, time.perf_counter() - began)
     with one_blas_thread():
         named = zip(groups.names, states.groups, strict=True)
         fits = tuple(solver.fit(fitted, f"group {_shown(name)}") for name, fitted in named)
@@ -161,7 +165,6 @@ def fit_groups(
 class _Solver:
     """Solves states that come from one reading."""
 
-    source: Source
     plan: Plan
     work: str
     count: ReadCount
@@ -169,7 +172,7 @@ class _Solver:
 
     def fit(self, fitted: FittedState, what: str) -> Fit:
         """Return the fit of a state, with as many components as `what` it was made of can give."""
-        began, source = time.perf_counter(), self.source
+        began = time.perf_counter()
         limit = min(fitted.state.n_samples, fitted.n_features)
         parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
         try:
@@ -178,9 +181,8 @@ class _Solver:
             error.args = (f"{what}: {error.args[0]}",)
             raise
         described = model.source | {"solver": self.plan.solver}
-        labels = None if source.labels is None else source.labels.without_sample_coordinates()
         return Fit(
-            model=replace(model, source=described, labels=labels),
+            model=replace(model, source=described, labels=fitted.labels),
             plan=self.plan,
             samples=None,
             count=self.count,

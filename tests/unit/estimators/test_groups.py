@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,44 @@ def test_what_does_not_go_together_with_groups_is_refused(made: Any, message: st
 def test_wrong_labels_are_refused(values: Any, error: Any, message: str, rows: Any) -> None:
     with pytest.raises(error, match=message):
         sp.PCA(2).fit_groups(rows, values)
+
+
+def test_the_work_for_another_small_group_does_not_depend_on_how_many_there_are() -> None:
+    def calls(n_groups: int) -> int:
+        rows = np.random.default_rng(0).standard_normal((8 * n_groups, 4))
+        count = 0
+
+        def counted(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(counted)
+        try:
+            sp.PCA(2).fit_groups(rows, np.arange(len(rows)) % n_groups)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    calls(2)  # imports
+    few, more, most = calls(50), calls(100), calls(200)
+    assert (more - few) / 50 < 600
+    assert most - more < 2.5 * (more - few)
+
+
+def test_rows_of_a_block_are_divided_by_their_groups_without_comparing_each_with_every_group() -> None:
+    compared = 0
+
+    class Counted(np.ndarray[Any, Any]):
+        def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+            nonlocal compared
+            compared += max(np.size(each) for each in inputs)
+            plain = [np.asarray(each) if isinstance(each, Counted) else each for each in inputs]
+            return getattr(ufunc, method)(*plain, **keywords)
+
+    n, n_groups = 3000, 1000
+    codes = np.random.default_rng(1).permutation(np.arange(n) % n_groups)
+    rows = np.random.default_rng(0).standard_normal((n, 2))
+    accumulator = sp.accumulators.ByGroup(sp.accumulators.Moments(), codes.view(Counted), n_groups)
+    means = [moments.mean for moments in accumulator.finalize(accumulator.update(accumulator.init(2), rows))]
+    np.testing.assert_allclose(means, [rows[codes == group].mean(axis=0) for group in range(n_groups)], atol=1e-14)
+    assert compared <= 10 * n
