@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +292,14 @@ def test_rows_of_a_block_are_divided_by_their_groups_without_comparing_each_with
     means = [moments.mean for moments in accumulator.finalize(accumulator.update(accumulator.init(2), rows))]
     np.testing.assert_allclose(means, [rows[codes == group].mean(axis=0) for group in range(n_groups)], atol=1e-14)
     assert compared <= 10 * n
+
+
+def test_the_plan_counts_the_objects_of_many_small_groups() -> None:
+    rows = np.random.default_rng(0).standard_normal((1200, 3))
+    models = {n: sp.PCA(1).fit_groups(rows, np.arange(1200) % n) for n in (2, 400)}
+    tracemalloc.start()
+    kept = sp.PCA(1).fit_groups(rows, np.arange(1200) % 400)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(kept) == 402
+    assert models[400].plan_.projected_bytes - models[2].plan_.projected_bytes >= 0.9 * held
