@@ -10,6 +10,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -18,15 +19,8 @@ from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 from streampca.formatting import as_text
 from streampca.logs import logger
 from streampca.storage.figures import figures_of
-from streampca.storage.files import (
-    existing_parent,
-    flush,
-    flush_one,
-    missing_parents,
-    output_error,
-    remove_empty,
-    write_atomically,
-)
+from streampca.storage.files import existing_parent, flush, flush_one, output_error, write_atomically
+from streampca.storage.lock import Lock, dead_holders, lock_of
 from streampca.storage.regular_files import read_regular
 
 if TYPE_CHECKING:
@@ -180,7 +174,8 @@ class AtomicDirectory:
 
     ``with AtomicDirectory(path, "model") as directory:`` fills the temporary `directory`; the commit record is written
     last, and everything is flushed to the disk before the rename. If the block fails, the temporary directory is removed
-    and the earlier content of `path` is unchanged.
+    and the earlier content of `path` is unchanged. A lock, ``<path>.<run_id>.lock``, names the process that builds it, so
+    that the next one to write at `path` can tell, and remove, what a process that died has left.
 
     A run that can be resumed passes its `run_id`, and in `keeps` a function that returns the relative paths of what to keep
     if the block fails or has failed before; none by default.
@@ -205,18 +200,24 @@ class AtomicDirectory:
         self.path, self.kind, self.overwrite, self.keeps = path, kind, overwrite, keeps
         self.run_id, self._again = run_id or secrets.token_hex(8), run_id is not None
         self.temporary = path.with_name(f"{path.name}.part-{self.run_id}")
-        self._new_parents: list[Path] = []
+        self._lock = Lock(_built(path, self.run_id), self.run_id)
 
     def __enter__(self) -> Path:
+        _tidy_after_all(self.path, apart_from=self.run_id)
         require_replaceable(self.path, self.kind, overwrite=self.overwrite)
-        self._new_parents = missing_parents(self.temporary)
+        with ExitStack() as if_it_fails:
+            if_it_fails.enter_context(self._lock)
+            self._make_temporary()
+            if_it_fails.pop_all()
+        return self.temporary
+
+    def _make_temporary(self) -> None:
         try:
             if self._again:
                 self._clear(self.temporary, self.keeps())
             self.temporary.mkdir(parents=True, exist_ok=self._again)
         except OSError as error:
             raise output_error(error, self.temporary) from error
-        return self.temporary
 
     def _clear(self, directory: Path, kept: Collection[str]) -> None:
         """Remove the content of the temporary `directory`, whose name only this run uses, except what is at the paths `kept`."""
@@ -249,8 +250,7 @@ class AtomicDirectory:
             # This name is known to this run alone: whatever still stands there is its own.
             if committed or not self.keeps():
                 shutil.rmtree(self.temporary, ignore_errors=True)
-            if not committed:
-                remove_empty(self._new_parents)
+            self._lock.__exit__(None, None, None)
         # Errors of a connection carry no number, and those of a source are named already: the rest come from writing.
         if isinstance(error, OSError) and error.errno and not isinstance(error, StreamPCAError | ConnectionError):
             raise output_error(error, self.path) from error
@@ -315,3 +315,18 @@ def tidy_after(path: Path, run_id: str, *, keep_part: bool = False) -> None:
         raise output_error(error, path, f"the earlier output is whole and stands at {old}") from error
     if part.is_dir() and not part.is_symlink() and not keep_part:
         shutil.rmtree(part, ignore_errors=True)
+    if not keep_part:
+        with suppress(OSError):
+            lock_of(_built(path, run_id)).unlink()
+
+
+def _tidy_after_all(path: Path, apart_from: str) -> None:
+    """Remove the leftovers of all runs that died on this machine while they built `path`; what a checkpoint needs stays."""
+    stopped = (read_record(path.with_name(f"{path.name}.checkpoint")) or {}).get("run_id")
+    for run_id in set(dead_holders(path)) - {apart_from, stopped}:
+        tidy_after(path, run_id)
+
+
+def _built(path: Path, run_id: str) -> Path:
+    """Return the name whose lock stands for the directory that the run `run_id` builds."""
+    return path.with_name(f"{path.name}.{run_id}")

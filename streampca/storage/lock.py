@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -49,6 +50,19 @@ def lock_of(path: Path) -> Path:
     """Return the path of the lock file of `path`."""
     path = path if path.name else path.absolute()
     return path.with_name(f"{path.name}.lock")
+
+
+def dead_holders(path: Path) -> list[str]:
+    """Return the identifiers of the runs that hold a lock ``<path>.<run>.lock`` and certainly died, on this machine."""
+    runs = []
+    ours = re.compile(rf"{re.escape(path.name)}\.([0-9a-z]+)\.lock")
+    with suppress(OSError):  # a directory that may be written to may yet not be listed, or not be there
+        for child in path.parent.iterdir():
+            name = ours.fullmatch(child.name)
+            with suppress(OSError):  # also where it is no lock, or gone meanwhile
+                if name and (holder := _read(read_regular(child), child))["run_id"] == name[1] and _is_dead(holder):
+                    runs.append(name[1])
+    return runs
 
 
 class Lock:
