@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d[\d.,]*(e[+-]?\d+)?( ?[\w%]+)?$)")
+
 
 def as_text(n_bytes: float) -> str:
     """Return a size in bytes as text: ``"3.1 GiB"``."""
@@ -28,3 +32,8 @@ def one_line(error: BaseException) -> str:
 def shortened(text: str) -> str:
     """Return `text` without its middle if it has more than 400 characters: values from files may have any length."""
     return text if len(text) <= 400 else f"{text[:300]} … {text[-50:]}"
+
+
+def plain_cell(text: str) -> str:
+    """Return the text of a cell of a CSV file; one that a spreadsheet would compute begins with an apostrophe."""
+    return f"'{text}" if len(text) > 1 and _FORMULA.match(text) else text

@@ -14,7 +14,7 @@ from streampca.errors import NotAvailableError
 from streampca.export.files import Exported, require_free, write
 from streampca.export.limits import require_expressible
 from streampca.export.projection import inverse_factors, require_memory
-from streampca.formatting import one_line
+from streampca.formatting import one_line, plain_cell
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents, slabs_of
@@ -77,7 +77,9 @@ def write_loadings(
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["feature", *(f"PC{number}" for number in range(1, k + 1))])
     for features, slab in slabs_of(model.components):
-        table.writerows([name, *row] for name, row in zip(names[features], (slab * deviations).T.tolist(), strict=True))
+        table.writerows(
+            [plain_cell(name), *row] for name, row in zip(names[features], (slab * deviations).T.tolist(), strict=True)
+        )
     data = text.getvalue().encode()
     write(path, "CSV", data, overwrite=overwrite)
     return Exported(path, "table of loadings", (d, k), "float64", len(data), None)

@@ -22,7 +22,8 @@ from streampca.planning.many import ManyPlan
 from streampca.runs.checks import Check, Verification
 from streampca.runs.classes import classes_of_samples
 from streampca.runs.config import RunConfig
-from streampca.runs.config.models import ModelsConfig, is_model_name, load_any_config
+from streampca.runs.config.models import ModelsConfig, is_model_name, load_any_config, parse_any_config
+from streampca.runs.config.yaml import dump
 from streampca.runs.deploy import cluster_of
 from streampca.runs.diagnostics import require_diagnosable
 from streampca.runs.from_config import fit_of, source_of
@@ -137,7 +138,7 @@ def write_reports(directory: Path, rows: tuple[int, ...] = ()) -> list[Path]:
 
 
 def run(
-    config: str | Path | RunConfig | ModelsConfig,
+    config: str | Path | Mapping[str, object] | RunConfig | ModelsConfig,
     *,
     overrides: Sequence[str] = (),
     resume: bool = False,
@@ -154,8 +155,8 @@ def run(
 
     Parameters
     ----------
-    config : path, RunConfig or ModelsConfig
-        The YAML file.
+    config : path, mapping, RunConfig or ModelsConfig
+        The YAML file, or what it would say.
     overrides : sequence of "key.sub=value"
         Changes to it, as with ``--set``.
     resume : bool
@@ -190,7 +191,9 @@ def run(
     """
     if resume and fresh:
         raise ConfigError("resume and fresh contradict each other: give one of them")
-    if isinstance(config, str | Path):
+    if isinstance(config, Mapping):
+        config = parse_any_config(dump(dict(config)), name="the mapping", overrides=overrides)
+    elif isinstance(config, str | Path):
         config = load_any_config(config, overrides)
     notice = logged(notice)
     if isinstance(config, RunConfig) and group_by_of(config) is not None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -33,7 +34,7 @@ _MAX_SECONDS = 366 * 86400.0
 _SIZE = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})? *[kmgtpKMGTP]?i?[bB]")
 _DURATION = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})? *(ms|s|min|h|d)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_ADDRESS = re.compile(r"(?:(?:tcp|tls)://)?(\[[0-9A-Fa-f:.]+\]|[^\s:/@?#\[\]]+):([0-9]{1,5})")
+_ADDRESS = re.compile(r"(?:tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s:/@?#\[\]]+):([0-9]{1,5})")
 
 
 def _need(accepted: bool) -> None:
@@ -68,6 +69,8 @@ def _source_path(value: object) -> str | tuple[str, ...]:
         return tuple(os.path.expanduser(_text(path)) for path in value)
     path = _text(value)
     _need(path != "builtin:")
+    if "://" in path:
+        urlsplit(path)  # raises ValueError where a URL is none
     return os.path.expanduser(path)
 
 

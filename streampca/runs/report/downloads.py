@@ -11,11 +11,11 @@ from importlib.resources import files
 
 from markupsafe import Markup
 
+from streampca.formatting import plain_cell
 from streampca.runs.report.parts import Chart, ReportTable
 
 _FONT = "system-ui, Helvetica, Arial, sans-serif"
 _UNSAFE = re.compile(r"[%#&\"<>\n\r:(]")
-_FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d[\d.,]*(e[+-]?\d+)?( ?[\w%]+)?$)")
 
 
 class Names:
@@ -59,7 +59,7 @@ def csv_address(table: ReportTable) -> Markup:
 def _cell(text: str) -> str:
     """Return the text of a cell with plain spaces and minus signs; a text that a spreadsheet would compute begins with an apostrophe."""
     plain = re.sub(r"[\u00a0\u2009\u202f]", " ", text).replace("\u2212", "-")
-    return f"'{plain}" if len(plain) > 1 and _FORMULA.match(plain) else plain
+    return plain_cell(plain)
 
 
 def _address(kind: str, text: str) -> Markup:

@@ -127,7 +127,7 @@ BROKEN = [
     (SOURCE + "cluster: {kind: address, address: 'ucx://h:1'}", "cluster.address: found the text 'ucx://h:1', allo"),
     (SOURCE + "cluster: {kind: address, address: 'tls://h:1'}", "cluster: address is that of another machine, to whic"),
     (
-        SOURCE + "cluster: {kind: address, address: 'h:1', allow_remote: true}",
+        SOURCE + "cluster: {kind: address, address: 'tcp://h:1', allow_remote: true}",
         "cluster: address is that of another machine and the connection would not be encrypted: write tls://HOST:PORT",
     ),
     (
@@ -135,7 +135,7 @@ BROKEN = [
         "cluster: tls is given, but address is not encrypted: write tls://HOST:PORT",
     ),
     (
-        SOURCE + "cluster: {kind: address, address: 'h:1', wait: null}",
+        SOURCE + "cluster: {kind: address, address: 'tcp://h:1', wait: null}",
         "cluster.wait: found nothing (null), allowed: a dur",
     ),
     (
