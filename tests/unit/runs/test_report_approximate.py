@@ -74,7 +74,7 @@ def test_passes_pilot_counts_and_directions_are_in_the_tables(tmp_path: Path) ->
     assert "passes over the data 2 of at most 4" in text
     assert "rows read beforehand 500 (1.00 MiB)" in text
     assert "asked for 5.0 %" in text
-    assert "of at most 4;" in text
+    assert "at most 4 for the fit" in text
     assert "90 % 2 3 95 % 3 more than were found" in text
     assert "within 0.057°" in text  # the arc sine of 0.001
     assert text.count("one of 4–5, within 0.57°") == 2
