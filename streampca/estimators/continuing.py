@@ -62,7 +62,7 @@ class _KeptState:
         return self._method.__get__(estimator, owner)
 
 
-def _of_kept_state(method: _Method) -> _Method:
+def _needs_state(method: _Method) -> _Method:
     return cast("_Method", _KeptState(method))
 
 
@@ -88,7 +88,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         """Set the attributes that come from `model`."""
         raise NotImplementedError
 
-    @_of_kept_state
+    @_needs_state
     def partial_fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Add the rows of `X` to those the model was fitted on; the first call is a fit.
 
@@ -132,7 +132,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         self.bytes_read_ = rows.count.bytes + (0 if fitted is None else self.__dict__.get("bytes_read_", 0))
         return self
 
-    @_of_kept_state
+    @_needs_state
     def partial_unfit(self, X: Input, *, sample_weight: ArrayLike | None = None) -> Self:
         """Take the rows of `X`, which are among those the model was fitted on, out again: the inverse of `partial_fit`.
 

@@ -179,10 +179,10 @@ class Certified:
                 f"{unresolved} of {len(self.values)} components are not told apart from their neighbours (unresolved clusters)"
             )
         if self.n_found < len(self.values):
-            clauses.append(self._not_found())
+            clauses.append(self._missed_components())
         return "; ".join(clauses)
 
-    def _not_found(self) -> str:
+    def _missed_components(self) -> str:
         """Return what is known of the components that the approximation does not have, in words."""
         subject = f"the last {len(self.values) - self.n_found} of {len(self.values)} components"
         drawn = "their directions were drawn at random, orthogonal to the others, and no angle is bounded for them"

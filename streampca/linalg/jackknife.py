@@ -23,9 +23,8 @@ def jackknife_variance(full: FloatArray, without: FloatArray, weights: FloatArra
     weights : array, shape (n_groups,)
         Sums W_g of the weights of the rows of the groups.
     """
-    others = np.array(
-        [np.delete(weights, g).sum() for g in range(len(weights))]
-    )  # a difference would lose what is small
+    # A difference of sums would lose what is small.
+    others = np.array([np.delete(weights, g).sum() for g in range(len(weights))])
     shape = (-1,) + (1,) * full.ndim
     gaps, roots = full - without, np.sqrt(others / weights).reshape(shape)  # √(h − 1)
     # Pseudo-values are θ + (h − 1) gap, and their mean of weights 1 / h is θ + Σ (1 − 1 / h) gap.

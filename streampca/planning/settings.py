@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 
+from streampca.errors import ParameterError
+
 
 def block_rows() -> int | None:
     """Return the rows of every block, ``STREAMPCA_BLOCK_ROWS``; None, the default, leaves them to the plan."""
     rows = os.environ.get("STREAMPCA_BLOCK_ROWS")
-    return None if rows is None else int(rows)
+    if rows is None:
+        return None
+    if not rows.isdecimal() or int(rows) == 0:
+        raise ParameterError(
+            f"STREAMPCA_BLOCK_ROWS={rows!r}: expected the number of rows of a block, at least 1; unset it for the default"
+        )
+    return int(rows)
 
 
 def checkpoint_share() -> float:

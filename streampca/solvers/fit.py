@@ -213,13 +213,8 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
     if isinstance(parameters.selection(source), Count) and parameters.n_components is not None:
         # More passes are faster from a sketch; the best answer of one pass is that of incremental updates.
         several = reading_limits(parameters)[0] > 1
-        order += (
-            ["sketch"]
-            if parameters.tolerance is not None
-            else ["sketch", "adaptive"]
-            if several
-            else ["adaptive", "sketch"]
-        )
+        either = ["sketch", "adaptive"] if several else ["adaptive", "sketch"]
+        order += ["sketch"] if parameters.tolerance is not None else either
     refusals = []
     plans = []
     for solver in order:

@@ -88,10 +88,10 @@ class DaskSource(Source):
         self._cost: GraphCost | None = (
             None if self._graph is None else self._graph.cost(list(self._keys.values()), band_bytes)
         )
-        self._kept = _Kept() if max_reads is None and self._is_kept() else None
+        self._kept = _Kept() if max_reads is None and self._computes_once() else None
         self.repeats = 1.0 if self._cost is None else max(1.0, self._cost.repeats)
 
-    def _is_kept(self) -> bool:
+    def _computes_once(self) -> bool:
         """Return whether the array is to be computed as one block, whose cost is then that of the source."""
         n_bytes = self.shape[0] * self.row_bytes
         if self._graph is None or self._cost is None or self._cost.repeats <= MOST_READS or n_bytes > _MOST_KEPT:
