@@ -1,20 +1,119 @@
-"""The doors of streampca that tests use beside its public names: blocks of a chosen size, checkpoints that are all written.
+"""The doors of streampca that tests use beside its public names, the accumulator protocol and the command.
 
-The settings are environment variables, so that they hold in the processes that a test starts, too.
+A wall inside the package may move without a test that is behind one of these doors being changed: what moved is named here,
+once. `tests/unit/test_layers.py` counts the inner names that tests import elsewhere.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
+from streampca.block import Block, as_block
+from streampca.cli import _status
+from streampca.execution.fold import fold as fold_blocks
+from streampca.planning.budget import Resources
+from streampca.solvers.fit import Parameters, plan_fit
+from streampca.solvers.fit import fit as fit_source
+from streampca.solvers.registry import SOLVERS
+from streampca.sources import ReadCount, Source, open_source
+from streampca.storage.signals import StopSignalError
+
+__all__ = [
+    "Block",
+    "ReadCount",
+    "Source",
+    "StopSignalError",
+    "Unread",
+    "all_checkpoints",
+    "as_block",
+    "blocks_of",
+    "fit",
+    "fold",
+    "folded",
+    "open_source",
+    "plan",
+    "run_command",
+]
+
+MIB = 2**20
+
 
 def blocks_of(n_rows: int) -> Any:
-    """Return a context in which plans have blocks of `n_rows` rows, or features where the table is read by features."""
+    """Return a context in which plans have blocks of `n_rows` rows, or features where the table is read by features.
+
+    The setting is an environment variable, so that it holds in the processes that a test starts, too.
+    """
     return patch.dict(os.environ, {"STREAMPCA_BLOCK_ROWS": str(n_rows)})
 
 
 def all_checkpoints() -> Any:
     """Return a context in which every checkpoint that is due is written, whatever the time that it takes."""
     return patch.dict(os.environ, {"STREAMPCA_CHECKPOINT_SHARE": "1"})
+
+
+def fold(accumulator: Any, rows: Any, blocks: Sequence[int] | int = 0, weights: Any = None) -> Any:
+    """Return the state of `accumulator` after `rows` ``(n, d)`` in blocks: of these lengths, of one length, or one (0)."""
+    n = rows.shape[0]
+    lengths = [blocks or n] * -(-n // (blocks or n or 1)) if isinstance(blocks, int) else list(blocks)
+    found, start = [], 0
+    for length in lengths:
+        stop = min(start + length, n)
+        found.append(Block(rows[start:stop], start, None if weights is None else weights[start:stop]))
+        start = stop
+    return fold_blocks(accumulator, found, rows.shape[1])
+
+
+def folded(accumulator: Any, blocks: Iterable[Block], n_features: int) -> Any:
+    """Return the state of `accumulator` after `blocks`."""
+    return fold_blocks(accumulator, blocks, n_features)
+
+
+class Unread(Source):
+    """A table of any shape that must not be read."""
+
+    description = "unread"
+    fingerprint = "unread"
+
+    def __init__(self, shape: tuple[int, int], dtype: str = "float32", chunk_rows: int = 1000):
+        self.shape, self.dtype, self.chunk_rows = shape, np.dtype(dtype), chunk_rows
+        self.chunk_bytes = chunk_rows * shape[1] * self.dtype.itemsize
+
+    def read(self, start: int, stop: int, out: Any = None) -> Any:
+        raise AssertionError("read before the plan was accepted")
+
+
+def plan(
+    data: Any,
+    *,
+    allowed: int | None = None,
+    threads: int = 2,
+    beside: int = 150 * MIB,
+    k: Any = None,
+    **parameters: Any,
+) -> Any:
+    """Return the plan of a fit of `data`; in `allowed` bytes, of which the process takes `beside` at first, if given.
+
+    `data` is what `open_source` takes, or a `Source`, such as `Unread`; `parameters` are those of a fit, with a named `solver`
+    if `allowed` is given.
+    """
+    checked = Parameters(k, **parameters)
+    source = open_source(data)
+    if allowed is None:
+        return plan_fit(source, replace(checked, threads=threads))
+    return SOLVERS[checked.solver].plan(source, checked, Resources(allowed, beside, threads))
+
+
+def fit(data: Any, plan: Any = None, *, k: Any = None, options: Any = None, **parameters: Any) -> Any:
+    """Carry out a plan; return what the fit found, with ``.model``, ``.state`` and ``.reads``."""
+    return fit_source(open_source(data), Parameters(k, **parameters), plan, **(options or {}))
+
+
+def run_command(*arguments: object) -> int:
+    """Run ``streampca`` with `arguments` in this process; return its exit status. Output goes where the process writes."""
+    return _status([str(argument) for argument in arguments])

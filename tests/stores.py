@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from facade import run_command
 from numcodecs import GZip, Zstd
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
-
-from streampca.cli import _status
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -127,7 +126,7 @@ class Command:
 
     def __call__(self, *arguments: object) -> Called:
         self._capsys.readouterr()
-        status = _status([str(argument) for argument in arguments])
+        status = run_command(*arguments)
         out, err = self._capsys.readouterr()
         return Called(status, out, err)
 
