@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -22,6 +24,27 @@ _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [Healt
 settings.register_profile("streampca", derandomize=True, **_COMMON)
 settings.register_profile("search", **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "streampca"))
+
+
+_MOST_SECONDS = 300  # of one test: a wait that never ends fails here, by name, instead of stopping the whole check
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """End a test that waits for ever with an error that shows where."""
+    if threading.current_thread() is not threading.main_thread():
+        return (yield)
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"{item.nodeid} did not end within {_MOST_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(_MOST_SECONDS)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")

@@ -309,13 +309,15 @@ class ReadAhead:
 
     def _begin(self, chunk: StoredChunk, part: Part) -> None:
         """Send a request; called in the event loop."""
-        buffer = None if part.buffer is None else memoryview(part.buffer.data)[: part.cost]
-        part.task = asyncio.get_running_loop().create_task(
-            self.store.fetch(chunk.key, part.span, buffer, self.division.most_object or self.division.most)
-        )
+        part.task = asyncio.get_running_loop().create_task(self._fetched(chunk, part))
         part.task.add_done_callback(lambda task: self._received(chunk, part, task))
         if not part.is_wanted:
             part.task.cancel()
+
+    async def _fetched(self, chunk: StoredChunk, part: Part) -> Fetched | None:
+        """Return the answer to a request; an error of any kind is the task's, so that nobody waits for an answer without end."""
+        buffer = None if part.buffer is None else memoryview(part.buffer.data)[: part.cost]
+        return await self.store.fetch(chunk.key, part.span, buffer, self.division.most_object or self.division.most)
 
     def _received(self, chunk: StoredChunk, part: Part, task: asyncio.Task[Fetched | None]) -> None:
         """Take the answer to a request; called in the event loop."""

@@ -262,7 +262,7 @@ class Store:
         if not held:
             self.released.set()
 
-    async def fetch(self, key, span, buffer):
+    async def fetch(self, key, span, buffer, most):
         self.n_requests[key, span] += 1
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -471,8 +471,8 @@ def test_parts_of_objects_of_other_sizes_are_not_joined(small_parts):
     store = Store(10_000, held=False)
     requests, fetch = ReadAhead(store, keys_of, None, 10_000), store.fetch
 
-    async def grown(key, span, buffer):
-        answer = await fetch(key, span, buffer)
+    async def grown(key, span, buffer, most):
+        answer = await fetch(key, span, buffer, most)
         return answer if span is None or span[0] == 0 else replace(answer, total=10_001)
 
     store.fetch = grown
