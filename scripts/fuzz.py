@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "fuzzing"))
+sys.path[:0] = [str(ROOT / "tests" / "fuzzing"), str(ROOT / "tests")]
 
 PAGE = ROOT / "docs" / "reference" / "archive" / "faults.md"
 BEGIN, END = "<!-- begin: scripts/fuzz -->", "<!-- end: scripts/fuzz -->"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import zip_longest
 from typing import Any
 
 import facade
@@ -90,9 +92,32 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group(name): runs in the same process as others of that name")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that takes a sample of the tests."""
+    parser.addoption("--at-most", type=int, help="run so many tests, spread over all files, without those marked slow")
+
+
+def _sample(items: list[pytest.Item], n: int) -> list[pytest.Item]:
+    """Return `n` tests, as many of each file as of the others: the first case of each function, then the second ones."""
+    cases: Counter[tuple[str, str]] = Counter()
+    files: dict[str, list[tuple[int, int, pytest.Item]]] = {}
+    for place, item in enumerate(items):
+        if item.get_closest_marker("slow") is None:
+            name = str(item.path), getattr(item, "originalname", item.name)
+            files.setdefault(name[0], []).append((cases[name], place, item))
+            cases[name] += 1
+    turns = zip_longest(*(sorted(found, key=lambda each: each[:2]) for found in files.values()))
+    chosen = [each for turn in turns for each in turn if each is not None][:n]
+    return [item for *_, item in sorted(chosen, key=lambda each: each[1])]
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of a file together, and all tests that use the cluster, which one process of pytest-xdist starts."""
+    if config.getoption("--at-most") is not None:
+        kept = _sample(items, config.getoption("--at-most"))
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
     for item in items:
         shared = "session_cluster" in getattr(item, "fixturenames", ())
         item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.name))

@@ -9,14 +9,12 @@ import dask.array as da
 import numpy as np
 import scipy.sparse as sp
 import zarr
+from capabilities import DENSE, DOORS, OUTPUTS, REMOVAL_WITH, SHARES, SOLVERS, SPARSE
 from numpy.typing import NDArray
 
-SOLVERS = ("auto", "covariance", "covariance", "gram", "qr", "sketch", "sketch", "sketch", "adaptive")
 SKETCHES = ("auto", "gaussian", "count_sketch", "sparse_sign", "grouping")
-CONTAINERS = ("numpy", "fortran", "strided", "dask", "zarr", "csr", "csr", "csc", "dask_csr")
 FLOATS = ("<f8", "<f8", "<f8", "<f4", "<f4", "<f4", "<f2", ">f8", ">f4")
 INTEGERS = ("|u1", "|i1", "<i2", "<u2", "<i4", "<i8", "|b1")
-OUTPUTS = ("transform", "transform_to", "diagnostics", "loaded")
 SPECTRA = ("slow", "fast", "flat", "low_rank", "ties", "outlier", "few_values", "duplicates", "sparse", "rare")
 
 
@@ -38,13 +36,15 @@ class Case:
     """Weights of the rows."""
     output: str = "transform"
     """Where scores go: ``"transform"``, ``"transform_to"``, ``"diagnostics"`` (with T² and Q), ``"loaded"`` (by the saved model)."""
+    door: str = "fit"
+    """How the fit is asked for a second time, a name of `capabilities.DOORS`."""
     words: dict[str, Any] = field(default_factory=dict)
     """How the rows were made, for the line that is printed of a failure."""
 
     @property
     def sparse(self) -> bool:
         """Return whether the container is sparse."""
-        return self.container in ("csr", "csc", "dask_csr")
+        return self.container in SPARSE
 
     def stored(self) -> Any:
         """Return the rows in their container."""
@@ -82,20 +82,20 @@ class Case:
         extra += [] if self.sample_weight is None else ["sample_weight"]
         shape = "x".join(map(str, self.rows.shape))
         words = " ".join(f"{name}={value}" for name, value in self.words.items())
-        return f"{self.container} {shape} {self.rows.dtype.str} [{words}] PCA({parameters}){' with ' if extra else ''}{', '.join(extra)} -> {self.output}"
+        return f"{self.container} {shape} {self.rows.dtype.str} [{words}] PCA({parameters}){' with ' if extra else ''}{', '.join(extra)} -> {self.output}, {self.door}"
 
 
 def draw(seed: int) -> Case:
     """Return the case that `seed` stands for."""
     rng = np.random.default_rng([seed, 20261122])
-    container = str(rng.choice(CONTAINERS))
-    sparse = container in ("csr", "csc", "dask_csr")
+    container = str(rng.choice((*DENSE, "csr", *SPARSE)))
+    sparse = container in SPARSE
     n, d = _shape(rng)
     dtype = np.dtype(str(rng.choice(FLOATS if rng.random() < 0.75 else INTEGERS)))
     if sparse and ((dtype.itemsize == 2 and dtype.kind == "f") or dtype.str[0] == ">"):
         dtype = np.dtype("<f4")  # scipy's sparse matrices hold neither
     rows, words = _rows(rng, n, d, dtype, sparse)
-    parameters = _parameters(rng, n, d, sparse)
+    parameters = _parameters(rng, n, d, container)
     if dtype.kind == "f" and rng.random() < (0.5 if parameters.get("missing", "error") != "error" else 0.02):
         words["holes"] = share = float(rng.choice([0.02, 0.15, 0.5]))
         if not sparse or parameters.get("missing", "error") == "error":
@@ -108,12 +108,14 @@ def draw(seed: int) -> Case:
     chunks = (int(rng.integers(1, n + 1)), int(rng.integers(1, d + 1)))
     chunks = (max(chunks[0], -(-n // 12)), max(chunks[1], -(-d // 4)))
     drawn = np.random.default_rng([seed, 20261123])
-    if drawn.random() < (0.02 if sparse or parameters.get("missing", "error") != "error" else 0.3):
+    fitting = container in REMOVAL_WITH["container"] and parameters.get("missing", "error") in REMOVAL_WITH["missing"]
+    if drawn.random() < (0.3 if fitting else 0.02):
         parameters["remove"] = _remove(drawn, n)
         if drawn.random() < 0.95:
             parameters.pop("center", None)
     output = str(drawn.choice(OUTPUTS))
-    return Case(seed, rows, container, chunks, parameters, sample_weight, output, words)
+    door = str(drawn.choice(DOORS))
+    return Case(seed, rows, container, chunks, parameters, sample_weight, output, door, words)
 
 
 def _remove(rng: np.random.Generator, n: int) -> dict[str, Any]:
@@ -227,11 +229,11 @@ def _scale(rng: np.random.Generator, dtype: np.dtype[Any]) -> float:
     return float(10.0 ** int(rng.choice([low, high, -3, 3, int(rng.integers(low, high))])))
 
 
-def _parameters(rng: np.random.Generator, n: int, d: int, sparse: bool) -> dict[str, Any]:
-    limit = min(n, d)
-    solver = str(rng.choice(SOLVERS))
-    if sparse and solver in ("gram", "qr", "adaptive") and rng.random() < 0.8:
-        solver = "covariance"
+def _parameters(rng: np.random.Generator, n: int, d: int, container: str) -> dict[str, Any]:
+    limit, odd = min(n, d), rng.random() < 0.1  # one in ten may combine what does not go together
+    takes = {name: each for name, each in SOLVERS.items() if odd or container in (*DENSE, *each.sparse)}
+    shares = np.array([SHARES[name] for name in takes], dtype=np.float64)
+    solver = str(rng.choice(list(takes), p=shares / shares.sum()))
     parameters: dict[str, Any] = {"solver": solver}
     kind = rng.random()
     if kind < 0.8:
@@ -240,14 +242,13 @@ def _parameters(rng: np.random.Generator, n: int, d: int, sparse: bool) -> dict[
         parameters["n_components"] = limit + int(rng.integers(1, 4))
     elif kind < 0.9:
         parameters["n_components"] = float(rng.choice([0.3, 0.9, 0.999]))
-    if solver in ("sketch", "adaptive", "auto"):
+    if SOLVERS[solver].approximate:
         parameters |= _sketch(rng, parameters.get("n_components"), d)
         if solver == "auto" and "tolerance" not in parameters and rng.random() < 0.5:
             parameters["tolerance"] = 0.1
-    if rng.random() < 0.25:
-        parameters["missing"] = str(rng.choice(["drop_rows", "mean", "pairwise"]))
-        if (sparse or solver in ("gram", "qr", "adaptive")) and rng.random() < 0.8:
-            del parameters["missing"]
+    missing = ("drop_rows", "mean", "pairwise") if odd else () if container in SPARSE else SOLVERS[solver].missing
+    if missing and rng.random() < 0.4:
+        parameters["missing"] = str(rng.choice(missing))
     for name, value, chance in (("scale", True, 0.3), ("whiten", True, 0.3), ("center", False, 0.1), ("ddof", 0, 0.2)):
         if rng.random() < chance:
             parameters[name] = value
