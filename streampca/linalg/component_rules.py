@@ -352,8 +352,9 @@ def _mle(known: Eigenvalues, sample: Sample) -> RuleResult:
     evidence = log_evidence(known.values, n, known.rounding) - n * len(known.values) / 2 * np.log(unit)
     count = int(np.argmax(evidence)) + 1
     figures = {"log_evidence": float(evidence[count - 1])}
-    if len(evidence) > 1:
-        figures["margin"] = float(np.diff(np.sort(evidence)[-2:])[0])
+    finite = np.sort(evidence[np.isfinite(evidence)])
+    if len(finite) > 1:
+        figures["margin"] = float(finite[-1] - finite[-2])
     return RuleResult("mle", count, "the largest evidence of probabilistic PCA (Minka 2000)", figures)
 
 

@@ -22,7 +22,7 @@ def refit(case: Case, given: Any, pca: Any, directory: Path) -> Any:
 
 
 def _with_others(case: Case, given: Any, _: Any, directory: Path) -> Any:
-    others = {name: case.parameters[name] for name in ("missing", "center") if name in case.parameters}
+    others = {name: case.parameters[name] for name in ("missing", "center", "ddof") if name in case.parameters}
     models = {"first": sp.PCA(1, **others), "this": sp.PCA(**case.parameters)}
     return sp.fit_many(models, given, sample_weight=case.sample_weight)["this"]
 

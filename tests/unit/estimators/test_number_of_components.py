@@ -268,3 +268,19 @@ def test_cross_validation_of_unequal_noise_says_that_it_found_no_minimum():
     assert pca.n_components_ == errors.argmin() == 14
     assert abs(rule.figures["error"] / (errors[14] / errors[0]) - 1) < 0.01  # groups of 171 or 172 rows
     assert "no number of factors" in rule.statement
+
+
+def test_a_single_possible_number_leaves_a_run_whose_documents_can_be_written(tmp_path):
+    rows = (np.random.default_rng(0).standard_normal((60, 8)) + 1e4).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    found = sp.run(
+        {
+            "name": "one",
+            "source": {"path": str(tmp_path / "rows.npy")},
+            "model": {"n_components": 2, "solver": "gram", "ddof": 0},
+            "preprocess": {"center": False, "scale": True},
+            "output": {"directory": str(tmp_path / "run"), "report": False},
+        }
+    )
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["name"] == "one"
+    assert "margin" not in found.model.component_rules_.to_dict()["mle"]["figures"]
