@@ -54,6 +54,8 @@ def _by_configuration(case: Case, given: Any, _: Any, directory: Path) -> Any:
 
 def _after_a_stop(case: Case, given: Any, _: Any, directory: Path) -> Any:
     """Stop a fit in blocks of a few rows, go on, and check that the bits are those of one that was not stopped."""
+    if case.sparse and case.parameters["solver"] == "gram":
+        return None  # features are read in blocks that the plan makes as uneven as they are full
     rng, seen = np.random.default_rng([case.seed, 11]), [0]
     n_rows, last = max(1, len(case.rows) // int(rng.integers(2, 9))), int(rng.integers(1, 6))
 
