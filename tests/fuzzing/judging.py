@@ -597,6 +597,8 @@ def _row_factors(case: Case, pca: Any, truth: Truth) -> NDArray[np.longdouble]:
 def _check_inverse(
     case: Case, pca: Any, truth: Truth, scores: NDArray[Any], usable: NDArray[np.bool_], taken: dict[str, Any]
 ) -> None:
+    if truth.residuals is not None and case.sample_weight is not None:
+        usable = usable & (case.sample_weight > 0)  # what a constant feature has in rows that do not count does not come back
     back = np.asarray(pca.inverse_transform(scores, **taken))[usable]
     scores = scores[usable]
     wide = scores.astype(np.longdouble)
