@@ -19,7 +19,7 @@ _SLAB_ROWS = 256  # also bounds the rounding of float32 column sums
 _SAMPLE_ROWS = 128
 _SQUARED_ROWS = 16
 _FAR_FACTOR = 1e30
-_FEW_FEATURES = 64  # largest number of features for which sketches use float64 products
+_FEW_FEATURES = 64  # largest number of features for which products are in float64
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def work_dtype(dtype: DTypeLike) -> DType:
     return np.dtype(np.float32 if narrow else np.float64)
 
 
-def sketch_dtype(dtype: DTypeLike, n_features: int, factors: FloatArray | None = None) -> DType:
-    """Return the floating type for products of rows of `dtype` with a test matrix.
+def product_dtype(dtype: DTypeLike, n_features: int, factors: FloatArray | None = None) -> DType:
+    """Return the floating type for products of rows of `dtype` with each other, or with a test matrix.
 
     As `work_dtype`, but float64 up to 64 features, and where `factors` of the test matrix leave the range of float32.
     Float32 products of rows with only a few distinct values are rounded in the same direction in every sum, which does

@@ -12,11 +12,11 @@ from streampca.accumulators.base import SequentialMerge, StateAboutOrigin, requi
 from streampca.accumulators.centring import (
     Centred,
     centre_columns,
+    product_dtype,
     refuse_not_finite,
     refuse_overflow,
     step_between,
     weigh,
-    work_dtype,
 )
 from streampca.accumulators.single_precision import (
     WIDE_ROWS,
@@ -147,9 +147,9 @@ class Covariance(SequentialMerge[CovarianceState]):
             If the rows hold NaN or infinity, or overflow when squared.
         """
         block = as_block(block)
-        dtype = work_dtype(block.values.dtype)
+        dtype = product_dtype(block.values.dtype, block.values.shape[1])
         others, equal = block.apart() if self.forgetting == 1 else ([block], None)
-        in_place = self.forgetting == 1 and may_be_overwritten(block)
+        in_place = self.forgetting == 1 and dtype == np.float32 and may_be_overwritten(block)
         for panel in chain.from_iterable(other.panels(panel_rows(block.values.shape[1], dtype)) for other in others):
             if self.forgetting != 1:
                 faded = self._faded(state, len(panel))
@@ -382,9 +382,9 @@ class Covariance(SequentialMerge[CovarianceState]):
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of updates with blocks of `n_rows` rows: a panel and a product per thread.
 
-        `itemsize` is that of the floating type of the products.
+        `itemsize` is that of the floating type of the rows.
         """
-        dtype = np.dtype(np.float32 if itemsize <= 4 else np.float64)
+        dtype = product_dtype(np.float32 if itemsize <= 4 else np.float64, n_features)
         panel = min(n_rows, panel_rows(n_features, dtype)) * n_features * dtype.itemsize
         return panel + self.product_scratch_bytes(n_features)
 

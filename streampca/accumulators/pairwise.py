@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from streampca.accumulators.base import SequentialMerge, require_same_layout
-from streampca.accumulators.centring import Centred, centre, refuse_not_finite, refuse_overflow, weigh, work_dtype
+from streampca.accumulators.centring import Centred, centre, product_dtype, refuse_not_finite, refuse_overflow, weigh
 from streampca.accumulators.covariance import (
     Covariance,
     panel_rows,
@@ -132,7 +132,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             If the rows hold infinity, or overflow when squared.
         """
         block = as_block(block)
-        dtype = work_dtype(block.values.dtype)
+        dtype = product_dtype(block.values.dtype, block.values.shape[1])
         for panel in map(Block.counted, block.panels(panel_rows(block.values.shape[1], dtype))):
             holes = incomplete(panel.values)
             if not holes.any():

@@ -14,7 +14,8 @@ WIDE_ROWS = 128
 # Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow.
 _SAFE_SQUARES = (1e-28, 1e37)
 _SAFE_WEIGHTS = (1e-6, 1e6)
-_MOST_ROUNDING = 3e-6  # largest relative difference between a diagonal and sums of squares, which are right to 1e-6
+_MOST_ROUNDING = 1e-6  # largest relative difference between an entry of a diagonal and a sum of squares, which is right to 1e-7
+_MOST_TOGETHER = 1e-7  # of their sums: rounding of continuous values averages out over features, that of few values does not
 _SAMPLE_ROWS = 128
 _SLAB_ROWS = 256  # rows that fit in the cache
 
@@ -47,8 +48,10 @@ def weights_within_float32(weights: FloatArray) -> bool:
 
 
 def lost_digits(diagonal: Array, squares: FloatArray) -> bool:
-    """Return whether the diagonal of a float32 product lost digits: `squares` are right to 1e-6."""
-    return bool((np.abs(diagonal - squares) > _MOST_ROUNDING * squares).any())
+    """Return whether the diagonal of a float32 product lost digits: `squares` are right to 1e-7."""
+    difference = diagonal - squares
+    together = abs(float(difference.sum())) > _MOST_TOGETHER * float(squares.sum())
+    return together or bool((np.abs(difference) > _MOST_ROUNDING * squares).any())
 
 
 def sums_of_squares(rows: Array) -> FloatArray:

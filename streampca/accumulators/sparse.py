@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, issparse
 
-from streampca.accumulators.centring import refuse_overflow, work_dtype
+from streampca.accumulators.centring import product_dtype, refuse_overflow
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.accumulators.sparse_panels import add_dense_panel
 from streampca.block import Block, as_block
@@ -60,7 +60,7 @@ class SparseCovariance(Covariance):
         rows = csr_array(block.values)
         if rows.nnz < self.dense_from * rows.shape[0] * rows.shape[1]:
             return self._add_sparse(state, rows, block.weights, block.start)
-        dtype = work_dtype(rows.dtype)
+        dtype = product_dtype(rows.dtype, rows.shape[1])
         for panel in block.panels(panel_rows(rows.shape[1], dtype)):
             state = add_dense_panel(self, state, panel, dtype)
         return state

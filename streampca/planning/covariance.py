@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streampca.accumulators.by_group import ByGroup
-from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.formatting import as_text
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
@@ -54,7 +54,7 @@ def plan_covariance(
             solver="covariance",
             reason=f"exact; the {d:,} x {d:,} matrix takes {as_text(state)} as tiles of its lower triangle",
             data=DataShape.of(source),
-            work_dtype=str(work_dtype(source.dtype)),
+            work_dtype=str(product_dtype(source.dtype, d)),
             n_components=n_components,
             shape=shape,
             budget=MemoryBudget.of(needs, resources.allowed_bytes),
@@ -63,7 +63,7 @@ def plan_covariance(
             notes=_notes(source, reading),
         )
 
-    dtype = work_dtype(source.dtype)
+    dtype = product_dtype(source.dtype, d)
     panel_bytes = panel_rows(d, dtype) * d * dtype.itemsize
     wide = panel_bytes > _WIDE_FROM_BYTES  # else the default size
     sizes = block_rows_to_try(source, dtype, panel_bytes) if wide else block_rows_to_try(source, dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from streampca.accumulators.adaptive import AdaptiveState, IncrementalSVD, rescaled
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.centring import sketch_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.shifting import SAFE_SQUARES
 from streampca.accumulators.sketch import Sketch
@@ -235,7 +235,7 @@ class Reader:
         `basis` is meant for features times ``known.weights``; the means and variances are those of the first pass.
         """
         wide = basis * known.weights[:, None]
-        dtype = sketch_dtype(self.source.dtype, len(basis), np.abs(wide).max(axis=1))
+        dtype = product_dtype(self.source.dtype, len(basis), np.abs(wide).max(axis=1))
         test = wide.astype(dtype if _within_float32(known) else np.float64)
         origin = None if self.source.sparse else known.mean
         near = means_are_near(known.mean, known.variance)

@@ -10,7 +10,7 @@ from typing import Any
 
 from streampca.accumulators import ExactIntegerCovariance
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.errors import PlanError
 from streampca.formatting import as_text
@@ -130,7 +130,7 @@ def _with_weights(resources: Resources, source: Source, parameters: Parameters) 
     if parameters.sample_weight is None:
         return resources
     n, d = source.shape
-    panel = 8 * d * min(n, panel_rows(d, work_dtype(source.dtype)))
+    panel = 8 * d * min(n, panel_rows(d, product_dtype(source.dtype, d)))
     return replace(resources, process_bytes=resources.process_bytes + resources.threads * panel)
 
 

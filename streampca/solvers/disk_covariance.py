@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streampca.accumulators import Covariance, CovarianceState, ExactIntegerCovariance, RowsState
-from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges, product_bytes
 from streampca.errors import DataError, PlanError
 from streampca.execution.progress import Progress, ProgressCallback
@@ -115,7 +115,7 @@ class _Work:
         Few rows in a block would leave memory for larger groups, so their price counts. Rows that fit beside a process of
         nominal size are preferred if a pass takes no more, as in memory.
         """
-        sizes = block_rows_to_try(self.source, work_dtype(self.source.dtype))
+        sizes = block_rows_to_try(self.source, product_dtype(self.source.dtype, self.source.shape[1]))
         allowed = self.resources.allowed_bytes
         process = self.budget(sizes[0], 1, 0).bytes_for("process", "quality")
 
@@ -150,7 +150,7 @@ def _plan(work: _Work, rows: int, groups: int, threads: int) -> Plan:
         solver="covariance",
         reason=f"exact; the {d:,} x {d:,} matrix takes {as_text(disk)} as tiles of its lower triangle, which are kept on disk",
         data=DataShape.of(source),
-        work_dtype=str(work_dtype(source.dtype)),
+        work_dtype=str(product_dtype(source.dtype, d)),
         n_components=work.k,
         shape=WorkShape.divide(n, rows, n_leaves, (1, min(threads, per_group), threads), tile=grid.longest_side),
         budget=work.budget(rows, threads, per_group),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from streampca.accumulators.centring import sketch_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.formatting import as_text
 from streampca.linalg.selection import Count, Frobenius, Rule
@@ -195,7 +195,7 @@ class _Planner:
 
     def plan(self) -> Plan:
         """Return the best plan that fits, or the one that takes least memory if none does."""
-        d, dtype = self.source.shape[1], sketch_dtype(self.source.dtype, self.source.shape[1])
+        d, dtype = self.source.shape[1], product_dtype(self.source.dtype, self.source.shape[1])
         detail = self._detail()
         shares = self.resources.threads if self.solver == "adaptive" else max(1, d // 4096)
 
@@ -231,7 +231,7 @@ class _Planner:
     def _plan_of(self, detail: SketchDetail, rows: int, leaves: int, threads_per_leaf: int) -> Plan:
         """Return the plan for a block size, and leaves and threads at once."""
         (n, d), source, adaptive = self.source.shape, self.source, self.solver == "adaptive"
-        dtype, state = sketch_dtype(source.dtype, d), 8 * d * (self.columns + HELD_OUT_COLUMNS)
+        dtype, state = product_dtype(source.dtype, d), 8 * d * (self.columns + HELD_OUT_COLUMNS)
         n_leaves = _count_leaves(source, self.solver, rows, state)
         shape = WorkShape.divide(
             n,
@@ -285,7 +285,7 @@ def _count_leaves(source: Source, solver: str, rows: int, state_bytes: int) -> i
         # Adding a leaf's products to the total takes a few parts in a hundred of computing them.
         most = min(max(1, n * source.row_bytes // _LEAF_BYTES), most_leaves(state_bytes))
         return min(max(most, count_leaves(n, n_blocks, source.row_bytes)), n_blocks)
-    blocks = _blocks_per_update(rows, d * sketch_dtype(source.dtype, d).itemsize)
+    blocks = _blocks_per_update(rows, d * product_dtype(source.dtype, d).itemsize)
     return max(1, min(_MOST_LEAVES, n_blocks // (blocks * _UPDATES_PER_LEAF)))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streampca.accumulators.centring import sketch_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.progress import Meter, ProgressCallback
@@ -100,7 +100,7 @@ def start(
     else:
         drawn = generator(parameters.seed, "hedge").standard_normal((d, sizes.columns - basis.shape[1]))
         basis = orthonormal(np.hstack([basis, drawn]), n_threads=plan.threads, overwrite=True)
-    test = np.empty((d, basis.shape[1] + sizes.held_out), dtype=sketch_dtype(source.dtype, d, weights))
+    test = np.empty((d, basis.shape[1] + sizes.held_out), dtype=product_dtype(source.dtype, d, weights))
     np.multiply(basis, weights[:, None], out=test[:, : basis.shape[1]], casting="same_kind")
     np.multiply(held, weights[:, None], out=test[:, basis.shape[1] :], casting="same_kind")
     return Start(origin, weights, test, count, near)

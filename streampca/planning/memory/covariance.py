@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streampca.accumulators.by_group import ByGroup
-from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.accumulators.disk_tiles import product_bytes
 from streampca.accumulators.pairwise import PairwiseCovariance
@@ -76,7 +76,7 @@ def _shared_needs(
     """Return the needs that do not depend on where the matrix is, for a `load` of (rows of a block, leaves at once)."""
     (n, d), (rows, leaves) = source.shape, load
     k = min(n, d) if n_components is None else n_components
-    dtype = work_dtype(source.dtype)
+    dtype = product_dtype(source.dtype, d)
     scores = scores_bytes(source, rows, leaves, k, panel_rows(d, dtype))
     if isinstance(accumulator, PairwiseCovariance):
         scores += leaves * scratch_bytes(k)

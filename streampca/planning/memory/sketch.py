@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streampca.accumulators.adaptive import IncrementalSVD
-from streampca.accumulators.centring import sketch_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.shifting import sketch_panel_rows
 from streampca.accumulators.sketch import Sketch
 from streampca.planning.budget import MemoryNeed, Resources
@@ -35,7 +35,7 @@ def sketch_needs(
     Test matrix: d (q + g) w, twice with several passes; kept products: 16 d (K q + g); solve: 8 d (4 K q + 4 (q + g)).
     """
     d, rows, leaves = source.shape[1], shape.rows_per_block, shape.leaves_in_flight
-    dtype = sketch_dtype(source.dtype, d)
+    dtype = product_dtype(source.dtype, d)
     k = detail.columns if n_components is None else min(n_components, detail.columns)
     several = detail.passes > 1 or detail.moments_first
     columns = detail.columns + detail.held_out
@@ -63,7 +63,7 @@ def pilot_bytes(source: Source, detail: SketchDetail) -> int:
     """Return what the m rows of the pilot take: 2 m d w + 32 d q + one band of chunks; the last two only where they exist."""
     (n, d), m = source.shape, detail.pilot_rows
     band = min(n, source.chunk_rows) * source.row_bytes if detail.pilot_bands else 0
-    return m * d * sketch_dtype(source.dtype, d).itemsize * 2 + band + (32 * d * detail.columns if m else 0)
+    return m * d * product_dtype(source.dtype, d).itemsize * 2 + band + (32 * d * detail.columns if m else 0)
 
 
 def _states_bytes(source: Source, detail: SketchDetail, n_states: int) -> int:
@@ -83,7 +83,7 @@ def _states_bytes(source: Source, detail: SketchDetail, n_states: int) -> int:
 def _scratch_bytes(source: Source, detail: SketchDetail, shape: WorkShape) -> int:
     """Return the scratch of an update in one leaf; of `adaptive`, the larger of the first pass and later ones."""
     d, rows, threads = source.shape[1], shape.rows_per_block, shape.threads_per_leaf
-    itemsize = sketch_dtype(source.dtype, d).itemsize
+    itemsize = product_dtype(source.dtype, d).itemsize
     scratch = _sketch(source, detail.columns + detail.held_out, threads).scratch_bytes(d, rows, itemsize)
     if not detail.rows_per_update:
         return scratch
@@ -94,7 +94,7 @@ def _scratch_bytes(source: Source, detail: SketchDetail, shape: WorkShape) -> in
 def _sketch(source: Source, columns: int, threads: int) -> Sketch:
     """Return an accumulator of products with so many columns, to ask it for sizes."""
     return Sketch(
-        np.empty((0, columns), dtype=sketch_dtype(source.dtype, source.shape[1])), n_threads=threads, key="plan"
+        np.empty((0, columns), dtype=product_dtype(source.dtype, source.shape[1])), n_threads=threads, key="plan"
     )
 
 

@@ -179,7 +179,7 @@ def test_second_moments_that_overflow_are_a_named_error() -> None:
 
 @pytest.mark.parametrize("bad", ["large", "nan", "none"])
 def test_blocks_that_may_be_overwritten(bad: str) -> None:
-    original = np.random.default_rng(0).standard_normal((300, 5), dtype=np.float32)
+    original = np.random.default_rng(0).standard_normal((300, 70), dtype=np.float32)
     if bad != "none":
         original[250, 3] = 1e25 if bad == "large" else np.nan
     values, again = original.copy(), []
@@ -192,10 +192,10 @@ def test_blocks_that_may_be_overwritten(bad: str) -> None:
     block = Block(values, 10, read_again=read_again)
     if bad == "nan":
         with pytest.raises(NotFiniteError, match="row 260, column 3"):
-            accumulator.update(accumulator.init(5), block)
+            accumulator.update(accumulator.init(70), block)
         return
-    found = accumulator.update(accumulator.init(5), block)
-    expected = accumulator.update(accumulator.init(5), original)
+    found = accumulator.update(accumulator.init(70), block)
+    expected = accumulator.update(accumulator.init(70), original)
     np.testing.assert_array_equal(found.scatter, expected.scatter)
     np.testing.assert_array_equal(found.offset, expected.offset)
     assert len(again) == (bad == "large")
@@ -204,7 +204,7 @@ def test_blocks_that_may_be_overwritten(bad: str) -> None:
 
 @pytest.mark.parametrize(("small", "n_readings"), [("all", 0), ("few", 1)])
 def test_blocks_of_values_beyond_float32_are_read_again_once_at_most(small: str, n_readings: int) -> None:
-    original = np.random.default_rng(0).standard_normal((40_000, 2), dtype=np.float32)
+    original = np.random.default_rng(0).standard_normal((40_000, 70), dtype=np.float32)
     original[:, 1] *= np.float32(1e-20)
     if small == "few":  # rows that a sample of 128 misses, in every panel
         original[np.arange(len(original)) % -(-len(original) // 128) != 1, 1] = 0
@@ -215,9 +215,9 @@ def test_blocks_of_values_beyond_float32_are_read_again_once_at_most(small: str,
         values[...] = original
 
     accumulator = Covariance()
-    found = accumulator.update(accumulator.init(2), Block(values, read_again=read_again))
+    found = accumulator.update(accumulator.init(70), Block(values, read_again=read_again))
     assert len(again) == n_readings
-    np.testing.assert_array_equal(found.scatter, accumulator.update(accumulator.init(2), original).scatter)
+    np.testing.assert_array_equal(found.scatter, accumulator.update(accumulator.init(70), original).scatter)
     np.testing.assert_allclose(accumulator.finalize(found).dense(), np.cov(original.astype(float).T), rtol=1e-6, atol=0)
 
 
