@@ -238,8 +238,9 @@ class Covariance(SequentialMerge[CovarianceState]):
         """Add rowsᵀ rows + weight · step stepᵀ − total · remainder remainderᵀ to `scatter`, tile by tile.
 
         `squares` are the sums of squares of float32 columns. Where the diagonal of a product differs from them by more
-        than 3e-6, the products with these features are repeated in float64: in a column with one large value and many
-        small ones, all small squares are rounded in the same direction, or lost, when they are added to the large one.
+        than 1e-6, or its sum from theirs by more than 1e-7, the products with these features are repeated in float64: in
+        a column with one large value and many small ones, all small squares are rounded in the same direction, or lost,
+        when they are added to the large one; those of few distinct values are rounded in one direction, too.
         """
         grid = self.grid(rows.shape[1])
         left = np.stack([step * weight, remainder * -total], axis=1)

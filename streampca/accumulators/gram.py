@@ -14,7 +14,14 @@ from streampca.accumulators.centring import centre, refuse_not_finite, work_dtyp
 from streampca.accumulators.gram_state import GramOperator, GramState
 from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
 from streampca.accumulators.shifting import observed_moments
-from streampca.accumulators.single_precision import weights_within_float32, within_float32
+from streampca.accumulators.single_precision import (
+    WIDE_ROWS,
+    add_product_in_float64,
+    lost_digits,
+    squares_of_rows,
+    weights_within_float32,
+    within_float32,
+)
 from streampca.accumulators.sparse_gram import FewStored, few_stored, overflow_of, refuse_values
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
@@ -260,18 +267,37 @@ class Gram(SequentialMerge[GramState]):
         return missing if missing.any() else None
 
     def _add_products(self, products: FloatArray, columns: Array) -> None:
+        """Add columns columnsᵀ to `products`, tile by tile, in float64 for samples whose float32 products lose digits."""
         grid = TileGrid(len(columns), self.tile_size)
+        lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
 
         @np.errstate(over="ignore", invalid="ignore")  # `finalize` checks that the sums are finite
-        def add(pair: tuple[int, int]) -> None:
+        def multiply(pair: tuple[int, int]) -> Array:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             product = borrow("product", (i.stop - i.start, j.stop - j.start), columns.dtype)
-            np.matmul(columns[i], columns[j].T, out=product)
+            return np.matmul(columns[i], columns[j].T, out=product)
+
+        @np.errstate(over="ignore", invalid="ignore")
+        def add(pair: tuple[int, int], product: Array | None = None) -> None:
             tile = grid.tile(products, *pair)
+            if lossy[pair[0]] or lossy[pair[1]]:
+                i, j = grid.features(pair[0]), grid.features(pair[1])
+                add_product_in_float64(tile, columns[i].T, columns[j].T)
+                return
+            product = multiply(pair) if product is None else product
             for start in range(0, len(tile), 128):
                 tile[start : start + 128] += product[start : start + 128]
 
-        spread(add, grid.pairs, self.n_threads)
+        def add_checked(i: int) -> None:
+            product = multiply((i, i))
+            lossy[i] = lost_digits(product.diagonal(), squares_of_rows(columns[grid.features(i)]))
+            add((i, i), product)
+
+        if columns.dtype == np.float64:
+            spread(add, grid.pairs, self.n_threads)
+        else:
+            spread(add_checked, range(len(lossy)), self.n_threads)
+            spread(add, [pair for pair in grid.pairs if pair[0] != pair[1]], self.n_threads)
 
     def absorb(self, state: GramState, other: GramState) -> GramState:
         """Return the state of the features of both, in the memory of `state`."""
@@ -334,7 +360,8 @@ class Gram(SequentialMerge[GramState]):
         dtype = np.dtype(np.float32 if itemsize <= 4 else np.float64)
         values = min(n_rows, panel_features(n_features, dtype)) * n_features
         panel = values * dtype.itemsize * (1 if self.counted is None else 2) + (3 * values if self.impute else 0)
-        return panel + self.n_threads * 8 * self.grid(n_features).longest_side ** 2
+        side = self.grid(n_features).longest_side
+        return panel + self.n_threads * 8 * side * (side + 3 * WIDE_ROWS)
 
 
 def _about_weighted_mean(

@@ -14,9 +14,14 @@ WIDE_ROWS = 128
 # Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow.
 _SAFE_SQUARES = (1e-28, 1e37)
 _SAFE_WEIGHTS = (1e-6, 1e6)
-_MOST_ROUNDING = 1e-6  # largest relative difference between an entry of a diagonal and a sum of squares, which is right to 1e-7
-_MOST_TOGETHER = 1e-7  # of their sums: rounding of continuous values averages out over features, that of few values does not
+_MOST_ROUNDING = (
+    1e-6  # largest relative difference between an entry of a diagonal and a sum of squares, which is right to 1e-7
+)
+_MOST_TOGETHER = (
+    1e-7  # of their sums: rounding of continuous values averages out over features, that of few values does not
+)
 _SAMPLE_ROWS = 128
+_GROUP = 16
 _SLAB_ROWS = 256  # rows that fit in the cache
 
 
@@ -59,6 +64,17 @@ def sums_of_squares(rows: Array) -> FloatArray:
     total = np.zeros(rows.shape[1])
     for start in range(0, len(rows), _SLAB_ROWS):
         total += squares_of_columns(rows[start : start + _SLAB_ROWS])
+    return total
+
+
+def squares_of_rows(rows: Array) -> FloatArray:
+    """Return the sum of squares of each row: in the type of `rows` over groups of 16 columns, in float64 over the groups."""
+    whole, total = rows.shape[1] // _GROUP * _GROUP, np.zeros(len(rows))
+    for start in range(0, len(rows), WIDE_ROWS):
+        some = rows[start : start + WIDE_ROWS]
+        groups, last = some[:, :whole].reshape(len(some), -1, _GROUP), some[:, whole:]
+        total[start : start + WIDE_ROWS] = np.einsum("ikj,ikj->ik", groups, groups).sum(axis=1, dtype=np.float64)
+        total[start : start + WIDE_ROWS] += np.einsum("ij,ij->i", last, last)
     return total
 
 

@@ -23,7 +23,7 @@ from streampca import load as load_model
 from streampca.errors import StreamPCAError
 
 EPS = float(np.finfo(np.float64).eps)
-_FLOAT32_PRODUCTS = 4e-6  # of the first eigenvalue, as stated in docs/explanation/numerics.md
+_FLOAT32_PRODUCTS = 4e-7  # of the first eigenvalue, as stated in docs/explanation/numerics.md
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def truth_of_case(case: Case) -> Truth | None:
 def precision_of(case: Case, solver: str) -> float:
     """Return the stated error of an exact solver, relative to the first eigenvalue.
 
-    float32 products of float16 and float32: 4e-6. Else the rounding of n terms in float64 and of an eigenproblem of
+    float32 products of float16 and float32: 4e-7. Else the rounding of n terms in float64 and of an eigenproblem of
     side d: (16 n + 32 d) eps. Sparse rows are summed about zero, which costs a factor n of the digits of a feature that is
     zero in one row and far from it in all others.
     """
@@ -598,7 +598,9 @@ def _check_inverse(
     case: Case, pca: Any, truth: Truth, scores: NDArray[Any], usable: NDArray[np.bool_], taken: dict[str, Any]
 ) -> None:
     if truth.residuals is not None and case.sample_weight is not None:
-        usable = usable & (case.sample_weight > 0)  # what a constant feature has in rows that do not count does not come back
+        usable = usable & (
+            case.sample_weight > 0
+        )  # what a constant feature has in rows that do not count does not come back
     back = np.asarray(pca.inverse_transform(scores, **taken))[usable]
     scores = scores[usable]
     wide = scores.astype(np.longdouble)
