@@ -8,24 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerances
+from facade import Block, fold
 from numpy.typing import NDArray
 
 from streampca import PCA
-from streampca.accumulators import Covariance, Moments, TileGrid
-from streampca.accumulators.joint import Joint
-from streampca.accumulators.rows import RowSample
-from streampca.block import Block
+from streampca.accumulators import Covariance, Joint, Moments, RowSample, TileGrid
 from streampca.errors import DataError, MergeError, NotFiniteError
-from streampca.execution.fold import fold
 
 pytestmark = pytest.mark.numerical
 
 
 def matrix(rows: NDArray[Any], *, block: int | None = None, **parameters: Any) -> NDArray[np.float64]:
     """Return the matrix of `rows`, folded in blocks of `block` rows."""
-    accumulator, step = Covariance(**parameters), block or max(1, len(rows))
-    blocks = (Block(rows[start : start + step], start) for start in range(0, len(rows), step))
-    return np.asarray(accumulator.finalize(fold(accumulator, blocks, rows.shape[1])).dense())
+    accumulator = Covariance(**parameters)
+    return np.asarray(accumulator.finalize(fold(accumulator, rows, block or 0)).dense())
 
 
 def test_known_values() -> None:
@@ -102,7 +98,7 @@ def test_a_constant_column_has_exactly_no_variance(value: float, dtype: str, blo
     np.testing.assert_array_equal(found[1], 0.0)
     np.testing.assert_array_equal(found[:, 1], 0.0)
     np.testing.assert_array_equal(matrix(rows, block=block, scale=True)[1], 0.0)
-    state = fold(Covariance(), [rows], 3)
+    state = fold(Covariance(), rows)
     assert state.mean[1] == rows[0, 1]
 
 
@@ -135,7 +131,7 @@ def test_states_of_other_shapes_are_not_merged() -> None:
 def test_too_few_rows_for_a_variance(n: int, ddof: int) -> None:
     accumulator = Covariance(ddof=ddof)
     with pytest.raises(DataError, match=f"n_samples={n}"):
-        accumulator.finalize(fold(accumulator, [np.ones((n, 2))], 2))
+        accumulator.finalize(fold(accumulator, np.ones((n, 2))))
 
 
 @pytest.mark.parametrize(("d", "tile_size"), [(1, 1), (7, 3), (8, 4), (10, 100), (9, 1)])

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from facade import fit
 from numpy.typing import NDArray
 
 import streampca as sp
-from streampca.accumulators.gram import Gram
-from streampca.errors import MergeError, NotFiniteError, ParameterError
-from streampca.execution.fold import fold
+from streampca.errors import NotFiniteError, ParameterError
 from streampca.metrics import principal_angles
-from streampca.system.process import process_bytes
 
 pytestmark = pytest.mark.numerical
 
@@ -67,7 +65,8 @@ def test_equals_the_svd(tmp_path: Path, dtype: str, center: bool, scale: bool, c
 def test_compressed_row_chunks_that_do_not_fit_are_announced(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((400, 60_000)).astype("f4")
     path = stored(tmp_path, rows, (50, 60_000))
-    pca = sp.PCA(5, solver="gram", memory=process_bytes() + 200 * 2**20)
+    process = sp.PCA(5, solver="gram").plan(path).memory["process"]
+    pca = sp.PCA(5, solver="gram", memory=process + 200 * 2**20)
     plan = pca.plan(path)
     pca.fit(path)
     assert pca.bytes_read_ == plan.bytes_to_read
@@ -119,40 +118,12 @@ def test_a_value_that_is_not_finite_is_named(bad: float) -> None:
 
 
 def test_bits_do_not_depend_on_threads_or_merge_order() -> None:
-    from streampca.solvers.fit import Parameters, fit
-    from streampca.sources import open_source
-
     rows = np.random.default_rng(1).standard_normal((300, 60_000)).astype("f4")
-    fits = [fit(open_source(rows), Parameters(5, solver="gram", threads=threads)) for threads in (1, 2, 3)]
+    fits = [fit(rows, k=5, solver="gram", threads=threads) for threads in (1, 2, 3)]
     assert fits[0].plan.n_leaves > 1
     for other in fits[1:]:
         np.testing.assert_array_equal(fits[0].model.components, other.model.components)
         np.testing.assert_array_equal(fits[0].model.explained_variance, other.model.explained_variance)
-
-
-def test_the_laws_of_an_accumulator() -> None:
-    rows = np.ascontiguousarray(wide(n=30, d=200).T)
-    rows.flags.writeable = False
-    gram = Gram(tile_size=8, n_threads=2)
-    whole = gram.update(gram.init(30), rows)
-    from streampca.block import Block
-
-    parts = [fold(gram, [Block(rows[a:b], a)], 30) for a, b in ((120, 200), (0, 1), (1, 120))]
-    before = [part.products.copy() for part in parts]
-    merged = gram.merge(parts)
-    a, b = gram.finalize(whole), gram.finalize(merged)
-    np.testing.assert_allclose(a.dense(), b.dense(), atol=1e-11 * np.abs(a.dense()).max())
-    np.testing.assert_allclose(b.mean, rows.mean(axis=1), rtol=1e-13)
-    np.testing.assert_allclose(b.variance, rows.var(axis=1, ddof=1), rtol=1e-11)
-    for part, copy in zip(parts, before, strict=True):
-        np.testing.assert_array_equal(part.products, copy)
-    identity = gram.merge([gram.init(30), whole])
-    np.testing.assert_array_equal(identity.products, whole.products)
-    v = np.random.default_rng(0).standard_normal((30, 3))
-    np.testing.assert_allclose(a.multiply(v), a.dense() @ v, atol=1e-11 * np.abs(a.dense()).max())
-    np.testing.assert_allclose(a.diagonal, a.dense().diagonal(), atol=1e-11 * np.abs(a.diagonal).max())
-    with pytest.raises(MergeError):
-        gram.absorb(gram.init(30), gram.init(31))
 
 
 def test_eigenvectors_convert_both_ways() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from facade import Block
 
-from streampca.accumulators.covariance import Covariance
-from streampca.accumulators.integer import ExactIntegerCovariance, _common_unit
-from streampca.block import Block
+from streampca.accumulators import Covariance, ExactIntegerCovariance
 
 N_ROWS, N_FEATURES = 3000, 70
 
@@ -41,9 +40,3 @@ def test_products_are_those_of_integers(kind: str, tile_size: int) -> None:
     exact = shifted.T @ shifted
     assert np.array_equal(state.total, shifted.sum(axis=0))
     assert np.array_equal(accumulator.grid(N_FEATURES).dense(state.products), exact)
-
-
-def test_the_unit_divides_all_differences_of_values() -> None:
-    assert _common_unit(np.array([[3, 20], [37, 3]], np.uint8)) == 17
-    assert _common_unit(np.array([[-128], [127]], np.int8)) == 255
-    assert _common_unit(np.array([[5], [5]], np.uint8)) == 1

@@ -10,13 +10,13 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from facade import fold
 from numpy.typing import NDArray
 
 import streampca as sp
 from streampca import PCA
 from streampca.accumulators import Covariance, PairwiseCovariance
 from streampca.errors import DataError, NotFiniteError, ParameterError
-from streampca.execution.fold import fold
 
 pytestmark = pytest.mark.numerical
 
@@ -94,12 +94,12 @@ def test_rows_of_nothing_but_nan_count_when_means_are_filled_in() -> None:
 
 def test_complete_rows_take_the_cheap_way() -> None:
     rows = np.nan_to_num(holed())
-    state = fold(PairwiseCovariance(), [rows], 6)
+    state = fold(PairwiseCovariance(), rows)
     assert state.complete == 400
     assert not state.counts.any()
     assert not state.sums.any()
     np.testing.assert_allclose(
-        PairwiseCovariance().finalize(state).dense(), Covariance().finalize(fold(Covariance(), [rows], 6)).dense()
+        PairwiseCovariance().finalize(state).dense(), Covariance().finalize(fold(Covariance(), rows)).dense()
     )
 
 

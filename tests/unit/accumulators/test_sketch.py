@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import spectra
+from facade import Block, fit, plan
 from numpy.typing import NDArray
 
 import streampca as sp
 from streampca import PCA
 from streampca.accumulators import Sketch
-from streampca.block import Block
 from streampca.errors import MergeError, ParameterError, StreamPCAError
 from streampca.metrics import principal_angles, relative_difference, similarity
-from streampca.solvers.fit import Parameters, fit, plan_fit
-from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical
 
@@ -108,12 +106,12 @@ def test_a_merged_tree_of_incremental_updates_is_within_its_certificate() -> Non
     """Eight leaves of eight updates each: another answer than that of one leaf, and both are as near as they say."""
     rows = spectra.rows_with_spectrum(6400, np.arange(1, 81.0) ** -2.0, 3)
     exact = PCA(4, solver="covariance").fit(rows)
-    source, parameters = open_source(rows), Parameters(4, solver="adaptive", sketch_size=24)
-    plan = plan_fit(source, parameters)
+    parameters: dict[str, Any] = {"k": 4, "solver": "adaptive", "sketch_size": 24}
+    planned = plan(rows, **parameters)
     found = []
     for n_leaves in (1, 8):
-        own = plan.replace(n_leaves=n_leaves, sketch=plan.sketch | {"rows_per_update": 100})
-        model = fit(source, parameters, own).model
+        own = planned.replace(n_leaves=n_leaves, sketch=planned.sketch | {"rows_per_update": 100})
+        model = fit(rows, own, **parameters).model
         lower, upper = np.array(model.certificate["eigenvalue_intervals"]).T
         assert (lower <= exact.explained_variance_ * (1 + 1e-12)).all()
         assert (exact.explained_variance_ <= upper).all()
