@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +78,16 @@ def write_group(path: Path) -> None:
 def chunk_files(store: Path) -> list[Path]:
     """Return the files of all chunks of an array, sorted."""
     return sorted(p for p in store.rglob("*") if p.is_file() and p.name not in ("zarr.json", ".zarray", ".zattrs"))
+
+
+def resealed(model: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the attributes of a saved model and seal them again, as whoever can change them can: a SHA-256 of all the others."""
+    document = json.loads((model / "zarr.json").read_text())
+    told = {name: value for name, value in document["attributes"].items() if name != "seal"}
+    change(told)
+    seal = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    document["attributes"] = {**told, "seal": seal}
+    (model / "zarr.json").write_text(json.dumps(document))
 
 
 def picture(directory: Path) -> dict[str, bytes | str]:

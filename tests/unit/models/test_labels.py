@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from stores import resealed
 
 import streampca as sp
 from streampca.errors import MergeError, ModelError, OutputError, ParameterError
-from streampca.models.persistence.groups import SEAL, seal_of
 
 TIMES = np.arange("2001-01", "2004-01", dtype="datetime64[M]").astype("datetime64[us]")
 LAT, LON = np.linspace(-60, 60, 5), np.arange(0.0, 360.0, 60.0).astype(np.float32)
@@ -104,14 +103,6 @@ def test_batches_and_rows_of_another_grid_are_refused(field: Path, tmp_path: Pat
         sp.merge([pca, sp.PCA(2).fit(other)])
 
 
-def edited(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    document = json.loads((path / "zarr.json").read_text())
-    stored = {name: value for name, value in document["attributes"].items() if name != SEAL}
-    change(stored)
-    document["attributes"] = {**stored, SEAL: seal_of(stored)}
-    (path / "zarr.json").write_text(json.dumps(document))
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -133,7 +124,7 @@ def edited(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 )
 def test_damaged_labels_are_a_model_error(field: Path, tmp_path: Path, change: Callable[[Any], object]) -> None:
     path = sp.PCA(2).fit(open_field(field)).save(tmp_path / "model.zarr")
-    edited(path, lambda stored: (change(stored["labels"]), None)[1])
+    resealed(path, lambda stored: change(stored["labels"]))
     with pytest.raises(ModelError, match="labels"):
         sp.load(path)
 
