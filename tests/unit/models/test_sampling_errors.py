@@ -144,7 +144,7 @@ def test_effective_number_of_samples_follows_the_lag_one_autocorrelation() -> No
     for i in range(1, n):
         rows[i, 0] = phi * rows[i - 1, 0] + np.sqrt(1 - phi**2) * rows[i, 0]
     rows *= [3.0, 1.0, 0.1]
-    pca = sp.PCA(2, sampling_errors=20).fit(rows)
+    pca = sp.PCA(2, solver="qr", sampling_errors=20).fit(rows)
     scores = pca.transform(rows)
     r = (scores[:-1] * scores[1:]).sum(axis=0) / np.square(scores).sum(axis=0)
     found = pca.sampling_error_.effective_n_samples
@@ -167,21 +167,23 @@ def test_errors_do_not_depend_on_the_units_of_the_rows(exponent: int, solver: An
 
 
 @pytest.mark.parametrize(("size", "centre"), [(1e20, 0.0), (1e-20, 0.0), (1.0, 1e4)])
+@pytest.mark.parametrize("solver", ["covariance", "sketch"])
 def test_errors_of_float32_rows_are_those_of_the_same_numbers_in_float64(
-    size: float, centre: float, rows: Rows
+    size: float, centre: float, solver: Any, rows: Rows
 ) -> None:
     table = (rows * size + centre * size).astype(np.float32)
-    pca = sp.PCA(2, scale=True, sampling_errors=3)
+    pca = sp.PCA(2, solver=solver, scale=True, sampling_errors=3)
     short, wide = (pca.fit(each).sampling_error_ for each in (table, table.astype(np.float64)))
     for name in ("eigenvalues", "shares", "north", "angles", "effective_n_samples"):
         np.testing.assert_allclose(getattr(short, name), getattr(wide, name), rtol=1e-4, err_msg=name)
 
 
-def test_blocks_change_nothing_but_rounding(rows: Rows) -> None:
+@pytest.mark.parametrize("solver", ["covariance", "qr"])
+def test_blocks_change_nothing_but_rounding(rows: Rows, solver: Any) -> None:
     found = []
     for size in (len(rows), 1111, 97):
         with blocks_of(size):
-            found.append(sp.PCA(3, scale=True, sampling_errors=7).fit(rows).sampling_error_)
+            found.append(sp.PCA(3, solver=solver, scale=True, sampling_errors=7).fit(rows).sampling_error_)
     for other in found[1:]:
         for name in ("eigenvalues", "shares", "north", "angles", "effective_n_samples"):
             np.testing.assert_allclose(getattr(other, name), getattr(found[0], name), rtol=1e-9, err_msg=name)
