@@ -1,36 +1,24 @@
-"""The covariance matrix in groups of tiles on disk: the bits of the one in memory, few readings, and clear refusals."""
+"""The covariance matrix in groups of tiles on disk: the answer of the one in memory, few readings, and clear refusals."""
 
 from __future__ import annotations
 
-import errno
 import os
-from collections import Counter
-from dataclasses import replace
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import facade
 import numpy as np
 import pytest
 from dask import config as dask_config
+from facade import ReadCount, Source, Unread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import streampca as sp
-from streampca.accumulators import Covariance, ExactIntegerCovariance, TileGrid
-from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges
-from streampca.block import Block
+from streampca.accumulators import TileGrid
 from streampca.errors import ConfigError, DataError, MergeError, NoSpaceError, OutputError, PlanError
-from streampca.parameters import Parameters
-from streampca.planning.plan import Plan, Resources
-from streampca.solvers import disk_covariance
-from streampca.solvers.covariance import CovarianceSolver
-from streampca.solvers.fit import Fit, fit
-from streampca.sources import Source, open_source
-from streampca.sources.base import ReadCount
-from streampca.storage import directories as output
-from streampca.system.blas_threads import one_blas_thread
 
 pytestmark = pytest.mark.numerical
 
@@ -48,119 +36,15 @@ def make_rows(dtype: str = "float32", n: int = N, d: int = D, seed: int = 0) -> 
     return rows.clip(0, 255).astype(dtype) if dtype == "uint8" else rows.astype(dtype)
 
 
-def plan_of(
-    source: Source, parameters: Parameters | None = None, *, allowed: int = TIGHT, threads: int = 2, **resources: Any
-) -> Plan:
-    """Return the plan of the covariance line beside a process of 150 MiB."""
-    parameters = parameters or Parameters(5, solver="covariance")
-    return CovarianceSolver().plan(source, parameters, Resources(allowed, 150 * MIB, threads, **resources))
+LINE: dict[str, Any] = {"k": 5, "solver": "covariance"}
 
 
-@settings(max_examples=60)
-@given(
-    d=st.integers(1, 40),
-    tile_size=st.integers(1, 20),
-    n_groups=st.integers(1, 12),
-    blocks=st.lists(st.integers(1, 30), min_size=1, max_size=4),
-    dtype=st.sampled_from(["float32", "float64", "int16", "uint8"]),
-    weighted=st.booleans(),
-)
-def test_groups_are_the_matrix_bit_by_bit(
-    d: int, tile_size: int, n_groups: int, blocks: list[int], dtype: str, weighted: bool
-) -> None:
-    draw = np.random.default_rng(d)
-    rows = (draw.standard_normal((sum(blocks), d)) * 20 + 100).astype(dtype)
-    weights = draw.uniform(0.5, 2.0, len(rows))
-    whole: Any = Covariance(tile_size=tile_size)
-    if dtype == "uint8" and not weighted:
-        whole = ExactIntegerCovariance.of(dtype, whole)
-    grid = whole.grid(d)
-    edges = group_edges(grid.n_tiles, min(n_groups, grid.n_tiles))
-
-    def scatter(accumulator: Any) -> NDArray[np.float64]:
-        states, start = [], 0
-        for n_rows in blocks:  # a leaf each
-            own = weights[start : start + n_rows] if weighted else None
-            block = Block(rows[start : start + n_rows], start, own)
-            states.append(accumulator.update(accumulator.init(d), block))
-            start += n_rows
-        state = accumulator.merge(states)
-        if isinstance(accumulator, ExactIntegerCovariance):
-            state = accumulator.to_covariance(state)
-        return np.asarray(state.scatter)
-
-    parts = [scatter(disk_covariance._group_of(whole, *edge)) for edge in pairwise(edges)]
-    assert np.concatenate(parts).tobytes() == scatter(whole).tobytes()
+def plan_of(data: Any, **changes: Any) -> Any:
+    """Return the plan of the covariance solver in `TIGHT` bytes beside a process of 150 MiB."""
+    return facade.plan(data, **{"allowed": TIGHT, **LINE, **changes})
 
 
-@pytest.fixture
-def tiles(tmp_path: Path) -> tuple[TileFile, NDArray[np.float64]]:
-    """Return a file of tiles, written in three groups, and the matrix that they make up."""
-    grid = TileGrid(53, 8)
-    flat = np.random.default_rng(0).standard_normal(grid.size)
-    for i in range(len(grid.edges) - 1):
-        tile = grid.tile(flat, i, i)
-        tile += tile.T.copy()
-    file = TileFile(tmp_path / "tiles", grid)
-    edges = group_edges(grid.n_tiles, 3)
-    sizes = [CovarianceGroup(tile_size=8, first=a, last=b).grid(53).size for a, b in pairwise(edges)]
-    for part in np.split(flat, np.cumsum(sizes)[:-1]):
-        file.append(part)
-    return file, grid.dense(flat)
-
-
-@pytest.mark.parametrize("n_vectors", [1, 16])
-def test_products_with_a_file(
-    tiles: tuple[TileFile, NDArray[np.float64]], n_vectors: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, matrix = tiles
-    np.testing.assert_array_equal(file.diagonal(), matrix.diagonal())
-    vectors = np.random.default_rng(1).standard_normal((53, n_vectors))
-    with one_blas_thread():
-        one = file.multiply(vectors)
-        np.testing.assert_allclose(one, matrix @ vectors, rtol=0, atol=53 * 1e-14)
-        for n_threads in (2, 5):
-            assert file.multiply(vectors, n_threads).tobytes() == one.tobytes()
-    read: Counter[tuple[int, int]] = Counter()
-    tile = TileFile.tile
-    monkeypatch.setattr(TileFile, "tile", lambda self, i, j: read.update([(i, j)]) or tile(self, i, j))
-    file.multiply(vectors, 2)
-    assert read == dict.fromkeys(file.grid.pairs, 1)
-
-
-def test_a_file_that_is_gone_or_cut_short_is_told(tiles: tuple[TileFile, NDArray[np.float64]]) -> None:
-    file, _ = tiles
-    os.truncate(file.path, file.path.stat().st_size - 1)
-    with pytest.raises(OutputError, match="ends 1 bytes before the end of tile"):
-        file.multiply(np.ones((53, 2)), 2)
-    file.path.unlink()
-    with pytest.raises(OutputError, match="cannot be read: No such file"):
-        file.multiply(np.ones((53, 2)), 2)
-
-
-@pytest.mark.parametrize(
-    ("number", "error", "said"),
-    [(errno.ENOSPC, NoSpaceError, "no room for the tiles"), (errno.EACCES, OutputError, "cannot be written")],
-)
-def test_a_disk_that_is_full_or_refuses(
-    number: int, error: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refusing(*_: Any, **__: Any) -> Any:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("streampca.accumulators.disk_tiles.open", refusing, raising=False)
-    with pytest.raises(error, match=said):
-        TileFile(tmp_path / "tiles", TileGrid(3, 3)).append(np.zeros(9))
-
-
-def test_what_is_on_disk_is_never_formed(tiles: tuple[TileFile, NDArray[np.float64]]) -> None:
-    file, _ = tiles
-    whole = Covariance(tile_size=8)
-    state = whole.update(whole.init(53), np.random.default_rng(0).standard_normal((60, 53)))
-    reduced = DiskCovariance.of(whole, file).finalize(state)
-    assert reduced.scatter.size == 0
-    with pytest.raises(PlanError, match="at most a tenth"):
-        reduced.dense()
+fit = partial(facade.fit, **LINE)
 
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -176,20 +60,15 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equal_to_the_matrix_in_memory(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dtype, options = KINDS[kind]
-    source, parameters = open_source(make_rows(dtype)), Parameters(5, solver="covariance", **options)
+def test_equal_to_the_matrix_in_memory(kind: str) -> None:
+    dtype, parameters = KINDS[kind]
+    rows = make_rows(dtype)
     # Of a panel with weights, each of the two threads copies the rows whose weight is not zero.
-    copies = 2 * 8 * N * D if parameters.sample_weight is not None else 0
-    plan = plan_of(source, parameters, allowed=TIGHT + copies)
+    copies = 2 * 8 * N * D if "sample_weight" in parameters else 0
+    plan = plan_of(rows, allowed=TIGHT + copies, **parameters)
     assert plan.tile_groups == plan.passes > 1
-    written: list[NDArray[np.float64]] = []
-    append = TileFile.append
-    monkeypatch.setattr(TileFile, "append", lambda self, tiles: written.append(tiles.copy()) or append(self, tiles))
-    on_disk = fit(source, parameters, plan, keep_rows=7)
-    in_memory = fit(source, parameters, plan.replace(tile_groups=0, passes=1), keep_rows=7)
-    assert len(written) == plan.tile_groups
-    assert np.concatenate(written).tobytes() == in_memory.fitted_state.state.scatter.tobytes()
+    on_disk = fit(rows, plan, options={"keep_rows": 7}, **parameters)
+    in_memory = fit(rows, plan.replace(tile_groups=0, passes=1), options={"keep_rows": 7}, **parameters)
     found, expected = on_disk.model, in_memory.model
     np.testing.assert_allclose(found.explained_variance, expected.explained_variance, rtol=1e-12)
     np.testing.assert_allclose(found.components, expected.components, atol=1e-10)
@@ -197,39 +76,23 @@ def test_equal_to_the_matrix_in_memory(kind: str, monkeypatch: pytest.MonkeyPatc
     assert found.total_variance == expected.total_variance
     assert found.n_samples == expected.n_samples
     assert found.certificate["trusted_above"] == expected.certificate["trusted_above"]
-    np.testing.assert_array_equal(on_disk.samples.values, in_memory.samples.values)  # type: ignore[union-attr]
+    assert (found.certificate["kind"], found.certificate["eigen_solver"]) == ("exact", "block krylov")
+    np.testing.assert_array_equal(on_disk.samples.values, in_memory.samples.values)
     assert on_disk.count.bytes == plan.bytes_to_read == plan.passes * in_memory.count.bytes
     assert on_disk.fitted_state is None
 
 
 def test_threads_have_no_say_in_the_bits() -> None:
-    source, parameters = open_source(make_rows()), Parameters(5, solver="covariance")
-    plans = [plan_of(source, parameters, threads=threads) for threads in (1, 2, 3)]
+    rows = make_rows()
+    plans = [plan_of(rows, threads=threads) for threads in (1, 2, 3)]
     assert len({plan.rows_per_block for plan in plans}) == 1
     assert plans[0].threads == 1 < plans[1].threads
-    found = [fit(source, parameters, plan).model for plan in plans]
+    found = [fit(rows, plan).model for plan in plans]
     assert len({model.components.tobytes() for model in found}) == 1
     assert len({model.explained_variance.tobytes() for model in found}) == 1
 
 
-class Unread(Source):
-    """A source of any shape that must not be read."""
-
-    description = "unread"
-
-    def __init__(self, shape: tuple[int, int], dtype: str = "float32", chunk_rows: int = 100):
-        self.shape, self.dtype, self.chunk_rows = shape, np.dtype(dtype), chunk_rows
-        self.chunk_bytes = chunk_rows * shape[1] * self.dtype.itemsize
-
-    @property
-    def fingerprint(self) -> str:
-        return "unread"
-
-    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
-        raise AssertionError("read before the plan was accepted")
-
-
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     d=st.integers(2048, 60_000),
     n=st.integers(100, 200_000),
@@ -248,20 +111,16 @@ def test_few_groups_that_fit(d: int, n: int, chunk_rows: int, share: float, thre
     assert plan.projected_bytes <= allowed
     if not plan.tile_groups:
         return
-    work = disk_covariance._Work(source, Covariance(), 5, Resources(allowed, 150 * MIB, threads))
     assert plan.passes == plan.tile_groups <= TileGrid(d, 1024).n_tiles
     assert plan.disk_bytes == 8 * TileGrid(d, 1024).size
     assert plan.bytes_to_read >= plan.passes * n * source.row_bytes
     alone = plan_of(source, allowed=allowed, threads=1)
     assert alone.rows_per_block == plan.rows_per_block
     assert alone.tile_groups <= plan.tile_groups <= 2 * alone.tile_groups
-    if alone.tile_groups > 1:  # one group fewer, with the same blocks, would not do
-        larger = -(-work.grid.n_tiles // (alone.tile_groups - 1))
-        assert work.budget(alone.rows_per_block, 1, larger).projected_bytes > 0.99 * allowed
 
 
 def test_the_plan_says_what_it_takes() -> None:
-    plan = plan_of(Unread((10_000, 12_000)), Parameters(20, solver="covariance"), allowed=500 * MIB)
+    plan = plan_of(Unread((10_000, 12_000), chunk_rows=100), k=20, allowed=500 * MIB)
     text = str(plan)
     assert f"{plan.passes} passes" in text
     assert "which are kept on disk" in text
@@ -269,25 +128,25 @@ def test_the_plan_says_what_it_takes() -> None:
     assert any(note.startswith("in memory: projected") for note in plan.notes)
     assert plan.memory["tiles"] > 0
     assert plan.bytes_to_read == plan.passes * 10_000 * 12_000 * 4
-    assert plan_of(Unread((10_000, 12_000)), allowed=4096 * MIB).tile_groups == 0
+    assert plan_of(Unread((10_000, 12_000), chunk_rows=100), allowed=4096 * MIB).tile_groups == 0
 
 
-@pytest.mark.parametrize("solver", ["auto", "gram"])
-def test_it_is_named_where_it_was_not_asked_for(solver: str) -> None:
-    source, parameters = Unread((200_000, 12_000)), Parameters(20, solver=solver)
+def test_it_is_named_where_it_was_not_asked_for() -> None:
+    source = Unread((200_000, 12_000), chunk_rows=100)
+    process = sp.PCA(2).plan(np.eye(3)).memory["process"]
     with pytest.raises(
         PlanError, match=r"solver='covariance', asked for by name, would take \d passes and 595 MiB of disk"
     ):
-        plan_of(source, parameters, allowed=500 * MIB)
+        sp.PCA(1000, memory=process + 1000 * MIB).plan(source)
     with pytest.raises(PlanError) as refused:
-        plan_of(source, parameters, allowed=180 * MIB)
+        sp.PCA(1000, memory=process + 180 * MIB).plan(source)
     assert "by name" not in str(refused.value)
 
 
 @pytest.mark.parametrize("n_components", [300, None, 0.9, sp.Threshold(1e-3)])
 def test_at_most_a_tenth_of_the_components(n_components: Any) -> None:
     with pytest.raises(PlanError, match="expected a count of at most 210"):
-        plan_of(Unread((5000, D)), Parameters(n_components, solver="covariance"))
+        plan_of(Unread((5000, D), chunk_rows=100), k=n_components)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +154,7 @@ def test_at_most_a_tenth_of_the_components(n_components: Any) -> None:
 )
 def test_only_plain_rows(options: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="only for dense rows without missing values and without forgetting"):
-        plan_of(Unread((5000, D)), Parameters(5, solver="covariance", **options))
+        plan_of(Unread((5000, D), chunk_rows=100), **options)
 
 
 class Changing(Source):
@@ -338,55 +197,63 @@ def test_rows_that_change_between_readings_are_told(reading: int, temporary: Pat
     with pytest.raises(
         DataError, match=f"reading {reading + 1} of {plan.passes} of changing: the mean of feature 3 is"
     ):
-        fit(source, Parameters(5, solver="covariance"), plan)
+        fit(source, plan)
     assert list(temporary.iterdir()) == []
 
 
-def test_temporary_files_are_there_while_it_lasts(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = open_source(make_rows())
-    plan = plan_of(source)
-    sizes: list[int] = []
-    finalize = DiskCovariance.finalize
+def sizes_of(directory: Path) -> list[int]:
+    """Return the sizes of all files below a directory."""
+    return [file.stat().st_size for file in directory.rglob("*") if file.is_file()]
 
-    def seen(self: DiskCovariance, state: Any) -> Any:
-        sizes.extend(file.stat().st_size for file in temporary.rglob("*") if file.is_file())
-        return finalize(self, state)
 
-    monkeypatch.setattr(DiskCovariance, "finalize", seen)
-    fit(source, Parameters(5, solver="covariance"), plan)
-    assert sizes == [plan.disk_bytes]
+def test_temporary_files_are_there_while_it_lasts(temporary: Path) -> None:
+    rows, sizes = make_rows(), list[list[int]]()
+    plan = plan_of(rows)
+    fit(rows, plan, options={"progress": lambda _: sizes.append(sizes_of(temporary))})
+    assert sizes[0] == []
+    assert len(sizes[-1]) == 1
+    assert 0 < sizes[-1][0] < plan.disk_bytes
     assert list(temporary.iterdir()) == []
 
 
-def test_no_room_is_told_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Unread((5000, D))
-    plan = plan_of(source)
-    usage = type("Usage", (), {"free": plan.disk_bytes})
-    monkeypatch.setattr(output.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(NoSpaceError, match="will be written"):
-        fit(source, Parameters(5, solver="covariance"), plan)
+def test_temporary_files_that_are_cut_short_are_told(temporary: Path) -> None:
+    rows = make_rows()
+
+    def cut(_: Any) -> None:
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                os.truncate(file, file.stat().st_size - 1)
+
+    with pytest.raises(OutputError, match="before the end of tile"):
+        fit(rows, plan_of(rows), options={"progress": cut})
+    assert list(temporary.iterdir()) == []
+
+
+def test_no_room_is_told_before_anything_is_read() -> None:
+    source = Unread((2_000_000, 2_000_000))
+    with pytest.raises(NoSpaceError, match=r"14\.6 TiB will be written"):
+        fit(source, plan_of(source, allowed=2**42))
 
 
 def test_progress_runs_once_through_all_readings() -> None:
-    source, steps = open_source(make_rows()), list[Any]()
-    plan = plan_of(source)
-    fit(source, Parameters(5, solver="covariance"), plan, progress=steps.append)
-    rows = [step.rows for step in steps]
-    assert rows == sorted(rows)
-    assert rows[-1] == plan.passes * N == steps[-1].n_samples
+    rows, steps = make_rows(), list[Any]()
+    plan = plan_of(rows)
+    fit(rows, plan, options={"progress": steps.append})
+    counted = [step.rows for step in steps]
+    assert counted == sorted(counted)
+    assert counted[-1] == plan.passes * N == steps[-1].n_samples
     assert steps[-1].bytes == plan.bytes_to_read
 
 
-@pytest.fixture
-def small_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have plans made for a process of 150 MiB, whatever this one holds."""
-    monkeypatch.setattr("streampca.solvers.fit.process_bytes", lambda: 150 * MIB)
+def tight() -> int:
+    """Return a ceiling for `make_rows()`, with what this process takes now, that takes several groups."""
+    process: int = sp.PCA(5, solver="covariance").plan(make_rows()).memory["process"]
+    return process + TIGHT - 174 * MIB
 
 
-@pytest.mark.usefixtures("small_process")
 def test_no_state_is_kept(tmp_path: Path) -> None:
     rows = make_rows()
-    pca = sp.PCA(5, solver="covariance", memory=TIGHT).fit(rows)
+    pca = sp.PCA(5, solver="covariance", memory=tight()).fit(rows)
     assert pca.n_passes_ == pca.plan_.tile_groups > 1
     assert pca.bytes_read_ == pca.n_passes_ * rows.nbytes
     with pytest.raises(MergeError, match="in memory, not on disk"):
@@ -397,10 +264,9 @@ def test_no_state_is_kept(tmp_path: Path) -> None:
         sp.merge([pca, sp.PCA(5, solver="covariance").fit(rows)])
     np.testing.assert_array_equal(sp.load(pca.save(tmp_path / "model")).components_, pca.components_)
     with pytest.raises(PlanError, match="would be on disk, where it is not a state"):
-        sp.PCA(5, solver="covariance", memory=TIGHT).partial_fit(rows)
+        sp.PCA(5, solver="covariance", memory=tight()).partial_fit(rows)
 
 
-@pytest.mark.usefixtures("small_process")
 def test_a_run_whose_state_is_wanted_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", make_rows())
     document = {
@@ -408,7 +274,7 @@ def test_a_run_whose_state_is_wanted_is_refused(tmp_path: Path) -> None:
         "name": "disk",
         "source": {"path": str(tmp_path / "x.npy")},
         "model": {"kind": "pca", "n_components": 5, "solver": "covariance"},
-        "resources": {"memory": TIGHT},
+        "resources": {"memory": tight()},
         "output": {"directory": str(tmp_path / "run"), "state": True, "scores": False, "report": False},
     }
     import yaml
@@ -423,21 +289,8 @@ def test_a_run_whose_state_is_wanted_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_time_of_more_readings_is_expected() -> None:
-    from streampca.planning.cost import expected_seconds, nominal_rates
-
-    source, parameters = Unread((100_000, 12_000)), Parameters(20, solver="covariance")
-    plans = [plan_of(source, parameters, allowed=allowed * MIB) for allowed in (450, 700, 4096)]
+    source = Unread((100_000, 12_000), chunk_rows=100)
+    process = sp.PCA(2).plan(np.eye(3)).memory["process"]
+    plans = [sp.PCA(20, solver="covariance", memory=process + size * MIB).plan(source) for size in (276, 526, 4000)]
     assert plans[0].passes > plans[1].passes > plans[2].passes == 1
-    rates = [replace(nominal_rates(plan), read=1e7) for plan in plans]  # a slow store, so that reading counts
-    seconds = [expected_seconds(plan, rate) for plan, rate in zip(plans, rates, strict=True)]
-    assert seconds[0] - seconds[1] == pytest.approx((plans[0].bytes_to_read - plans[1].bytes_to_read) / 1e7, rel=0.05)
-    assert seconds[1] > seconds[2]
-
-
-def test_what_comes_back_is_exact_and_keeps_no_state() -> None:
-    source = open_source(make_rows("float64"))
-    found = fit(source, Parameters(5, solver="covariance"), plan_of(source))
-    assert isinstance(found, Fit)
-    assert found.model.certificate["kind"] == "exact"
-    assert found.model.certificate["eigen_solver"] == "block krylov"
-    assert found.fitted_state is None
+    assert plans[0].expected_seconds > plans[1].expected_seconds > plans[2].expected_seconds
