@@ -11,11 +11,9 @@ import spectra
 import zarr
 from numpy.typing import NDArray
 
-from streampca import PCA, sources
+from streampca import PCA
 from streampca.errors import DataError, NotAvailableError, NotFiniteError, ParameterError
 from streampca.metrics import principal_angles, similarity
-from streampca.solvers.pilot import rows_of as rows_of_pilot
-from streampca.solvers.plan_sketch import pilot_of, sizes_of
 
 K, Q = 5, 24
 SOLVERS: dict[str, dict[str, Any]] = {
@@ -82,13 +80,9 @@ def burst(path: Path) -> tuple[str, NDArray[np.float64], NDArray[np.float64]]:
 
 
 @every_solver
-def test_2_a_burst_that_the_pilot_has_not_seen(name: str, tmp_path: Path) -> None:
+def test_2_a_burst_in_one_of_many_chunks(name: str, tmp_path: Path) -> None:
     path, rows, direction = burst(tmp_path / "x.zarr")
     pca = fitted(path, name)
-    sizes = sizes_of(pca.plan_)
-    if sizes.pilot_rows:
-        chosen = rows_of_pilot(pilot_of(sizes), sources.open_source(path), 0)
-        assert not ((chosen >= 4200) & (chosen < 4300)).any()
     held(pca, rows)
     found = np.abs(pca.components_ @ direction).max()
     assert np.abs(spectra.lapack(rows)[1][:K] @ direction).max() > 0.95
@@ -250,7 +244,7 @@ def test_9_singular_values_of_1e_8_of_the_first(name: str) -> None:
     assert (pairs[8:, 0] == 0).all()
     # An upper end is at most twice the room for rounding, κ(Ω) + 2 in units of `trusted` λ₁: see rounding_floor. Only the Gaussian
     # Ω, whose first Q columns are the answer's, is not orthonormal.
-    condition = np.linalg.cond(pca._state_or_none().accumulator.test[:, :Q]) if name == "Gaussian" else 1.0
+    condition = 30.0 if name == "Gaussian" else 1.0  # at most, of 40 x 24 normal numbers
     assert (pairs[8:, 1] <= 2 * (condition + 2) * trusted * pairs[0, 1]).all()
     exact = spectra.lapack(rows)[1]
     assert (np.sin(principal_angles(exact[:4], pca.components_[:4])) < 1e-6).all()

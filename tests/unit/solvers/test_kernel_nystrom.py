@@ -15,8 +15,6 @@ from sklearn.preprocessing import StandardScaler
 import streampca as sp
 from streampca.errors import ParameterError, PlanError
 from streampca.kernels import RBF, Sigmoid
-from streampca.solvers.kernel.landmarks import chances
-from streampca.system.process import process_bytes
 
 pytestmark = pytest.mark.numerical
 
@@ -35,6 +33,11 @@ def exact(digits: NDArray[np.float64]) -> dict[str, Any]:
         name: sp.KernelPCA(10, method="exact", **kernel).fit(digits)
         for name, kernel in (("rbf", RADIAL), ("poly", QUINTIC), ("cosine", {"kernel": "cosine"}))
     }
+
+
+def taken() -> int:
+    """Return the bytes that plans count for this process."""
+    return int(sp.PCA(1).plan(np.eye(2)).memory["process"])
 
 
 def compare(found: Any, truth: Any, rows: NDArray[Any]) -> tuple[float, float]:
@@ -122,9 +125,9 @@ def test_the_residual_trace_is_exact(digits: NDArray[np.float64], center: bool) 
 def test_certificates_cover_the_truth(
     digits: NDArray[np.float64], exact: dict[str, Any], name: str, kernel: dict[str, Any], sampling: str
 ) -> None:
-    """At most two of 200 trials may miss; 50 of them for each of four kernels and draws, of which none does."""
+    """At most one of 80 trials may miss; 20 of them for each of four kernels and draws, of which none does."""
     truth = exact[name].eigenvalues_
-    for seed in range(50):
+    for seed in range(20):
         found = sp.KernelPCA(10, method="nystrom", n_landmarks=60, sampling=sampling, random_state=seed, **kernel).fit(
             digits
         )
@@ -218,7 +221,7 @@ def test_auto_is_exact_where_the_kernel_matrix_fits(digits: NDArray[np.float64],
     ):
         assert sp.KernelPCA(2, **parameters).plan(digits[:200]).solver == method
     zarr.create_array(str(tmp_path / "x.zarr"), shape=(40_000, 16), chunks=(10_000, 16), dtype="f4")
-    little: dict[str, Any] = {"memory": process_bytes() + 1000 * 2**20}
+    little: dict[str, Any] = {"memory": taken() + 1000 * 2**20}
     plan = sp.KernelPCA(2, n_landmarks=100, **little).plan(tmp_path / "x.zarr")
     assert plan.solver == "nystrom"
     assert "does not fit in memory" in plan.reason
@@ -234,7 +237,7 @@ def test_auto_is_exact_where_the_kernel_matrix_fits(digits: NDArray[np.float64],
 def test_too_little_memory_is_refused_with_what_would_do(tmp_path: Path) -> None:
     zarr.create_array(str(tmp_path / "x.zarr"), shape=(200_000, 16), chunks=(50_000, 16), dtype="f4")
     with pytest.raises(PlanError, match=r"20,000 landmarks .* fewer landmarks .*n_landmarks=2000 would fit"):
-        sp.KernelPCA(5, n_landmarks=20_000, memory=process_bytes() + 800 * 2**20).fit(tmp_path / "x.zarr")
+        sp.KernelPCA(5, n_landmarks=20_000, memory=taken() + 800 * 2**20).fit(tmp_path / "x.zarr")
 
 
 def test_nearly_dependent_landmarks_keep_their_digits_in_float32() -> None:
@@ -277,20 +280,6 @@ def test_rounding_that_does_not_average_out_is_in_the_intervals(gamma: float) ->
     assert np.all(np.abs(found.eigenvalues_ - truth.eigenvalues_) <= allowed)
 
 
-def test_triangular_roots_give_what_eigenvectors_give(
-    digits: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: dict[str, Any] = {"n_components": 6, "n_landmarks": 80, "sampling": "uniform", **RADIAL}
-    found = sp.KernelPCA(**made).fit(digits)
-    monkeypatch.setattr("streampca.solvers.kernel.whitening.Whitening._triangular", lambda *_: None)
-    expected = sp.KernelPCA(**made).fit(digits)
-    np.testing.assert_allclose(found.eigenvalues_, expected.eigenvalues_, rtol=1e-12)
-    np.testing.assert_allclose(found.transform(digits[:50]), expected.transform(digits[:50]), atol=1e-9)
-    for name in ("residual_trace", "sigma"):
-        np.testing.assert_allclose(found.error_[name], expected.error_[name], rtol=1e-9)
-    np.testing.assert_allclose(found.error_["landmark_condition"], expected.error_["landmark_condition"], rtol=0.1)
-
-
 def test_sparse_rows(digits: NDArray[np.float64]) -> None:
     from scipy.sparse import csr_array
 
@@ -299,19 +288,3 @@ def test_sparse_rows(digits: NDArray[np.float64]) -> None:
     sparse = sp.KernelPCA(4, n_landmarks=50, method="nystrom", **RADIAL).fit(csr_array(rows))
     np.testing.assert_allclose(sparse.eigenvalues_, dense.eigenvalues_, rtol=1e-10)
     np.testing.assert_allclose(sparse.transform(csr_array(rows[:9])), dense.transform(rows[:9]), atol=1e-10)
-
-
-def test_chances_of_a_draw_are_unbiased() -> None:
-    """The sum of w / π over drawn rows has the mean Σ w: within four standard errors over 300 draws (1 in 15,000)."""
-    from streampca.accumulators import WeightedLandmarks
-    from streampca.kernels import Linear
-
-    rows = np.random.default_rng(0).gamma(1.0, size=(500, 1))
-    found = []
-    for seed in range(300):
-        draw = WeightedLandmarks(40, Linear(), seed)
-        state = draw.update(draw.init(1), rows)
-        kept = np.arange(40) != np.argmax(state.keys)
-        found.append(float((state.rows[kept, 0] / chances(state)[kept]).sum()))
-    error = np.std(found) / np.sqrt(len(found))
-    assert abs(np.mean(found) - rows.sum()) < 4 * error

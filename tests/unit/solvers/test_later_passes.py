@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from streampca import PCA
-from streampca.system.process import process_bytes
 
 pytestmark = pytest.mark.numerical
 
@@ -47,7 +46,8 @@ def square() -> NDArray[np.int8]:
 
 
 def little(**how: Any) -> PCA:
-    return PCA(3, memory=process_bytes() + 72 * 2**20, sketch_size=24, pilot=0, **how)
+    process = PCA(1).plan(np.eye(2)).memory["process"]
+    return PCA(3, memory=process + 48 * 2**20, sketch_size=24, pilot=0, **how)
 
 
 def test_auto_reads_until_eigenvalues_are_certified_to_a_hundredth(square: NDArray[np.int8]) -> None:

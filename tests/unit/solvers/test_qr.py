@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import fit, fold, plan
 from numpy.typing import NDArray
 
 import streampca as sp
 from streampca.accumulators import QRFactor
 from streampca.errors import MergeError, NotAvailableError, NotFiniteError, PlanError
-from streampca.execution.fold import fold
-from streampca.solvers.fit import fit, plan_fit
-from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical
 
@@ -116,14 +114,13 @@ def test_a_far_mean_costs_no_digits() -> None:
 
 
 def test_the_same_bits_for_any_number_of_threads() -> None:
-    source = open_source(np.random.default_rng(7).standard_normal((20_000, 9)))
+    rows = np.random.default_rng(7).standard_normal((20_000, 9))
     bits = set()
     for threads in (1, 2, 5):
-        parameters = sp.PCA(solver="qr")._parameters(threads)
-        plan = plan_fit(source, parameters)
-        assert plan.threads_per_leaf == 1
-        plan = plan.replace(rows_per_block=900, n_blocks=23, n_leaves=7, leaves_in_flight=threads, window=threads)
-        found = fit(source, parameters, plan)
+        planned = plan(rows, solver="qr", threads=threads)
+        assert planned.threads_per_leaf == 1
+        planned = planned.replace(rows_per_block=900, n_blocks=23, n_leaves=7, leaves_in_flight=threads, window=threads)
+        found = fit(rows, planned, solver="qr", threads=threads)
         bits.add(
             (found.fitted_state.state.factor.tobytes(), found.model.components.tobytes(), found.model.mean.tobytes())
         )
@@ -148,18 +145,18 @@ def test_what_it_does_not_take() -> None:
         sp.PCA(solver="qr").fit(rows)
     with pytest.raises(NotFiniteError, match="overflows"):
         sp.PCA(solver="qr").fit(graded_rows(100) * 1e200)
-    states = [fold(QRFactor(), [np.eye(d)], d) for d in (2, 3)]
+    states = [fold(QRFactor(), np.eye(d)) for d in (2, 3)]
     with pytest.raises(MergeError, match="2 and 3 features"):
         QRFactor().merge(states)
 
 
 def test_the_plan_says_what_it_takes(tmp_path: Any) -> None:
     source = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.float32, shape=(20_000, 600))
-    plan = sp.PCA(5, solver="qr").plan(tmp_path / "x.npy")
-    assert (plan.solver, plan.passes, plan.work_dtype) == ("qr", 1, "float64")
-    assert plan.memory["states"] >= 2 * 8 * 600**2
-    assert plan.flops > 2 * 20_000 * 600**2
-    assert "nothing is squared" in str(plan)
+    planned = sp.PCA(5, solver="qr").plan(tmp_path / "x.npy")
+    assert (planned.solver, planned.passes, planned.work_dtype) == ("qr", 1, "float64")
+    assert planned.memory["states"] >= 2 * 8 * 600**2
+    assert planned.flops > 2 * 20_000 * 600**2
+    assert "nothing is squared" in str(planned)
     assert sp.PCA(5).plan(tmp_path / "x.npy").solver == "covariance"
     with pytest.raises(PlanError, match=r"exceeds the allowed .*memory of at least"):
         sp.PCA(5, solver="qr", memory="80MiB").plan(tmp_path / "x.npy")

@@ -2,57 +2,42 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-import streampca as sp
-from streampca.errors import PlanError
-from streampca.planning.budget import Resources
-from streampca.solvers.kernel import METHODS
-from streampca.solvers.registry import SOLVERS
-from streampca.sources import open_source
+from stores import Command, config_text
 
 MIB = 2**20
-QUALITY_BYTES = 40 * MIB
-NAMED = r"examining the quality of the data 40 MiB.*: quality: false, .*or memory of at least"
+PCA = [f"solver: {name}" for name in ("covariance", "gram", "qr", "sketch", "adaptive")]
+KERNEL = [
+    f"kind: kernel_pca, kernel: {{name: rbf, gamma: 0.1}}, n_landmarks: 50, method: {name}"
+    for name in ("exact", "nystrom", "nystrom_extension", "empirical_map")
+]
 
 
-class Planned:
-    """Plans of one solver or kernel method for fixed rows."""
+@pytest.mark.parametrize("model", [*PCA, *KERNEL])
+def test_error_names_quality_where_the_plan_fits_without_it(model: str, tmp_path: Path, capsys: Any) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((600, 3000), dtype=np.float32))
+    command = Command(capsys)
 
-    def __init__(self, name: str):
-        self._source = open_source(np.zeros((2000, 300)))
-        if name in SOLVERS:
-            self._solver: Any = SOLVERS[name]
-            self._parameters: Any = sp.PCA(3, solver=name)._parameters()
-        else:
-            self._solver = METHODS[name]
-            self._parameters = sp.KernelPCA(3, method=name, gamma=0.1)._parameters()
+    def planned(memory: float, *, quality: bool) -> Any:
+        lines = (f"model: {{n_components: 3, {model}}}", f"resources: {{memory: {int(memory)}, threads: 1}}")
+        text = config_text(tmp_path / "x.npy", tmp_path / "run", *lines, f"quality: {str(quality).lower()}")
+        (tmp_path / "c.yaml").write_text(text)
+        return command("plan", tmp_path / "c.yaml", "--json")
 
-    def __call__(self, allowed: int, quality_bytes: int = 0) -> Any:
-        resources = Resources(allowed, 150 * MIB, 1, quality_bytes=quality_bytes)
-        return self._solver.plan(self._source, self._parameters, resources)
-
-    def fits(self, allowed: int) -> bool:
-        try:
-            self(allowed)
-        except PlanError:
-            return False
-        return True
-
-
-@pytest.mark.parametrize("name", [*SOLVERS, *METHODS])
-def test_error_names_quality_where_the_plan_fits_without_it(name: str) -> None:
-    plan = Planned(name)
-    least = next(size for size in range(150 * MIB, 2048 * MIB, MIB) if plan.fits(size))
-    assert "quality" not in plan(least).memory
-    with pytest.raises(PlanError, match=NAMED):
-        plan(least, QUALITY_BYTES)
-    with pytest.raises(PlanError) as raised:
-        plan(least - MIB, QUALITY_BYTES)
-    assert "quality" not in str(raised.value)
-    with_quality, without = plan(least + QUALITY_BYTES, QUALITY_BYTES), plan(least)
-    assert with_quality.memory == {**without.memory, "quality": QUALITY_BYTES}
-    assert with_quality.projected_bytes == without.projected_bytes + QUALITY_BYTES
+    plain, examined = (json.loads(planned(2**33, quality=quality).out) for quality in (False, True))
+    assert "quality" not in plain["memory"]
+    assert examined["memory"]["quality"] > 0
+    assert examined["projected_bytes"] - plain["projected_bytes"] >= examined["memory"]["quality"]
+    said = planned(MIB, quality=False).refused(7, "memory of at least")
+    least = MIB * int(said.rsplit("at least ", 1)[1].split()[0])
+    while planned(least - MIB, quality=False).status == 0:
+        least -= MIB
+    planned(least + 2 * MIB, quality=True).refused(
+        7, "examining the quality of the data", "quality: false, ", "or memory of at least"
+    )
+    assert "quality" not in planned(least - 3 * MIB, quality=True).refused(7)

@@ -13,9 +13,6 @@ from scipy.sparse import csr_array, random_array
 
 from streampca import PCA
 from streampca.errors import NotAvailableError, ParameterError
-from streampca.linalg.bounds import alignment
-from streampca.linalg.nystrom import nystrom
-from streampca.models.approximate import Chain
 
 pytestmark = pytest.mark.numerical
 
@@ -124,41 +121,6 @@ def test_incremental_updates_of_float32_rows_stay_within_the_proven_bounds(kind:
     rows = nasty(kind, 2000, 90, np.random.default_rng(7))
     for passes in (1, 2):
         assert_proven(PCA(4, solver="adaptive", max_passes=passes, tolerance=0).fit(rows), covariance(rows))
-
-
-def test_columns_that_depend_on_others_say_nothing_of_the_directions_they_would_add() -> None:
-    """What the approximation left out of Ω is not claimed to be orthogonal to the error."""
-    draw = np.random.default_rng(3)
-    matrix = np.diag([3.0, 2.0, 1.0, 1.0])
-    test = draw.standard_normal((4, 2))
-    test = np.hstack([test, test[:, :1] + 1e-9 * draw.standard_normal((4, 1))])
-    approx = nystrom(matrix @ test, test, precision="float64")
-    assert len(alignment(approx, test).cosines) == 2
-    assert len(alignment(approx, test, 1, "float32").cosines) == 2
-
-
-def test_the_span_of_a_chain_is_orthonormal_whatever_was_added() -> None:
-    draw = np.random.default_rng(0)
-    chain = Chain(30, 8)
-    chain.add(np.linalg.qr(draw.standard_normal((30, 4)))[0], np.zeros((30, 4)))
-    assert np.shares_memory(chain.span("float64", 1), chain.test)
-    chain.add(draw.standard_normal((30, 4)), np.zeros((30, 4)))
-    span = chain.span("float64", 1)
-    np.testing.assert_allclose(span.T @ span, np.eye(8), atol=1e-12)
-    assert np.linalg.matrix_rank(np.hstack([span, chain.test])) == 8
-
-
-def test_the_span_of_a_chain_leaves_out_what_the_approximation_takes_for_dependent() -> None:
-    draw = np.random.default_rng(4)
-    test = draw.standard_normal((30, 4))
-    test = np.hstack([test, test[:, :1] + 1e-8 * draw.standard_normal((30, 1))])
-    for factor in (1.0, 2.0**600):
-        chain = Chain(30, 5)
-        chain.add(factor * test, np.zeros((30, 5)))
-        for precision in ("float64", "float32"):
-            span = chain.span(precision, 1)  # type: ignore[arg-type]
-            np.testing.assert_allclose(span.T @ span, np.eye(4), atol=1e-12)
-            np.testing.assert_allclose(span @ (span.T @ test[:, :4]), test[:, :4], atol=1e-7)
 
 
 # z-scores without a pilot: the test matrix is Gaussian for the rows as they are, and ill-conditioned for z-scores
