@@ -23,17 +23,17 @@ def test_error_names_quality_where_the_plan_fits_without_it(model: str, tmp_path
     np.save(tmp_path / "x.npy", np.zeros((600, 3000), dtype=np.float32))
     command = Command(capsys)
 
-    def planned(memory: float, *, quality: bool) -> Any:
-        lines = (f"model: {{n_components: 3, {model}}}", f"resources: {{memory: {int(memory)}, threads: 1}}")
+    def planned(memory: int, *options: str, quality: bool) -> Any:
+        lines = (f"model: {{n_components: 3, {model}}}", f"resources: {{memory: {memory}, threads: 1}}")
         text = config_text(tmp_path / "x.npy", tmp_path / "run", *lines, f"quality: {str(quality).lower()}")
         (tmp_path / "c.yaml").write_text(text)
-        return command("plan", tmp_path / "c.yaml", "--json")
+        return command("plan", tmp_path / "c.yaml", *options)
 
-    plain, examined = (json.loads(planned(2**33, quality=quality).out) for quality in (False, True))
+    plain, examined = (json.loads(planned(2**33, "--json", quality=quality).out) for quality in (False, True))
     assert "quality" not in plain["memory"]
     assert examined["memory"]["quality"] > 0
     assert examined["projected_bytes"] - plain["projected_bytes"] >= examined["memory"]["quality"]
-    said = planned(MIB, quality=False).refused(7, "memory of at least")
+    said = planned(64 * MIB, quality=False).refused(7, "memory of at least")
     least = MIB * int(said.rsplit("at least ", 1)[1].split()[0])
     while planned(least - MIB, quality=False).status == 0:
         least -= MIB
