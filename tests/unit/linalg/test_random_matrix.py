@@ -5,16 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streampca.linalg.random_matrix import (
-    TRACY_WIDOM_99,
-    edge_of_variances,
-    largest_noise,
-    median,
-    noise_variance,
-    optimal_threshold,
-    tracy_widom,
-    upper_edge,
-)
+from streampca.linalg.random_matrix import edge_of_variances, largest_noise, optimal_threshold, tracy_widom
 
 pytestmark = pytest.mark.numerical
 
@@ -25,7 +16,6 @@ pytestmark = pytest.mark.numerical
 def test_tracy_widom_law_has_the_tabulated_quantiles(quantile, probability):
     # Bejan (2005), table 2, and Johnstone (2001), table 1.
     assert tracy_widom(quantile) == pytest.approx(probability, abs=4e-6)
-    assert tracy_widom(TRACY_WIDOM_99) == pytest.approx(0.99, abs=1e-12)
 
 
 @pytest.mark.parametrize(("ratio", "omega"), [(1.0, 2.8582), (0.5, 2.1711), (0.1, 1.6089), (0.05, 1.5194)])
@@ -40,42 +30,20 @@ def test_optimal_threshold_is_near_the_published_polynomial():
     assert np.abs(polynomial - [optimal_threshold(ratio) for ratio in ratios]).max() < 0.02
 
 
-@pytest.mark.parametrize("ratio", [0.2, 1.0])
-def test_median_and_edge_are_those_of_simulated_noise(ratio):
-    n = 800
-    p = int(ratio * n)
-    noise = np.random.default_rng(0).standard_normal((n, p))
-    values = np.linalg.eigvalsh(noise.T @ noise / n)
-    assert np.median(values) == pytest.approx(median(ratio), rel=0.01)
-    assert values[-1] == pytest.approx(upper_edge(ratio), rel=0.05)
-
-
 def test_largest_eigenvalue_of_noise_follows_the_law_of_its_centre_and_scale():
     n, p, rng = 100, 20, np.random.default_rng(1)
     centre, scale = largest_noise(n, p)
-    largest = [np.linalg.norm(rng.standard_normal((n, p)), 2) ** 2 / n for _ in range(2000)]
+    largest = [np.linalg.norm(rng.standard_normal((n, p)), 2) ** 2 / n for _ in range(1000)]
     for quantile, probability in ((-1.26857, 0.5), (0.97931, 0.95)):
         below = np.mean((np.array(largest) - centre) / scale <= quantile)
-        assert below == pytest.approx(probability, abs=3.5 * np.sqrt(probability * (1 - probability) / 2000) + 0.01)
-
-
-def test_noise_variance_is_less_biased_than_the_residual_trace():
-    n, p, k, rng = 200, 100, 5, np.random.default_rng(2)
-    estimates, plain = [], []
-    for _ in range(20):
-        rows = rng.standard_normal((n, k)) * 4 @ np.linalg.qr(rng.standard_normal((p, k)))[0].T + rng.standard_normal(
-            (n, p)
-        )
-        values = np.linalg.eigvalsh(rows.T @ rows / n)[::-1]
-        estimates.append(noise_variance(values[:k], values.sum(), n, p))
-        plain.append(values[k:].sum() / (p - k))
-    assert np.mean(estimates) == pytest.approx(1.0, abs=0.005)
-    assert np.mean(plain) < 0.98
+        assert below == pytest.approx(probability, abs=3.5 * np.sqrt(probability * (1 - probability) / 1000) + 0.01)
 
 
 def test_edge_of_equal_variances_is_that_of_marchenko_and_pastur():
-    assert edge_of_variances(np.r_[np.full(30, 2.0), 0.0, 0.0], 100) == pytest.approx(2 * upper_edge(0.3), rel=1e-12)
-    assert edge_of_variances(np.full(300, 0.5), 100) == pytest.approx(upper_edge(3.0) / 2, rel=1e-12)
+    assert edge_of_variances(np.r_[np.full(30, 2.0), 0.0, 0.0], 100) == pytest.approx(
+        2 * (1 + np.sqrt(0.3)) ** 2, rel=1e-12
+    )
+    assert edge_of_variances(np.full(300, 0.5), 100) == pytest.approx((1 + np.sqrt(3.0)) ** 2 / 2, rel=1e-12)
     assert edge_of_variances(np.zeros(3), 100) == 0
 
 
