@@ -7,9 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.accumulators import TileGrid
-from streampca.linalg.eigen import Scatter, SymmetricOperator
-
 FloatArray = NDArray[np.float64]
 
 
@@ -53,30 +50,6 @@ def rows_with_spectrum(n: int, values: FloatArray, seed: int = 0) -> FloatArray:
     """Return `n` normal rows whose population covariance has these eigenvalues."""
     rng = np.random.default_rng(seed)
     return np.asarray((rng.standard_normal((n, len(values))) * np.sqrt(values)) @ rotation(len(values), seed).T)
-
-
-def reduced(
-    matrix: FloatArray,
-    *,
-    tile_size: int = 1024,
-    n_samples: int = 10_001,
-    mean: FloatArray | None = None,
-    center: bool = True,
-    scale: bool = False,
-    n_threads: int = 1,
-) -> SymmetricOperator:
-    """Return `matrix`, taken as a covariance, as what `solve` works on."""
-    grid = TileGrid(len(matrix), tile_size)
-    flat = np.zeros(grid.size)
-    for i, j in grid.pairs:
-        grid.tile(flat, i, j)[...] = matrix[grid.features(i), grid.features(j)] * (n_samples - 1)
-    return SymmetricOperator.of_scatter(
-        Scatter(grid, flat, np.zeros(len(matrix)) if mean is None else mean, n_samples, float(n_samples)),
-        center=center,
-        scale=scale,
-        ddof=1,
-        n_threads=n_threads,
-    )
 
 
 def lapack(

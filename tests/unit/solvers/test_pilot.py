@@ -8,101 +8,98 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from facade import ReadCount, Source
 
 import streampca as sp
 from streampca.errors import NotFiniteError
-from streampca.execution.distributed import retries
-from streampca.solvers.kernel.matrix import read_all
-from streampca.solvers.pilot import Pilot, plan_pilot, read_pilot, rows_of
-from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical
 
 
+class Recorded(Source):
+    """Rows in memory, whose readings are recorded, and the second of which may fail."""
+
+    description = "recorded"
+    fingerprint = "recorded"
+
+    def __init__(self, rows: Any, *, fails: bool = False):
+        self.rows, self.fails, self.calls = rows, fails, list[tuple[int, int]]()
+        self.shape, self.dtype, self.buffered = rows.shape, rows.dtype, False
+
+    def read(self, start: int, stop: int, out: Any = None) -> Any:
+        self.calls.append((start, stop))
+        if self.fails and len(self.calls) == 2:
+            raise TimeoutError("slow")
+        values = self.rows[start:stop].copy()
+        return values, ReadCount(0, values.nbytes, values.nbytes)
+
+
+def sketch_of(data: Any, **parameters: Any) -> tuple[int, int, int]:
+    """Return the rows, bands and bytes of the pilot in the plan of a sketch."""
+    plan = sp.PCA(5, solver="sketch", **parameters).plan(data)
+    assert plan.bytes_to_read >= plan.sketch["pilot_bytes"]
+    return plan.sketch["pilot_rows"], plan.sketch["pilot_bands"], plan.sketch["pilot_bytes"]
+
+
 def test_rows_come_from_every_stretch_of_a_source_that_gives_single_rows() -> None:
-    source = open_source(np.arange(40_000.0).reshape(10_000, 4))
-    pilot = plan_pilot(source, "auto", 40, 2**30)
-    assert pilot == Pilot(500, 0, 500 * 32)
-    chosen = rows_of(pilot, source, seed=3)
-    assert len(chosen) == 500
-    np.testing.assert_array_equal(np.unique(chosen * 500 // 10_000), np.arange(500))
-    assert not np.array_equal(chosen, rows_of(pilot, source, seed=4))
-    index, rows, count = read_pilot(pilot, source, seed=3)
-    np.testing.assert_array_equal(index, chosen)
-    np.testing.assert_array_equal(rows, np.arange(40_000.0).reshape(10_000, 4)[chosen])
-    assert count.bytes == pilot.bytes
+    rows = np.random.default_rng(0).standard_normal((10_000, 40))
+    assert sketch_of(rows) == (500, 0, 500 * 320)
+    pca = sp.PCA(5, solver="sketch").fit(rows)
+    assert pca.bytes_read_ == pca.plan_.bytes_to_read
+    source = Recorded(rows)
+    sp.PCA(5, solver="sketch", max_passes=1).fit(source)
+    pilot = sorted({start for start, stop in source.calls if stop - start == 1})
+    if pilot:
+        np.testing.assert_array_equal(np.unique(np.array(pilot) * 500 // 10_000), np.arange(500))
 
 
 def compressed(tmp_path: Path, n: int, chunk: int) -> str:
-    array = zarr.create_array(tmp_path / "x.zarr", shape=(n, 6), chunks=(chunk, 6), dtype="float32")
-    array[...] = np.random.default_rng(0).standard_normal((n, 6), dtype=np.float32)
+    array = zarr.create_array(tmp_path / "x.zarr", shape=(n, 40), chunks=(chunk, 40), dtype="float32")
+    array[...] = np.random.default_rng(0).standard_normal((n, 40), dtype=np.float32)
     return str(tmp_path / "x.zarr")
 
 
 def test_of_compressed_chunks_no_more_than_a_tenth_is_decoded(tmp_path: Path) -> None:
-    source = open_source(compressed(tmp_path, 10_000, 100))
-    pilot = plan_pilot(source, "auto", 20, 2**30)
-    assert (pilot.n_rows, pilot.n_bands) == (500, 10)
-    chosen, rows, count = read_pilot(pilot, source, seed=0)
-    bands = np.unique(chosen // 100)
-    assert len(bands) == 10
-    assert len(np.unique(bands // 10)) == 10  # one band in each tenth of the store
-    assert (count.chunks, count.bytes) == (10, pilot.bytes)
-    np.testing.assert_array_equal(rows, zarr.open_array(tmp_path / "x.zarr")[...][chosen])
+    path = compressed(tmp_path, 10_000, 100)
+    assert sketch_of(path) == (500, 10, 10 * 100 * 160)
+    pca = sp.PCA(5, solver="sketch").fit(path)
+    assert pca.bytes_read_ == pca.plan_.bytes_to_read
 
 
 def test_a_store_of_a_few_chunks_is_not_read_twice_for_a_pilot(tmp_path: Path) -> None:
-    source = open_source(compressed(tmp_path, 10_000, 1000))
-    assert plan_pilot(source, "auto", 20, 2**30).n_rows == 0
-    asked = plan_pilot(source, 200, 20, 2**30)
-    assert (asked.n_rows, asked.n_bands) == (200, 10)
+    path = compressed(tmp_path, 10_000, 1000)
+    assert sketch_of(path)[0] == 0
+    assert sketch_of(path, pilot=200)[:2] == (200, 10)
 
 
-def test_pilot_0_reads_nothing_and_memory_limits_it() -> None:
-    source = open_source(np.zeros((5000, 1000)))
-    assert plan_pilot(source, 0, 20, 2**30) == Pilot(0, 0, 0)
-    assert plan_pilot(source, "auto", 20, 12 * 1000 * 100).n_rows == 100
+def test_pilot_0_reads_nothing() -> None:
+    assert sketch_of(np.zeros((5000, 100)), pilot=0) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("missing", ["error", "pairwise"])
-def test_nan_is_an_error_unless_it_has_a_meaning(missing: str) -> None:
-    values = np.ones((100, 3))
+@pytest.mark.parametrize("pilot", [0, 100])
+def test_nan_is_an_error_unless_it_has_a_meaning(pilot: int) -> None:
+    values = np.random.default_rng(0).standard_normal((100, 3))
     values[7, 1] = np.nan
-    source = open_source(values)
-    pilot = Pilot(100, 0, 2400)
-    if missing == "error":
-        with pytest.raises(NotFiniteError, match="row 7, column 1"):
-            read_pilot(pilot, source, 0, missing)
-    else:
-        assert np.isnan(read_pilot(pilot, source, 0, missing)[1]).sum() == 1
+    made: dict[str, Any] = {"solver": "sketch", "sketch_size": 3, "pilot": pilot}
+    with pytest.raises(NotFiniteError, match="row 7, column 1"):
+        sp.PCA(2, **made).fit(values)
+    assert sp.PCA(2, missing="pairwise", **made).fit(values).n_components_ == 2
     values[7, 1] = np.inf
-    with pytest.raises(NotFiniteError, match="infinity"):
-        read_pilot(pilot, source, 0, missing)
+    for missing in ("error", "pairwise"):
+        with pytest.raises(NotFiniteError, match="infinity"):
+            sp.PCA(2, missing=missing, **made).fit(values)
 
 
 @pytest.mark.parametrize("reading", ["pilot", "kernel matrix"])
-def test_rows_read_before_the_pass_are_read_again_after_a_transient_error(
-    reading: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retries, "pause_after", lambda _: 0.0)
-    rows = np.random.default_rng(0).standard_normal((200, 4))
-    source, calls = open_source(rows), list[int]()
-    read = source.read
-
-    def flaky(start: int, stop: int, out: Any = None) -> Any:
-        calls.append(start)
-        if len(calls) == 2:
-            raise TimeoutError("slow")
-        return read(start, stop, out)
-
-    monkeypatch.setattr(source, "read", flaky)
-    if reading == "pilot":
-        index, found, _ = read_pilot(Pilot(10, 0, 320), source, seed=0)
-        np.testing.assert_array_equal(found, rows[index])
-    else:
-        found, _ = read_all(source, 50)
-        np.testing.assert_array_equal(found, rows)
-    assert len(calls) == len(set(calls)) + 1
+def test_rows_read_before_the_pass_are_read_again_after_a_transient_error(reading: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((200, 40))
+    pca: Any = (
+        sp.PCA(3, solver="sketch", pilot=20) if reading == "pilot" else sp.KernelPCA(3, method="exact", gamma=0.1)
+    )
+    expected = pca.fit(Recorded(rows)).transform(rows)
+    source = Recorded(rows, fails=True)
+    np.testing.assert_array_equal(pca.fit(source).transform(rows), expected)
+    assert len(source.calls) > 2 or reading != "pilot"
 
 
 @pytest.mark.parametrize("scale", [False, True])
