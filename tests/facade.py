@@ -7,7 +7,8 @@ once. `tests/unit/test_layers.py` counts the inner names that tests import elsew
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +22,8 @@ from streampca.planning.budget import Resources
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.solvers.fit import fit as fit_source
 from streampca.solvers.registry import SOLVERS
-from streampca.sources import ReadCount, Source, open_source
+from streampca.sources import ReadCount, Source, open_source, remote
+from streampca.sources.fetching import division
 from streampca.storage.signals import StopSignalError
 
 __all__ = [
@@ -36,8 +38,10 @@ __all__ = [
     "fit",
     "fold",
     "folded",
+    "impatient",
     "open_source",
     "plan",
+    "requests_of",
     "run_command",
 ]
 
@@ -55,6 +59,22 @@ def blocks_of(n_rows: int) -> Any:
 def all_checkpoints() -> Any:
     """Return a context in which every checkpoint that is due is written, whatever the time that it takes."""
     return patch.dict(os.environ, {"STREAMPCA_CHECKPOINT_SHARE": "1"})
+
+
+@contextmanager
+def requests_of(n_bytes: int, whole: int | None = None) -> Iterator[None]:
+    """Request stored chunks of more than `whole` bytes (`n_bytes`, if None) in ranges of `n_bytes`, for as long as this holds."""
+    with (
+        patch.object(division, "RANGE_BYTES", n_bytes),
+        patch.object(division, "WHOLE_BYTES", n_bytes if whole is None else whole),
+    ):
+        yield
+
+
+def impatient(requests: int = 12) -> Any:
+    """Return a context in which a request is sent at most `requests` times, after a few hundredths of a second each."""
+    policy = remote.RetryPolicy(requests=requests, first_seconds=0.01, longest_seconds=0.02)
+    return patch.object(remote, "PATIENCE", policy)
 
 
 def fold(accumulator: Any, rows: Any, blocks: Sequence[int] | int = 0, weights: Any = None) -> Any:

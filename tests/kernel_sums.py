@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tolerances import work_dtype
 
-from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.kernel_features import KernelFeatures
 from streampca.kernels import RBF
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tolerances
+from facade import Block, as_block
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -22,7 +23,6 @@ from streampca.accumulators import (
     PairwiseCovariance,
     SparseCovariance,
 )
-from streampca.block import Block, as_block
 
 Change = Callable[[Block], Block]
 

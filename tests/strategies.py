@@ -8,10 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from facade import Block
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-
-from streampca.block import Block
 
 DTYPES = ("float64", "float32", "float16", "uint8", "int8", "int16", "uint16", "int64", "bool", ">f8", ">f4", ">i2")
 KINDS = ("normal", "far", "farther", "constant", "rank_deficient", "wild_first_row", "sparse")

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from streampca.accumulators.centring import work_dtype
-
 EPS = float(np.finfo(np.float64).eps)
 
 EIGENVALUES_FLOAT64 = 1e-10
@@ -17,6 +15,13 @@ EIGENVALUES_FLOAT32 = 1e-6
 """The same with products in float32."""
 ANGLE = 1e-6
 """Promised angle in radians between leading subspaces where the gap allows it."""
+
+
+def work_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """Return the type of products of values of `dtype`: float32 for bool, 8-bit integers, float16 and float32, else float64."""
+    dtype = np.dtype(dtype)
+    narrow = dtype.kind == "b" or dtype.itemsize == 1 or (dtype.kind == "f" and dtype.itemsize <= 4)
+    return np.dtype(np.float32 if narrow else np.float64)
 
 
 def work_eps(dtype: DTypeLike) -> float:

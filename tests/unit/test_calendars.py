@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampca.calendars import day_number, in_units_of, parts_of, time_units
+from streampca.calendars import parts_of, time_units
 
 LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
@@ -55,12 +55,6 @@ def test_years_months_and_days_are_those_of_a_calendar_written_day_by_day(
     assert of_text is not None
     for name, values in parts.items():
         np.testing.assert_array_equal(of_text[name], values)
-
-
-@pytest.mark.parametrize("calendar", CALENDARS)
-def test_days_are_counted_without_gaps(calendar: str) -> None:
-    numbers = [day_number(calendar, *date) for date in days_of(calendar, 1575, 40)]
-    np.testing.assert_array_equal(np.diff(numbers), 1)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +119,3 @@ def test_the_last_nanosecond_of_a_month_is_in_the_month() -> None:
     parts = parts_of(ends, {})
     assert parts is not None
     assert (parts["month"].tolist(), parts["dayofyear"].tolist()) == ([1, 12], [31, 365])
-
-
-def test_times_are_given_the_units_of_another_coordinate() -> None:
-    days = {"units": "days since 2000-01-01", "calendar": "noleap"}
-    hours = {"units": "hours since 1999-01-01", "calendar": "noleap"}
-    converted = in_units_of(np.array([0.0, 24.0]), hours, days)
-    assert converted is not None
-    assert converted.tolist() == [-365.0, -364.0]
-    assert in_units_of(np.array([1]), hours, hours | {"calendar": "360_day"}) is None
-    assert in_units_of(np.array([1]), {"units": "m"}, {"units": "km"}) is None
-    np.testing.assert_array_equal(in_units_of(np.array([1]), {"units": "m"}, {"units": "m"}), [1])

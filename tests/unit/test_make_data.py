@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import scripts
-from streampca.sources.open import open_source
+from streampca.sources import open_source
 
 SCRIPT = scripts.SCRIPTS / "make_data.py"
 SMALL = {"field": (30, 12, 20), "movie": (40, 16, 12), "cube": (14, 10, 12)}

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import fold
 from numpy.typing import NDArray
 
 import streampca as sp
 from streampca.accumulators import Covariance
-from streampca.block import Block
 from streampca.errors import ParameterError
-from streampca.execution.fold import fold
 from streampca.metrics import Norm
 from streampca.transforms import Grouping
 
@@ -94,7 +93,7 @@ def test_the_bound_of_groups_holds_and_is_the_norm_of_the_change(seed: int) -> N
 def test_the_bounds_take_the_accumulated_covariance() -> None:
     rows = rows_of(0)
     accumulator = Covariance()
-    state = fold(accumulator, [Block(rows[:17]), Block(rows[17:], 17)], rows.shape[1])
+    state = fold(accumulator, rows, [17, len(rows) - 17])
     accumulated = accumulator.finalize(state).dense()
     covariance = rows.T @ rows / (len(rows) - 1)
     groups = [0, 0, 1, 1, 2, 3, 2]
