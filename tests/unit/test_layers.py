@@ -112,3 +112,64 @@ def test_importing_an_estimator_imports_no_library_that_only_stores_and_clusters
     code = f"import sys, streampca; streampca.PCA; print({unwanted} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output == "set()\n"
+
+
+DOORS = {
+    "streampca",
+    "streampca.accumulators",
+    "streampca.anndata",
+    "streampca.errors",
+    "streampca.kernels",
+    "streampca.metrics",
+    "streampca.sources",
+    "streampca.transforms",
+}
+"""Modules whose names tests may use; all others stand in `tests/facade.py`."""
+MOST_INNER_NAMES = 400
+"""Names of other modules that tests may import outside of the facade, all together."""
+MOST_PATCHES = 400
+"""Places at which tests may replace attributes of the package or of a library, all together."""
+_PATCHING = {"setattr", "setitem", "delattr", "delitem", "object", "dict"}
+
+
+def inner_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of inner modules that a test imports, whole modules among them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module not in DOORS:
+            if node.module.partition(".")[0] == "streampca":
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module in DOORS - {"streampca"}:
+            yield from (
+                name for alias in node.names if (name := f"{node.module}.{alias.name}") in MODULES and name not in DOORS
+            )
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("streampca.") and a.name not in DOORS)
+
+
+def patches(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of what replaces an attribute: all but the environment and the working directory."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PATCHING:
+            text = ast.unparse(node)
+            if text.startswith(("monkeypatch.", "patch.", "mock.patch.")) and "os.environ" not in text:
+                yield node.lineno, text
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("patch", "mock.patch"):
+            yield node.lineno, ast.unparse(node)
+
+
+def test_tests_name_few_inner_things() -> None:
+    """A wall inside the package may then move without thousands of edits: what tests need is behind `tests/facade.py`."""
+    users: dict[str, list[str]] = {}
+    patched = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        if file == "tests/facade.py":
+            continue
+        tree = ast.parse(path.read_text())
+        for name in inner_names(tree):
+            users.setdefault(name, []).append(file)
+        patched += [f"{file}:{line}: {text[:100]}" for line, text in patches(tree)]
+    listed = "\n".join(f"{name}: {', '.join(sorted(set(files)))}" for name, files in sorted(users.items()))
+    assert len(users) <= MOST_INNER_NAMES, f"tests import {len(users)} inner names:\n{listed}"
+    places = "\n".join(patched)
+    assert len(patched) <= MOST_PATCHES, f"tests replace attributes at {len(patched)} places:\n{places}"

@@ -15,9 +15,8 @@ import pytest
 import zarr
 from PIL import Image
 
+import streampca as sp
 from streampca.errors import DataError, OutputError
-from streampca.sources import builtin
-from streampca.sources.builtin import BUILTIN_NAMES, RECORD, materialise
 
 SHAPES = {
     "photo-patches": (257_500, 768),
@@ -29,9 +28,31 @@ SHAPES = {
 }
 
 
+BUILTIN_NAMES = tuple(SHAPES)
+RECORD = "streampca_builtin"
+
+
+def materialise(name: str, directory: Path) -> Path:
+    """Open a built-in set where `directory` is its folder ``data``; return the store."""
+    home = Path.cwd()
+    os.chdir(directory.parent)
+    try:
+        sp.open(f"builtin:{name}")
+    finally:
+        os.chdir(home)
+    return directory / f"{name}.zarr"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return an empty folder ``data``."""
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("data")
+    directory = tmp_path_factory.mktemp("builtin") / "data"
     for name in BUILTIN_NAMES:
         materialise(name, directory)
     return directory
@@ -114,35 +135,19 @@ def test_the_second_call_writes_nothing(data: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in [store, *store.rglob("*")]} == before
 
 
-def test_an_interrupted_part_is_ignored_and_kept(tmp_path: Path) -> None:
-    part = tmp_path / "iris.part-1-00000000"
+def test_an_interrupted_part_is_ignored_and_kept(folder: Path) -> None:
+    part = folder / "iris.part-1-00000000"
     part.mkdir()
     (part / "zarr.json").write_text("{}")
-    store = materialise("iris", tmp_path)
-    assert open_store(tmp_path, "iris").shape == (150, 4)
-    assert sorted(tmp_path.iterdir()) == sorted([part, store])
+    store = materialise("iris", folder)
+    assert open_store(folder, "iris").shape == (150, 4)
+    assert sorted(folder.iterdir()) == sorted([part, store])
     assert snapshot(part) == {"zarr.json": b"{}"}
 
 
-@pytest.mark.parametrize("fault", [KeyboardInterrupt(), OSError("device is gone")])
-def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException) -> None:
-    content = builtin._CONTENTS["digits"]()
-
-    def rows(start: int, stop: int) -> np.ndarray[Any, Any]:
-        if start > 0:
-            raise fault
-        return content.rows(start, stop)
-
-    broken = builtin._Content(**{**content.__dict__, "rows": rows})
-    monkeypatch.setitem(builtin._CONTENTS, "digits", lambda: broken)
-    with pytest.raises(OutputError if isinstance(fault, OSError) else type(fault)):
-        materialise("digits", tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("damage", ["record", "deleted chunk", "emptied chunk"])
-def test_an_outdated_or_damaged_store_of_ours_is_written_again(tmp_path: Path, damage: str) -> None:
-    store = materialise("wine", tmp_path)
+def test_an_outdated_or_damaged_store_of_ours_is_written_again(folder: Path, damage: str) -> None:
+    store = materialise("wine", folder)
     fresh = snapshot(store)
     if damage == "record":
         break_record(store)
@@ -150,9 +155,9 @@ def test_an_outdated_or_damaged_store_of_ours_is_written_again(tmp_path: Path, d
         (store / "c" / "0" / "0").unlink()
     else:
         (store / "c" / "0" / "0").write_bytes(b"")
-    assert materialise("wine", tmp_path) == store
+    assert materialise("wine", folder) == store
     assert snapshot(store) == fresh
-    assert list(tmp_path.iterdir()) == [store]
+    assert list(folder.iterdir()) == [store]
 
 
 @pytest.mark.parametrize("foreign", ["file", "empty", "directory", "store", "guest", "link"])
@@ -173,7 +178,8 @@ def test_what_is_not_ours_is_refused_and_untouched(tmp_path: Path, foreign: str)
         break_record(materialise("iris", data))
         (target / "c" / "notes.txt").write_text("my notes")
     else:
-        break_record(materialise("iris", tmp_path))
+        break_record(materialise("iris", data))
+        target.rename(tmp_path / "iris.zarr")
         target.symlink_to(tmp_path / "iris.zarr")
     before = snapshot(tmp_path)
     with pytest.raises(OutputError, match=r"iris\.zarr is in the way"):
@@ -182,30 +188,17 @@ def test_what_is_not_ours_is_refused_and_untouched(tmp_path: Path, foreign: str)
     assert list(data.iterdir()) == [target]
 
 
-def test_two_processes_at_once_both_get_a_whole_store(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from streampca.sources.builtin import materialise; "
-        "print(materialise('photo-patches', Path(sys.argv[1])))"
-    )
+def test_two_processes_at_once_both_get_a_whole_store(folder: Path) -> None:
+    code = "import os, sys, streampca; os.chdir(sys.argv[1]); print(streampca.open('builtin:photo-patches').shape)"
     processes = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
+        subprocess.Popen([sys.executable, "-c", code, str(folder.parent)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
     ]
     printed = [process.communicate(timeout=120)[0].strip() for process in processes]
-    store = tmp_path / "photo-patches.zarr"
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    assert printed == [str(store)] * 3
-    assert list(tmp_path.iterdir()) == [store]
-
-
-def test_a_store_that_another_process_finished_first_is_taken(tmp_path: Path) -> None:
-    store = materialise("iris", tmp_path)
-    inode = os.stat(store).st_ino
-    part = tmp_path / "iris.part-2-00000000"
-    part.mkdir()
-    (part / "zarr.json").write_text("{}")
-    builtin._install(part, store, "iris")
-    assert os.stat(store).st_ino == inode
+    store = folder / "photo-patches.zarr"
+    assert [process.returncode for process in processes] == [0, 0]
+    assert printed == ["(257500, 768)"] * 2
+    assert list(folder.iterdir()) == [store]
 
 
 def test_a_file_in_place_of_the_data_directory_is_an_output_error(tmp_path: Path) -> None:
@@ -218,8 +211,8 @@ def test_a_file_in_place_of_the_data_directory_is_an_output_error(tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "hint"), [("photopatches", "did you mean photo-patches"), ("mnist", "expected one of photo")]
 )
-def test_an_unknown_name_lists_the_names(tmp_path: Path, name: str, hint: str) -> None:
+def test_an_unknown_name_lists_the_names(folder: Path, name: str, hint: str) -> None:
     with pytest.raises(DataError, match=hint) as caught:
-        materialise(name, tmp_path)
+        materialise(name, folder)
     assert all(known in str(caught.value) for known in BUILTIN_NAMES)
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []

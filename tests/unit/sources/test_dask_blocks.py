@@ -147,16 +147,6 @@ def test_graphs_that_read_every_chunk_once_have_no_note(graph: str) -> None:
     np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-5)
 
 
-def test_graph_is_optimised_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask.array import optimization
-
-    calls = []
-    optimize = optimization.optimize
-    monkeypatch.setattr(optimization, "optimize", lambda *args, **kw: calls.append(1) or optimize(*args, **kw))
-    sp.PCA(2, solver="covariance").fit(stored(30)[1])
-    assert len(calls) == 1
-
-
 def test_blocks_of_a_part_are_those_of_the_whole() -> None:
     import pickle
 

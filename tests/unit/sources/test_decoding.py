@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import json
 import lzma
 import struct
 import tracemalloc
@@ -20,9 +19,9 @@ from zarr.storage import MemoryStore
 
 from streampca.errors import DataError
 from streampca.sources import open_source
-from streampca.sources.zarr.codecs import bounded, chain_of, decode_into, decode_within
+from streampca.sources.zarr.codecs import decode_into, decode_within
 from streampca.sources.zarr.headers import blosc_size, zstd_size
-from streampca.sources.zarr.metadata import MAX_DEPTH, feature_shape, require_document
+from streampca.sources.zarr.metadata import require_document
 
 CODECS = {
     "zstd": numcodecs.Zstd(1),
@@ -171,16 +170,19 @@ def test_bounded_arrays_are_the_same_arrays(version):
         options = {"compressors": [zarr.codecs.GzipCodec(level=1), zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec()]}
     array = zarr.create_array(MemoryStore(), shape=(50, 4), chunks=(20, 4), dtype="f8", zarr_format=version, **options)
     array[...] = values
-    again = bounded(array)
-    assert json.dumps(again.metadata.to_dict(), default=str) == json.dumps(array.metadata.to_dict(), default=str)
-    np.testing.assert_array_equal(again[...], array[...])
     np.testing.assert_array_equal(open_source(array).read(10, 50)[0], array[10:50])
-    assert chain_of(array.metadata) == {2: "delta+shuffle+zlib", 3: "gzip+zstd+crc32c"}[version]
+
+
+def test_shapes_of_pictures():
+    for value, expected in (([2, 3], (2, 3)), ([2, 4], None), ([-2, -3], None), ("6", None), ([2**80, 2**80], None)):
+        array = zarr.create_array(MemoryStore(), shape=(3, 6), dtype="f8", attributes={"feature_shape": value})
+        array[...] = 1.0
+        assert open_source(array).feature_shape == expected
 
 
 def test_documents_in_bounds():
     require_document(b'{"a": [1, {"b": "[[[[\\"{{{"}], "c": NaN}', "zarr.json")
-    nested = b'{"a": ' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}"
+    nested = b'{"a": ' + b"[" * 63 + b"]" * 63 + b"}"
     require_document(nested, "zarr.json")
     for text, words in (
         (nested.replace(b"[", b"[[", 1).replace(b"]", b"]]", 1), "deeper than 64"),
@@ -221,9 +223,3 @@ def test_limit_of_documents_grows_with_declared_features_that_are_named():
             words = "expected at most 8,388,608"
         with pytest.raises(DataError, match=words):
             require_document(text, "zarr.json")
-
-
-def test_shapes_of_pictures():
-    assert feature_shape({"feature_shape": [2, 3]}, 6) == (2, 3)
-    for value in ([2, 4], [6.0], [True, 6], [-2, -3], [], "6", None, [1] * 40 + [6], [2**80, 2**80], {"a": 1}):
-        assert feature_shape({"feature_shape": value}, 6) is None

@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 import zarr
 from fragments import write_npy
-from stores import make_values
+from stores import Command, make_values
 
 import streampca as sp
 from streampca.errors import ChangedInputError, DataError, NotAvailableError, ParameterError
-from streampca.runs.fingerprint import arrays_of
-from streampca.sources.files.paths import files_of, kind_of
 
 CUTS = (0, 130, 131, 250, 400)
 
@@ -107,15 +105,15 @@ def test_a_file_that_is_replaced_is_named(shards, values):
 def test_zarr_stores_are_no_directories_of_files(tmp_path, values):
     zarr.save_array(tmp_path / "x.zarr", values)
     np.save(tmp_path / "x.zarr" / "stray.npy", values)
-    assert files_of(tmp_path / "x.zarr") is None
-    assert files_of(tmp_path / "nowhere.zarr") is None
+    assert sp.open(tmp_path / "x.zarr").shape == values.shape
+    with pytest.raises(DataError, match="nowhere"):
+        sp.open(tmp_path / "nowhere.zarr")
 
 
 def test_hidden_files_and_those_of_other_kinds_are_left_out_of_directories(shards):
     for name in ("_SUCCESS", ".part.npy", "_part.npy", "README.md"):
         (shards[0].parent / name).write_text("")
     assert len(sp.open(shards[0].parent).fragments) == 4
-    assert kind_of(".npy") is None
 
 
 def _with(path: Path, array: np.ndarray, **options: bool) -> Path:
@@ -209,13 +207,13 @@ def test_a_missing_package_is_named_with_its_extra(name, extra, tmp_path, monkey
         sp.open(tmp_path / name)
 
 
-def test_fingerprints_of_files_of_rows_are_refused_as_such(tmp_path, values):
+def test_fingerprints_of_files_of_rows_are_refused_as_such(tmp_path, values, capsys):
     np.save(tmp_path / "a.npy", values)
     config = tmp_path / "run.yaml"
     config.write_text(f"source: {{path: {tmp_path}}}\noutput: {{directory: run}}\n")
     for path in (tmp_path / "a.npy", tmp_path, tmp_path / "*.npy", config):
-        with pytest.raises(DataError, match="fingerprints are of zarr arrays, and these are files of rows"):
-            arrays_of(str(path), (), "error")
+        called = Command(capsys)("fingerprint", path)
+        called.refused(5, "fingerprints are of zarr arrays, and these are files of rows")
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("t.csv", ","), ("t.tsv", "\t"), ("t.csv.gz", ",")])

@@ -11,7 +11,6 @@ import zarr
 import streampca as sp
 from streampca.errors import DataError, NotFiniteError, PartlyMissingError
 from streampca.sources import Source
-from streampca.sources.naming import with_names
 
 
 def write(path: Path, values: np.ndarray, **others: object) -> Path:
@@ -96,10 +95,3 @@ def test_numbers_alone_stay_where_there_are_no_names(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"NaN") as caught:
             sp.PCA(2).fit(data)
         assert "[" not in str(caught.value)
-
-
-def test_a_message_is_named_once_and_only_within_the_table(tmp_path: Path) -> None:
-    table = opened(write(tmp_path / "f.zarr", field()))
-    once = with_names("row 1, column 7, column 8, rows 3", table)
-    assert once == "row 1 [time=1990-02-01], column 7 [ice(lat=10.5)], column 8, rows 3"
-    assert with_names(once, table) == once

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pytest
-
-import streampca as sp
-from streampca.errors import ChangedInputError
-from streampca.sources.new_rows import NewFiles
+from stores import Command
 
 
 def look_alikes(directory: Path) -> list[Path]:
@@ -24,26 +21,36 @@ def look_alikes(directory: Path) -> list[Path]:
     return paths
 
 
-def test_files_that_look_alike_and_were_renamed_are_refused_and_none_counts_twice(tmp_path: Path) -> None:
-    recorded = sp.open(str(tmp_path / "*.npy")).fragments if look_alikes(tmp_path) else ()
-    assert recorded[0].fingerprint == recorded[1].fingerprint
+def finished(directory: Path, capsys: Any) -> Command:
+    """Run a PCA of the files of `directory` that can be updated."""
+    command = Command(capsys)
+    (directory / "c.yaml").write_text(
+        f"source: {{path: '{directory}/*.npy'}}\nmodel: {{n_components: 2, solver: covariance}}\n"
+        f"output: {{directory: '{directory}/out', report: false, state: true}}\n"
+    )
+    called = command("run", directory / "c.yaml")
+    assert called.status == 0, called.err
+    return command
+
+
+def test_files_that_look_alike_and_were_renamed_are_refused_and_none_counts_twice(tmp_path: Path, capsys: Any) -> None:
+    look_alikes(tmp_path)
+    command = finished(tmp_path, capsys)
     for name in ("a", "b"):
         (tmp_path / f"{name}.npy").rename(tmp_path / f"{name}-renamed.npy")
-    with pytest.raises(ChangedInputError, match="several files could be it"):
-        NewFiles.of(sp.open(str(tmp_path / "*.npy")), recorded)
+    command("update", tmp_path / "out").refused(5, "several files could be it")
 
 
-def test_a_file_that_is_gone_is_not_taken_for_one_that_looks_alike(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_not_taken_for_one_that_looks_alike(tmp_path: Path, capsys: Any) -> None:
     first, _ = look_alikes(tmp_path)
-    recorded = sp.open(str(tmp_path / "*.npy")).fragments
+    command = finished(tmp_path, capsys)
     first.unlink()
-    with pytest.raises(ChangedInputError, match=r"a\.npy is missing"):
-        NewFiles.of(sp.open([str(tmp_path / "b.npy")]), recorded)
+    command("update", tmp_path / "out").refused(5, "a.npy is missing")
 
 
-def test_one_renamed_file_is_known_by_its_content_and_time(tmp_path: Path) -> None:
+def test_one_renamed_file_is_known_by_its_content_and_time(tmp_path: Path, capsys: Any) -> None:
     first, _ = look_alikes(tmp_path)
-    recorded = sp.open(str(tmp_path / "*.npy")).fragments
+    command = finished(tmp_path, capsys)
     first.rename(tmp_path / "z.npy")
-    found = NewFiles.of(sp.open(str(tmp_path / "*.npy")), recorded)
-    assert (found.before, found.new) == ((1, 0), ())
+    called = command("update", tmp_path / "out")
+    assert (called.status, "no new rows" in (called.out + called.err)) == (0, True), called

@@ -12,7 +12,6 @@ from stores import make_values
 
 import streampca as sp
 from streampca.errors import DamagedChunkError, DataError, NotFiniteError, ParameterError, PlanError
-from streampca.planning.blocks import bytes_to_read
 
 
 @pytest.fixture
@@ -279,12 +278,16 @@ def test_directories_that_are_no_partitions_are_not_searched(tmp_path):
     assert sp.open(tmp_path).shape == (2, 1)
 
 
-def test_plan_of_wide_rows_counts_the_decoding_of_every_block_of_features(path):
+def test_plan_of_wide_rows_counts_the_decoding_of_every_block_of_features(path, blocks_of):
     rows = np.random.default_rng(0).normal(size=(60, 700)).astype(np.float32)
-    features = sp.open(write_parquet(path, parquet_table(rows, "fixed"), 25)).by_features()
+    table = sp.open(write_parquet(path, parquet_table(rows, "fixed"), 25))
+    features = table.by_features()
     for columns in (700, 350, 100):
         expected = sum(features.read(start, start + columns)[1].bytes for start in range(0, 700, columns))
-        assert bytes_to_read(features, columns) == expected == 700 // columns * rows.nbytes
+        blocks_of(columns)
+        pca = sp.PCA(2, solver="gram").fit(table)
+        assert expected == 700 // columns * rows.nbytes
+        assert pca.plan_.bytes_to_read == pca.bytes_read_ == 2 * expected
 
 
 def test_directories_of_data_hubs_are_one_table_unless_there_are_several_splits(tmp_path, values):

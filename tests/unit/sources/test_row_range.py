@@ -85,11 +85,9 @@ def test_memory_for_a_decoded_chunk_is_planned_where_bytes_have_another_order(co
 
 
 @pytest.mark.parametrize("chunks", [(8, 400), (3, 70)])
-@pytest.mark.parametrize("slab_bytes", [2**18, 64])
 def test_uncompressed_chunks_across_the_rows_are_read_in_part_into_any_memory(
-    chunks: tuple[int, int], slab_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chunks: tuple[int, int], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("streampca.sources.zarr.direct._SLAB_BYTES", slab_bytes)
     values = make_values(400, 8)
     path = write_store(tmp_path / "x", np.ascontiguousarray(values.T), chunks=chunks)
     source = sp.open(path, orientation="features_first")

@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from facade import impatient
 from stores import make_values, write_store
 from web import Web
 
 import streampca as sp
 from streampca.errors import DataError, StoreError
-from streampca.sources import remote
-from streampca.sources.remote import RetryPolicy
-from streampca.sources.request_errors import hint_of, is_transient, retry_after
 
 pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
 
@@ -30,12 +28,11 @@ NAMES = ["a b", "a%20b", "a+b", "a%2Bb", "a#b", "a%23b", "a?b", "ü", "~t", "q'q
 
 @pytest.fixture
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    monkeypatch.setattr(remote, "PATIENCE", RetryPolicy(first_seconds=0.01, longest_seconds=0.02))
     for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     write_store(tmp_path / "x.zarr")
-    with Web(tmp_path) as server:
+    with impatient(), Web(tmp_path) as server:
         yield server
 
 
@@ -123,27 +120,28 @@ def test_a_body_without_end_is_received_up_to_the_size_that_can_be_stored(web: W
 
 @pytest.mark.parametrize("in_chunks", [False, True])
 @pytest.mark.parametrize("name", ["zarr.json", "c"])
-def test_a_server_that_sends_a_few_bytes_a_second_is_given_up(
-    web: Web, monkeypatch: pytest.MonkeyPatch, name: str, in_chunks: bool
-) -> None:
-    monkeypatch.setattr(remote, "PATIENCE", RetryPolicy(requests=2, first_seconds=0.01))
+def test_a_server_that_sends_a_few_bytes_a_second_is_given_up(web: Web, name: str, in_chunks: bool) -> None:
 
     def slow(file: Path) -> Iterator[bytes] | None:
         is_meant = (file.name == "zarr.json") == (name == "zarr.json")
         return (time.sleep(0.02) or file.read_bytes()[i : i + 1] for i in range(400)) if is_meant else None
 
     web.pieces_of, web.in_chunks, begin = slow, in_chunks, time.monotonic()
-    with pytest.raises(StoreError, match=rf"{name}\S* cannot be read: .*less than 1024 bytes per second, after 2 req"):
+    with (
+        impatient(2),
+        pytest.raises(StoreError, match=rf"{name}\S* cannot be read: .*less than 1024 bytes per second, after 2 req"),
+    ):
         rows_of(f"{web.url}/x.zarr", storage_options={"client_kwargs": {"timeout": 0.2}})
     assert time.monotonic() - begin < 5  # with all bytes 8 s, or no end
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_request_is_repeated_when_the_server_says(web: Web, status: int) -> None:
+@pytest.mark.parametrize(("status", "wait"), [(429, "1"), (503, "1"), (503, "date"), (503, "soon"), (503, "-3")])
+def test_a_request_is_repeated_when_the_server_says(web: Web, status: int, wait: str) -> None:
     source, begin = sp.open(f"{web.url}/x.zarr"), time.monotonic()
-    web.refusals = [(status, {"Retry-After": "1"})]
+    value = formatdate(time.time() + 3, usegmt=True) if wait == "date" else wait
+    web.refusals = [(status, {"Retry-After": value})]
     np.testing.assert_array_equal(source.read(0, 400)[0], make_values())
-    assert 1.0 <= time.monotonic() - begin < 10
+    assert (1.0 if wait in ("1", "date") else 0.0) <= time.monotonic() - begin < 10
 
 
 def test_a_server_that_asks_for_a_long_wait_is_not_waited_for(web: Web) -> None:
@@ -152,33 +150,6 @@ def test_a_server_that_asks_for_a_long_wait_is_not_waited_for(web: Web) -> None:
     with pytest.raises(StoreError, match=r"status 503, .* after 1 request: the store asks for a wait of 3600 s"):
         source.read(0, 400)
     assert time.monotonic() - begin < 10
-
-
-class _AnsweredError(Exception):
-    def __init__(self, value: str):
-        super().__init__(value)
-        self.response = {"ResponseMetadata": {"HTTPHeaders": {"retry-after": value}}}
-
-
-@pytest.mark.parametrize(("value", "seconds"), [("7", 7), ("soon", 0), ("", 0), ("-3", 0), ("1.5", 0)])
-def test_waits_are_those_of_the_header(value: str, seconds: float) -> None:
-    assert retry_after(_AnsweredError(value)) == seconds
-    assert retry_after(OSError(value)) == 0
-
-
-def test_waits_may_be_dates() -> None:
-    assert 50 < retry_after(_AnsweredError(formatdate(time.time() + 60, usegmt=True))) <= 60
-    assert retry_after(_AnsweredError(formatdate(time.time() - 60, usegmt=True))) == 0
-
-
-def test_waits_that_stores_ask_for_have_limits() -> None:
-    policy = RetryPolicy(requests=12, first_seconds=0.2, longest_seconds=8, asked_seconds=60)
-    assert policy.wait_for(12, 0, 0) is None
-    assert 30 <= (policy.wait_for(1, 30, 0) or 0) <= 33
-    assert (policy.wait_for(1, 100, 0) or 0) == 60
-    assert policy.wait_for(2, 100, 60) is None
-    assert policy.wait_for(1, 121, 0) is None
-    assert 4 <= (policy.wait_for(11, 1, 0) or 0) <= 8
 
 
 def test_a_host_that_there_is_not_is_named_at_once(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,34 +163,9 @@ def test_a_host_that_there_is_not_is_named_at_once(web: Web, monkeypatch: pytest
     with pytest.raises(StoreError, match="Name or service not known: look at the address"):
         sp.open("http://store.invalid/x.zarr")
     assert len(asked) <= 4  # of the documents of both formats, requested at once
-    assert not is_transient(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
-    assert is_transient(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"))
 
 
 def test_a_page_in_place_of_metadata_is_named(web: Web, tmp_path: Path) -> None:
     (tmp_path / "x.zarr" / "zarr.json").write_text("\n<!doctype html><html>Please log in.</html>")
     with pytest.raises(DataError, match=r"zarr\.json is a page of HTML or XML: .*asks for a login"):
         sp.open(f"{web.url}/x.zarr")
-
-
-class _RefusedError(Exception):
-    def __init__(self, code: str, status: int):
-        super().__init__("refused")
-        self.status, self.error_code = status, code
-
-
-@pytest.mark.parametrize(
-    ("code", "status", "hint"),
-    [
-        ("ExpiredToken", 400, "the credentials have expired"),
-        ("RequestExpired", 403, "the credentials have expired"),
-        ("RequestTimeTooSkewed", 403, "set the clock"),
-        ("PermanentRedirect", 301, "region_name"),
-        ("AccessDenied", 403, "look at the credentials and the region"),
-        ("NoSuchBucket", 404, "look at the address"),
-    ],
-)
-def test_hints_follow_from_the_codes_of_s3(code: str, status: int, hint: str) -> None:
-    assert hint in hint_of(_RefusedError(code, status), "source.storage_options", is_s3=True)
-    assert "region_name" in hint_of(RecursionError("redirected"), "source.storage_options", is_s3=True)
-    assert "region" not in hint_of(_RefusedError("", 403), "source.storage_options", is_s3=False)

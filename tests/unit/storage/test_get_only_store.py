@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from facade import run_command
 from stores import make_values
 from zarr.codecs import TransposeCodec
-from zarr.storage import WrapperStore
 
 import streampca as sp
 from streampca.errors import AlteredChunkError
-from streampca.runs.fingerprint import write_fingerprint
-from streampca.storage.zarr_interface import GetOnlyStore
 
 PIPELINES = ["BatchedCodecPipeline", "FusedCodecPipeline"]
 
@@ -28,13 +26,6 @@ def pipeline(request: pytest.FixtureRequest) -> Any:
         pytest.skip("a later version of zarr has this pipeline")
     with zarr.config.set({"codec_pipeline.path": f"zarr.core.codec_pipeline.{request.param}"}):
         yield
-
-
-def test_all_methods_that_read_are_those_of_this_project() -> None:
-    passed_on = {name for name in vars(WrapperStore) if name.lstrip("_").startswith("get")}
-    assert passed_on >= {"get", "get_partial_values", "_get_many"}
-    assert passed_on - {"get"} <= set(vars(GetOnlyStore))
-    assert GetOnlyStore._supports_sync_io is False
 
 
 def test_altered_inner_chunks_of_shards_that_zarr_decodes_are_found(tmp_path: Path, pipeline: Any) -> None:
@@ -51,7 +42,7 @@ def test_altered_inner_chunks_of_shards_that_zarr_decodes_are_found(tmp_path: Pa
     array[...] = values
     source = sp.open(tmp_path / "x.zarr")
     assert source.describe()["reader"] == "zarr"
-    write_fingerprint(source)
+    assert run_command("fingerprint", tmp_path / "x.zarr") == 0
     opened = sp.open(tmp_path / "x.zarr", verify="manifest")
     np.testing.assert_array_equal(opened.read(30, 60)[0], values[30:60])
     shard = tmp_path / "x.zarr/c/0/0"
