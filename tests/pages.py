@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from contextlib import redirect_stdout
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -11,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import zarr
+from facade import run_command
 
-from streampca.models.pca import PCAModel
-from streampca.models.persistence.models import save_model
-from streampca.runs.report.page import write_report
+import streampca as sp
 
 MIB = 2**20
 
@@ -33,42 +34,22 @@ def make_run(
     dtype: str = "float64",
     rows: np.ndarray[Any, Any] | None = None,
 ) -> Path:
-    """Write a run directory whose model is the oracle's: three lines of numpy."""
+    """Write a run directory with a model of rows, a sample of them, and a manifest that later changes may make say anything."""
     rng = np.random.default_rng(7)
     if rows is None:
         rows = rng.normal(size=(n, d)) * np.linspace(3, 0.5, d) + 5
         rows = np.clip(20 * rows, 0, 255).astype(dtype) if dtype == "uint8" else rows.astype(dtype)
     n, d = rows.shape
-    mean = rows.astype(np.float64).mean(axis=0)
-    deviation = rows.std(axis=0, ddof=1, dtype=np.float64) if n > 1 else np.zeros(d)
-    constant = np.flatnonzero(deviation == 0)
-    centred = rows - mean
-    if scale:
-        centred = centred / np.where(deviation > 0, deviation, 1.0)
-    _, singular, axes = np.linalg.svd(centred, full_matrices=k > min(n, d))
-    singular = np.concatenate([singular, np.zeros(d)])[:k]
-    values, total = singular**2 / max(1, n - 1), float((centred**2).sum() / max(1, n - 1))
-    model = PCAModel(
-        components=axes[:k],
-        explained_variance=values,
-        mean=mean,
-        scale=np.where(deviation > 0, deviation, 1.0) if scale else None,
-        total_variance=total,
-        n_samples=n,
-        ddof=min(1, n - 1),
-        center=True,
-        whiten=whiten,
-        numerical_rank=int((values > 1e-12 * max(values[0], 1e-300)).sum()),
-        constant_features=constant,
-    )
+    model = sp.PCA(k, scale=scale, whiten=whiten, ddof=min(1, n - 1)).fit(rows)
     directory.mkdir(parents=True, exist_ok=True)
-    save_model(model, directory / "model.zarr")
+    model.save(directory / "model.zarr")
+    total = float(model.total_variance_)
     if samples:
         index = np.unique(np.linspace(0, n - 1, min(n, 2000)).astype(np.int64))
         group = zarr.open_group(str(directory / "samples.zarr"), mode="w")
         group.create_array("rows", data=rows[index], config={"write_empty_chunks": True})
         group.create_array("index", data=index, config={"write_empty_chunks": True})
-    ratio = values / total if total > 0 else np.zeros(k)
+    ratio = model.explained_variance_ / total if total > 0 else np.zeros(k)
     reads = {"blocks": 3, "chunks": 3, "bytes": rows.nbytes, "stored_bytes": rows.nbytes // 2, "seconds": 0.5}
     plan = {
         "solver": "covariance",
@@ -84,6 +65,7 @@ def make_run(
         "notes": ["pinned"],
     }
     manifest = {
+        "format": "streampca-run",
         "run_id": "0123456789abcdef",
         "name": "a run",
         "finished": "2026-01-02T03:04:05Z",
@@ -166,9 +148,31 @@ class _Audit(HTMLParser):
             self.text += data + " "
 
 
+def checks_of(run: Path, *overrides: str) -> dict[str, bool | None]:
+    """Return which figures of a run ``streampca verify`` has measured again, and whether they hold."""
+    with redirect_stdout(io.StringIO()) as output:
+        status = run_command(
+            "verify", run, "--quiet", "--json", *(word for each in overrides for word in ("--set", each))
+        )
+    told = json.loads(output.getvalue())
+    assert status == (0 if told["holds"] else 5), told
+    return {check["name"]: check["holds"] for check in told["checks"]}
+
+
+def failed_of(run: Path, *overrides: str) -> set[str]:
+    """Return the figures of a run that do not hold."""
+    return {name for name, holds in checks_of(run, *overrides).items() if holds is False}
+
+
+def written(run: Path) -> str:
+    """Write the page of `run` and return it."""
+    assert run_command("report", run) == 0
+    return (run / "report.html").read_text(encoding="utf-8")
+
+
 def audit(run: Path) -> tuple[str, _Audit]:
     """Write the page, check what holds for every page, and return it."""
-    html = write_report(run).read_text(encoding="utf-8")
+    html = written(run)
     page = _Audit()
     page.feed(html)
     assert page.open == []

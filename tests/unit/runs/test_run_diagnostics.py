@@ -6,23 +6,23 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from pages import checks_of, failed_of
+from stores import Command
 
-from streampca.errors import ConfigError, StreamPCAError
-from streampca.runs.config import RunConfig, parse_config
-from streampca.runs.many import run as carry_out
-from streampca.runs.run import Run
-from streampca.runs.verify import verify_run
+import streampca as sp
+from streampca.errors import ConfigError
 
 N, D, K = 400, 12, 3
 ODD = (17, 301)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return a run on rows of which two do not fit: one far in the space of the components, one outside of it."""
     place = tmp_path_factory.mktemp("diagnostics")
     random = np.random.default_rng(0)
@@ -31,16 +31,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     rows[ODD[0]] += 80 * axes[0]
     rows[ODD[1]] += 15 * axes[-1]
     zarr.create_array(str(place / "x.zarr"), data=rows, chunks=(64, D))
-    return carry_out(config_of(place / "x.zarr", place / "run"))
+    return carried_out(place / "x.zarr", place / "run")
 
 
-def config_of(source: Path, directory: Path, **changes: str) -> RunConfig:
-    """Return a configuration with diagnostics, of which some keys are changed."""
-    text = f"source: {{path: {source}}}\nmodel: {{n_components: {K}}}\noutput: {{directory: {directory}, diagnostics: true}}\n"
-    return parse_config(text, name="test.yaml", overrides=[f"{key}={value}" for key, value in changes.items()])
+def carried_out(source: Path, directory: Path, **changes: str) -> Any:
+    """Return a run with diagnostics, of whose configuration some keys are changed."""
+    output = {"directory": str(directory), "diagnostics": True}
+    config = {"source": {"path": str(source)}, "model": {"n_components": K}, "output": output}
+    return sp.run(config, overrides=[f"{key}={value}" for key, value in changes.items()])
 
 
-def test_run_writes_the_values_that_transform_to_writes(finished: Run, tmp_path: Path) -> None:
+def test_run_writes_the_values_that_transform_to_writes(finished: Any, tmp_path: Path) -> None:
     source = finished.directory.parent / "x.zarr"
     again = finished.model.transform_to(source, tmp_path / "again.zarr", diagnostics=True)
     for name in ("scores", "t2", "q"):
@@ -48,12 +49,12 @@ def test_run_writes_the_values_that_transform_to_writes(finished: Run, tmp_path:
         np.testing.assert_allclose(stored, zarr.open_array(again / name, mode="r")[:], rtol=1e-12, atol=1e-12)
 
 
-def test_manifest_lists_limits_counts_and_the_rows_that_fit_least(finished: Run) -> None:
+def test_manifest_lists_limits_counts_and_the_rows_that_fit_least(finished: Any) -> None:
     summary, model = finished.manifest["diagnostics"], finished.model
     assert summary is not None
     t2, q = (zarr.open_array(finished.directory / "scores.zarr" / name, mode="r")[:] for name in ("t2", "q"))
-    assert summary["t2_limit"] == model.t2_limit(0.99, distribution="beta")  # type: ignore[union-attr]
-    assert summary["q_limit"] == model.q_limit(0.99)  # type: ignore[union-attr]
+    assert summary["t2_limit"] == model.t2_limit(0.99, distribution="beta")
+    assert summary["q_limit"] == model.q_limit(0.99)
     assert summary["q_method"] == "jackson-mudholkar"
     over = t2 > summary["t2_limit"], q > summary["q_limit"]
     counts = [summary[f"n_beyond_{name}"] for name in ("t2", "q", "both")]
@@ -64,10 +65,10 @@ def test_manifest_lists_limits_counts_and_the_rows_that_fit_least(finished: Run)
     assert [(row["t2"], row["q"]) for row in summary["unusual_rows"]] == [(t2[i], q[i]) for i in order]
 
 
-def test_verification_measures_t2_and_q_again(finished: Run) -> None:
-    verification = verify_run(finished.directory)
-    assert not verification.failed
-    assert {"t2", "q", "unusual rows"} <= {check.name for check in verification.checks}
+def test_verification_measures_t2_and_q_again(finished: Any) -> None:
+    checks = checks_of(finished.directory)
+    assert False not in checks.values()
+    assert {"t2", "q", "unusual rows"} <= checks.keys()
 
 
 def change(directory: Path, array: str, row: int) -> None:
@@ -96,15 +97,17 @@ def change_manifest(directory: Path) -> None:
     ids=["t2", "q", "copied row", "no q", "no copied rows", "limit"],
 )
 def test_changes_in_any_file_are_noticed(
-    damage: Callable[[Path], None], named: str, finished: Run, tmp_path: Path
+    damage: Callable[[Path], None], named: str, finished: Any, tmp_path: Path
 ) -> None:
     copy = tmp_path / "run"
     shutil.copytree(finished.directory, copy)
     damage(copy)
-    assert named in verify_run(copy).failed
+    assert named in failed_of(copy)
 
 
-def test_a_changed_limit_in_the_model_is_refused(finished: Run, tmp_path: Path) -> None:
+def test_a_changed_limit_in_the_model_is_refused(
+    finished: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = tmp_path / "run"
     shutil.copytree(finished.directory, copy)
     place = copy / "model.zarr" / "zarr.json"
@@ -112,23 +115,22 @@ def test_a_changed_limit_in_the_model_is_refused(finished: Run, tmp_path: Path) 
     document = json.loads(text)
     document["attributes"]["residual_moments"][0] *= 1.01
     place.write_text(json.dumps(document))
-    with pytest.raises(StreamPCAError, match="SHA-256"):
-        verify_run(copy)
+    assert "SHA-256" in Command(capsys)("verify", copy, "--quiet").err
 
 
 def test_wide_data_are_read_once_more_for_diagnostics(tmp_path: Path) -> None:
     rows = np.random.default_rng(1).standard_normal((40, 600))
     zarr.create_array(str(tmp_path / "x.zarr"), data=rows, chunks=(40, 100))
-    run = carry_out(config_of(tmp_path / "x.zarr", tmp_path / "run", **{"output.report": "false"}))
+    run = carried_out(tmp_path / "x.zarr", tmp_path / "run", **{"output.report": "false"})
     assert run.model.solver_ == "gram"
     assert run.manifest["reads"]["scores"] is not None
-    assert not verify_run(run.directory).failed
+    assert not failed_of(run.directory)
 
 
-def test_components_that_carry_everything_have_no_limit_of_q(finished: Run, tmp_path: Path) -> None:
+def test_components_that_carry_everything_have_no_limit_of_q(finished: Any, tmp_path: Path) -> None:
     source = finished.directory.parent / "x.zarr"
     changes = {"model.n_components": str(D), "output.report": "false"}
-    run = carry_out(config_of(source, tmp_path / "run", **changes))
+    run = carried_out(source, tmp_path / "run", **changes)
     summary = run.manifest["diagnostics"]
     assert summary is not None
     assert summary["q_limit"] is None
@@ -145,7 +147,7 @@ def test_components_that_carry_everything_have_no_limit_of_q(finished: Run, tmp_
     ],
 )
 def test_diagnostics_that_cannot_be_are_refused_in_a_line(
-    changes: dict[str, str], says: str, finished: Run, tmp_path: Path
+    changes: dict[str, str], says: str, finished: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        carry_out(config_of(finished.directory.parent / "x.zarr", tmp_path / "run", **changes))
+        carried_out(finished.directory.parent / "x.zarr", tmp_path / "run", **changes)

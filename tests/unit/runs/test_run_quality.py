@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,9 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
+from pages import checks_of, failed_of
 
 import streampca as sp
-from streampca.accumulators.quality import QualityState
-from streampca.execution.checkpoint.resume import fit_with_checkpoint
-from streampca.planning.shape import WorkShape
-from streampca.runs.config import RunConfig, parse_config
-from streampca.runs.many import run as carry_out
-from streampca.runs.quality import findings
-from streampca.runs.run import Run
-from streampca.runs.verify import verify_run
-from streampca.solvers.fit import fit, plan_fit
-from streampca.sources import open_source
-from streampca.typing import Json
 
 pytestmark = pytest.mark.numerical
 
@@ -45,26 +34,27 @@ def planted() -> NDArray[Any]:
     return rows
 
 
-def config_of(source: Path, directory: Path, *lines: str, **changes: str) -> RunConfig:
-    model = [] if any(line.startswith("model:") for line in lines) else [f"model: {{n_components: {K}}}"]
-    output = f"output: {{directory: {directory}, report: false}}"
-    text = "\n".join([f"source: {{path: {source}}}", output, *model, *lines])
-    return parse_config(text, name="test.yaml", overrides=[f"{key}={value}" for key, value in changes.items()])
+def carried_out(source: Path, directory: Path, *sections: dict[str, Any], **changes: str) -> Any:
+    """Return a run without report, with further `sections` and some keys changed."""
+    config: dict[str, Any] = {"source": {"path": str(source)}, "model": {"n_components": K}}
+    config["output"] = {"directory": str(directory), "report": False}
+    for section in sections:
+        config.update(section)
+    return sp.run(config, overrides=[f"{key}={value}" for key, value in changes.items()])
 
 
-def quality_of(run: Any) -> Json:
-    figures: Json = run.manifest["quality"]
-    return figures
+def quality_of(run: Any) -> Any:
+    return run.manifest["quality"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
     place = tmp_path_factory.mktemp("quality")
     zarr.create_array(str(place / "x.zarr"), data=planted(), chunks=(250, D))
-    return carry_out(config_of(place / "x.zarr", place / "run", **{"output.report": "true"}))
+    return carried_out(place / "x.zarr", place / "run", **{"output.report": "true"})
 
 
-def test_planted_faults_are_found(finished: Run) -> None:
+def test_planted_faults_are_found(finished: Any) -> None:
     figures, rows = quality_of(finished), planted()
     assert figures["constant"] == {"count": 1, "features": [{"feature": 3, "name": None}], "rows": "all"}
     assert [entry["feature"] for entry in figures["nearly_constant"]["features"]] == [4]
@@ -86,7 +76,7 @@ def test_planted_faults_are_found(finished: Run) -> None:
     assert figures["never_written"] == {"chunks": 0, "rows": 0, "by_part": []}
 
 
-def test_kurtosis_is_that_of_the_stored_scores(finished: Run) -> None:
+def test_kurtosis_is_that_of_the_stored_scores(finished: Any) -> None:
     scores = zarr.open_array(finished.directory / "scores.zarr" / "scores", mode="r")[:]
     centred = scores - scores.mean(axis=0)
     excess = (centred**4).mean(axis=0) / (centred**2).mean(axis=0) ** 2 - 3
@@ -95,11 +85,8 @@ def test_kurtosis_is_that_of_the_stored_scores(finished: Run) -> None:
     assert tails["largest"] == pytest.approx(excess.max(), rel=1e-6)
 
 
-def test_what_is_to_be_looked_into_is_said_as_warnings_and_the_rest_as_notes(finished: Run) -> None:
-    concerns, notes = findings(quality_of(finished))
-    assert set(concerns) <= set(finished.manifest["warnings"])
-    assert set(notes) <= set(finished.manifest["notes"])
-    assert len(concerns) == 3
+def test_what_is_to_be_looked_into_is_said_as_warnings_and_the_rest_as_notes(finished: Any) -> None:
+    concerns, notes = finished.manifest["warnings"], finished.manifest["notes"]
     assert any("rows 4,000 to 4,249 of rows 1,000 to 1,249" in sentence for sentence in concerns)
     assert any("mean of feature 5" in sentence for sentence in concerns)
     assert any("stand still" in sentence and "example 8" in sentence for sentence in concerns)
@@ -108,35 +95,37 @@ def test_what_is_to_be_looked_into_is_said_as_warnings_and_the_rest_as_notes(fin
 
 def test_clean_rows_give_no_sentence(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((5000, 8)).astype(np.float32))
-    run = carry_out(config_of(tmp_path / "x.npy", tmp_path / "run"))
-    assert findings(quality_of(run)) == ([], [])
+    run = carried_out(tmp_path / "x.npy", tmp_path / "run")
+    assert (run.manifest["warnings"], run.manifest["notes"]) == ([], [])
     drift = quality_of(run)["drift"]
     assert abs(drift["mean"]["shift"]) < 1.5 * drift["noise"]
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def few(tmp_path_factory: pytest.TempPathFactory) -> Any:
     place = tmp_path_factory.mktemp("few")
     zarr.create_array(str(place / "x.zarr"), data=planted()[2400:3600], chunks=(100, D))
-    return carry_out(config_of(place / "x.zarr", place / "run"))
+    return carried_out(place / "x.zarr", place / "run")
+
+
+def kernel(method: str, **keys: int) -> dict[str, Any]:
+    return {"model": {"n_components": 4, "kind": "kernel_pca", "method": method, **keys}}
 
 
 @pytest.mark.parametrize(
     ("keys", "solver"),
     [
-        ("model: {n_components: 4, solver: sketch}", "sketch"),
-        ("model: {n_components: 4, solver: adaptive}", "adaptive"),
-        ("model: {n_components: 4, solver: qr}", "qr"),
-        ("model: {n_components: 4, solver: gram}", "gram"),
-        ("model: {n_components: 4, kind: kernel_pca, method: exact}", "exact"),
-        ("model: {n_components: 4, kind: kernel_pca, method: nystrom, n_landmarks: 50}", "nystrom"),
-        ("model: {n_components: 4, kind: kernel_pca, method: nystrom_extension, n_landmarks: 50}", "nystrom_extension"),
-        ("model: {n_components: 4, kind: kernel_pca, method: empirical_map, sketch_size: 60}", "empirical_map"),
-        ("preprocess: {remove: {trend: 1}}", "covariance"),
+        *(({"model": {"n_components": 4, "solver": name}}, name) for name in ("sketch", "adaptive", "qr", "gram")),
+        (kernel("exact"), "exact"),
+        (kernel("nystrom", n_landmarks=50), "nystrom"),
+        (kernel("nystrom_extension", n_landmarks=50), "nystrom_extension"),
+        (kernel("empirical_map", sketch_size=60), "empirical_map"),
+        ({"preprocess": {"remove": {"trend": 1}}}, "covariance"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_solver_gives_the_same_figures(few: Run, tmp_path: Path, keys: str, solver: str) -> None:
-    run = carry_out(config_of(few.directory.parent / "x.zarr", tmp_path / "run", keys))
+def test_every_solver_gives_the_same_figures(few: Any, tmp_path: Path, keys: dict[str, Any], solver: str) -> None:
+    run = carried_out(few.directory.parent / "x.zarr", tmp_path / "run", keys)
     assert json.loads((run.directory / "plan.json").read_text())["solver"] == solver
     one, other = quality_of(few), quality_of(run)
     for name in ("drift", "copies", "missing", "never_written"):
@@ -163,10 +152,8 @@ def test_missing_values_are_counted_by_feature_and_by_part(tmp_path: Path) -> No
     rows[3500:, 2] = np.nan
     rows[::1000, 4] = np.nan
     zarr.create_array(str(tmp_path / "x.zarr"), data=rows, chunks=(500, 6))
-    config = config_of(
-        tmp_path / "x.zarr", tmp_path / "run", "preprocess: {missing: pairwise}", **{"output.report": "true"}
-    )
-    run = carry_out(config)
+    sections = {"preprocess": {"missing": "pairwise"}}
+    run = carried_out(tmp_path / "x.zarr", tmp_path / "run", sections, **{"output.report": "true"})
     missing, edges = quality_of(run)["missing"], quality_of(run)["examined"]["edges"]
     assert missing["count"] == 504
     assert [(entry["feature"], entry["share"]) for entry in missing["features"]] == [(2, 500 / 4000), (4, 4 / 4000)]
@@ -182,38 +169,36 @@ def test_chunks_that_were_never_written_are_counted_and_are_no_copies(tmp_path: 
     array = zarr.create_array(str(tmp_path / "x.zarr"), shape=rows.shape, chunks=(300, 8), dtype="f8", fill_value=0.0)
     for band in (0, 1, 4, 9):
         array[300 * band : 300 * band + 300] = rows[300 * band : 300 * band + 300]
-    config = config_of(tmp_path / "x.zarr", tmp_path / "run", **{"source.missing_chunks": "fill"})
-    figures = quality_of(carry_out(config))
+    run = carried_out(tmp_path / "x.zarr", tmp_path / "run", **{"source.missing_chunks": "fill"})
+    figures = quality_of(run)
     assert figures["never_written"]["chunks"] == 6
     assert figures["never_written"]["rows"] == sum(figures["never_written"]["by_part"]) == 1800
     assert figures["copies"]["count"] == 0
-    assert not verify_run(tmp_path / "run").failed
+    assert not failed_of(tmp_path / "run")
 
 
 def test_copies_of_chunks_that_hold_some_of_the_features_are_found(tmp_path: Path) -> None:
     rows = np.random.default_rng(4).standard_normal((1200, 40))
     rows[600:900, 20:] = rows[:300, 20:]
     zarr.create_array(str(tmp_path / "x.zarr"), data=rows, chunks=(300, 20))
-    copies = quality_of(carry_out(config_of(tmp_path / "x.zarr", tmp_path / "run")))["copies"]
+    copies = quality_of(carried_out(tmp_path / "x.zarr", tmp_path / "run"))["copies"]
     assert copies["groups"] == [[{"rows": [0, 300], "features": [20, 40]}, {"rows": [600, 900], "features": [20, 40]}]]
 
 
-def test_switched_off_nothing_is_examined_and_the_model_is_the_same(finished: Run, tmp_path: Path) -> None:
+def test_switched_off_nothing_is_examined_and_the_model_is_the_same(finished: Any, tmp_path: Path) -> None:
     source = finished.directory.parent / "x.zarr"
-    run = carry_out(config_of(source, tmp_path / "run", "quality: false", **{"output.report": "true"}))
+    run = carried_out(source, tmp_path / "run", {"quality": False}, **{"output.report": "true"})
     assert run.manifest["quality"] is None
     assert "Quality of the data" not in (run.directory / "report.html").read_text()
-    np.testing.assert_array_equal(run.model.components_, finished.model.components_)  # type: ignore[union-attr]
-    assert not [check.name for check in verify_run(run.directory).checks if check.name.startswith("quality")]
+    np.testing.assert_array_equal(run.model.components_, finished.model.components_)
+    assert not [name for name in checks_of(run.directory) if name.startswith("quality")]
 
 
-def test_several_models_have_the_figures_of_one(finished: Run, tmp_path: Path) -> None:
+def test_several_models_have_the_figures_of_one(finished: Any, tmp_path: Path) -> None:
     source = finished.directory.parent / "x.zarr"
-    (tmp_path / "c.yaml").write_text(
-        f"source: {{path: {source}}}\noutput: {{directory: {tmp_path / 'run'}, report: false}}\n"
-        f"models: {{raw: {{n_components: {K}}}, z: {{n_components: 3, preprocess: {{scale: true}}}}}}\n"
-    )
-    many = sp.run(tmp_path / "c.yaml")
+    models = {"raw": {"n_components": K}, "z": {"n_components": 3, "preprocess": {"scale": True}}}
+    output = {"directory": str(tmp_path / "run"), "report": False}
+    many = sp.run({"source": {"path": str(source)}, "output": output, "models": models})
     for name in ("raw", "z"):
         manifest = json.loads((many.directory / "models" / name / "manifest.json").read_text())
         for figure, value in quality_of(finished).items():
@@ -221,51 +206,42 @@ def test_several_models_have_the_figures_of_one(finished: Run, tmp_path: Path) -
                 assert manifest["quality"][figure] == value
 
 
-def fitted(source: Any, **options: Any) -> QualityState:
-    """Return the state of data quality of a fit in seven leaves of blocks of 250 rows."""
-    parameters = sp.PCA(K)._parameters(2)
-    plan = plan_fit(source, parameters, quality=True)
-    plan = replace(plan, shape=WorkShape.divide(N, 250, 7, (2, 1, 2), tile=D))
-    found = fit(source, parameters, plan, quality=True, **options).quality
-    assert found is not None
-    return found.state
-
-
-def assert_same_bits(one: QualityState, other: QualityState) -> None:
-    for field in fields(one):
-        np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
-
-
 @pytest.mark.distributed
-def test_workers_of_a_cluster_give_the_bits_of_threads(finished: Run, client: Any) -> None:
-    source = open_source(finished.directory.parent / "x.zarr")
-    expected = fitted(source)
-    with client.as_current():
-        assert_same_bits(fitted(source), expected)
+def test_workers_of_a_cluster_give_the_figures_of_threads(finished: Any, tmp_path: Path, two_workers: Any) -> None:
+    cluster = {"kind": "address", "address": two_workers[0].scheduler_address}
+    run = carried_out(finished.directory.parent / "x.zarr", tmp_path / "run", {"cluster": cluster})
+    assert quality_of(run) == quality_of(finished)
 
 
-def test_fit_that_was_stopped_goes_on_with_the_same_bits(finished: Run, tmp_path: Path) -> None:
-    source = open_source(finished.directory.parent / "x.zarr")
-    expected = fitted(source)
+def test_run_that_was_stopped_goes_on_to_the_same_figures(
+    few: Any, tmp_path: Path, blocks_of: Any, all_checkpoints: None
+) -> None:
+    source = few.directory.parent / "x.zarr"
+    blocks_of(100)
+    config = {
+        "source": {"path": str(source)},
+        "model": {"n_components": K},
+        "checkpoint": {"every": "1ms"},
+        "output": {"directory": str(tmp_path / "run"), "report": False},
+    }
 
     def stop(progress: Any) -> None:
-        if progress.rows > 3000:
+        if progress.rows > 800:
             raise KeyboardInterrupt
 
+    whole = sp.run({**config, "output": {"directory": str(tmp_path / "whole"), "report": False}})
     with pytest.raises(KeyboardInterrupt):
-        fit_with_checkpoint(tmp_path / "c", {}, lambda _: fitted(source, progress=stop))
+        sp.run(config, progress=stop)
     seen: list[int] = []
-    resumed = fit_with_checkpoint(
-        tmp_path / "c", {}, lambda _: fitted(source, progress=lambda progress: seen.append(progress.rows))
-    )
-    assert min(seen) > 1000
-    assert_same_bits(resumed, expected)
+    resumed = sp.run(config, resume=True, progress=lambda progress: seen.append(progress.rows))
+    assert seen[0] > 100
+    assert quality_of(resumed) == quality_of(whole)
 
 
-def test_verification_measures_every_figure_again(finished: Run) -> None:
-    verification = verify_run(finished.directory)
-    assert not verification.failed
-    names = {check.name for check in verification.checks if check.name.startswith("quality") and check.holds}
+def test_verification_measures_every_figure_again(finished: Any) -> None:
+    checks = checks_of(finished.directory)
+    assert False not in checks.values()
+    names = {name for name, holds in checks.items() if name.startswith("quality") and holds}
     assert names == {f"quality {name.replace('_', ' ')}" for name in quality_of(finished) if name != "examined"}
 
 
@@ -280,7 +256,7 @@ def test_verification_measures_every_figure_again(finished: Run) -> None:
         (("never_written", "chunks"), 3),
     ],
 )
-def test_changed_figures_are_noticed(finished: Run, tmp_path: Path, path: tuple[str, ...], value: object) -> None:
+def test_changed_figures_are_noticed(finished: Any, tmp_path: Path, path: tuple[str, ...], value: object) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished.directory, run)
     manifest = json.loads((run / "manifest.json").read_text())
@@ -289,20 +265,19 @@ def test_changed_figures_are_noticed(finished: Run, tmp_path: Path, path: tuple[
         place = place[key]
     place[path[-1]] = value
     (run / "manifest.json").write_text(json.dumps(manifest))
-    failed = verify_run(run).failed
+    failed = failed_of(run)
     assert f"quality {path[0].replace('_', ' ')}" in failed
     assert f"manifest quality.{path[0]}" in failed
 
 
-def test_changed_data_are_noticed(finished: Run, tmp_path: Path) -> None:
+def test_changed_data_are_noticed(finished: Any, tmp_path: Path) -> None:
     shutil.copytree(finished.directory.parent, tmp_path / "all")
     zarr.open_array(tmp_path / "all" / "x.zarr", mode="r+")[4000:4500] += 1.0
-    moved = [f"source.path={tmp_path / 'all' / 'x.zarr'}"]
-    failed = verify_run(tmp_path / "all" / "run", overrides=moved).failed
-    assert {"quality copies", "quality drift"} <= set(failed)
+    failed = failed_of(tmp_path / "all" / "run", f"source.path={tmp_path / 'all' / 'x.zarr'}")
+    assert {"quality copies", "quality drift"} <= failed
 
 
-def test_report_has_the_figures_and_a_chart_of_the_drift(finished: Run) -> None:
+def test_report_has_the_figures_and_a_chart_of_the_drift(finished: Any) -> None:
     page = (finished.directory / "report.html").read_text()
     for text in (
         "Quality of the data",
