@@ -12,9 +12,6 @@ import zarr
 
 import streampca as sp
 from streampca.errors import NotFiniteError, ParameterError, PlanError
-from streampca.execution import together
-from streampca.execution.sharing import Reading
-from streampca.planning.many import plan_together
 
 pytestmark = pytest.mark.numerical
 N, D = 20_000, 12
@@ -133,19 +130,6 @@ def test_weights_count_for_all_models(rows: Any) -> None:
         sp.fit_many({"k": sp.KernelPCA(2)}, rows, sample_weight=weights)
 
 
-def test_equal_accumulators_are_updated_once(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    read = together.read_once
-
-    def count(reading: Reading) -> Any:
-        seen.append(len(reading.accumulator.parts))
-        return read(reading)
-
-    monkeypatch.setattr(together, "read_once", count)
-    sp.fit_many(exact(), store)
-    assert seen == [2]  # one covariance, one triangle
-
-
 class _PowerCutError(BaseException):
     """Stops a fit as a signal would."""
 
@@ -180,12 +164,12 @@ def test_models_that_do_not_fit_together_are_refused_with_figures(rows: Any) -> 
 
 
 def test_the_memory_of_all_models_is_the_sum_of_what_each_adds(rows: Any) -> None:
-    one = sp.PCA(2).plan(rows)
-    process = one.budget.bytes_for("process")
-    total = plan_together({"a": one, "b": one, "c": one}, 2**40, process).budget
-    own = one.budget.by_phase["reading"] - process - one.budget.bytes_for("blocks")
-    assert total.by_phase["reading"] == one.budget.by_phase["reading"] + 2 * own
-    assert total.by_phase["solving"] >= max(one.budget.by_phase.values())
+    one, three = (
+        sp.fit_many({name: sp.PCA(2) for name in names}, rows).plan_.together.budget for names in ("a", "abc")
+    )
+    own = one.by_phase["reading"] - one.bytes_for("process") - one.bytes_for("blocks")
+    added = three.by_phase["reading"] - three.bytes_for("process") - three.bytes_for("blocks")
+    assert added == 3 * own
 
 
 def test_a_value_that_is_not_finite_is_named_and_no_thread_stays(rows: Any) -> None:
@@ -236,25 +220,14 @@ def test_feature_names_are_those_of_the_frame(rows: Any) -> None:
     assert list(fitted["z"].feature_names_in_) == list(frame.columns)
 
 
-def test_a_scan_of_kernel_parameters_with_shared_landmarks_is_one_reading(
-    rows: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from streampca.sources.arrays import ArraySource
-
-    read, counted = ArraySource.read, [0]
-
-    def counting(self: ArraySource, start: int, stop: int, out: Any = None) -> Any:
-        counted[0] += stop - start
-        return read(self, start, stop, out)
-
-    monkeypatch.setattr(ArraySource, "read", counting)
+def test_a_scan_of_kernel_parameters_with_shared_landmarks_is_one_reading(store: str, rows: Any) -> None:
     landmarks = rows[:: N // 40]
 
     def scan() -> dict[str, sp.KernelPCA]:
         return {str(gamma): sp.KernelPCA(3, gamma=gamma, sampling=landmarks) for gamma in (1e-3, 1e-2, 1e-1)}
 
-    fitted = sp.fit_many(scan(), rows)
-    assert counted[0] == N
+    fitted = sp.fit_many(scan(), store)
+    assert fitted.bytes_read_ == rows.nbytes
     assert fitted.n_passes_ == 1
     for name, alone in scan().items():
-        assert_same(fitted[name], alone.fit(rows))
+        assert_same(fitted[name], alone.fit(store))

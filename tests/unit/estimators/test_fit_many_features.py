@@ -11,13 +11,10 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import zarr
+from stores import Command
 
 import streampca as sp
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
-from streampca.runs.config.models import ModelsConfig, parse_any_config
-from streampca.runs.from_config import source_of
-from streampca.runs.many import plan_of_models
-from streampca.sources.subsets import SubsetSource
 
 pytestmark = pytest.mark.numerical
 N, D = 20_000, 12
@@ -74,8 +71,8 @@ def test_models_of_variables_and_features_have_the_bits_of_fits_of_these_from_on
         "all": table,
         "t": sp.open(store, variables=["t"]),
         "p": sp.open(store, variables=["p"]),
-        "even": SubsetSource(table, EVEN),
-        "rbf": SubsetSource(table, np.isin(np.arange(D), [1, 4, 8])),
+        "even": np.ascontiguousarray(rows[:, EVEN]),
+        "rbf": rows[:, [1, 4, 8]],
     }
     for name, model in models().items():
         assert_same(fitted[name], model.fit(alone[name]))
@@ -158,7 +155,9 @@ def test_features_of_sparse_rows_are_refused(rows: Any) -> None:
         sp.fit_many({"a": sp.PCA(2)}, scipy.sparse.csr_array(rows), features={"a": [1, 2, 3]})
 
 
-def test_few_features_take_blocks_of_whole_rows_and_little_memory(tmp_path: Path) -> None:
+def test_few_features_take_blocks_of_whole_rows_and_little_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shape = 200_000, 2000
     zarr.create_array(tmp_path / "x.zarr", shape=shape, chunks=(500, shape[1]), dtype="f4")
     np.save(tmp_path / "few.npy", np.arange(shape[1]) < 3)
@@ -171,13 +170,14 @@ def test_few_features_take_blocks_of_whole_rows_and_little_memory(tmp_path: Path
             "output": {"directory": str(tmp_path / "run")},
             "resources": {"memory": "8GiB", "threads": 2},
         }
-        config = parse_any_config(json.dumps(document), name="config.yaml")
-        assert isinstance(config, ModelsConfig)
-        plans[len(names)] = plan_of_models(config, source_of(config.common)).together
-    assert len({plan.rows_per_block for plan in plans.values()}) == 1
-    assert plans[2].leaves_in_flight == plans[3].leaves_in_flight == 2
-    block = plans[1].rows_per_block * shape[1] * 4
-    assert plans[3].projected_bytes < plans[1].projected_bytes + 8 * block
+        (tmp_path / "config.yaml").write_text(json.dumps(document))
+        done = Command(capsys)("plan", tmp_path / "config.yaml", "--json")
+        assert done.status == 0, done.err
+        plans[len(names)] = json.loads(done.out)["together"]
+    assert len({plan["rows_per_block"] for plan in plans.values()}) == 1
+    assert plans[2]["leaves_in_flight"] == plans[3]["leaves_in_flight"] == 2
+    block = plans[1]["rows_per_block"] * shape[1] * 4
+    assert plans[3]["projected_bytes"] < plans[1]["projected_bytes"] + 8 * block
 
 
 def test_models_of_a_variable_have_its_labels_alone_and_take_new_data_of_it() -> None:

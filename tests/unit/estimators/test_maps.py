@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ def test_maps_of_labelled_data_have_its_dimensions_and_units(tmp_path: Path) -> 
     }
 
 
-def test_loadings_are_correlations_of_standardised_features(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loadings_are_correlations_of_standardised_features() -> None:
     pd: Any = pytest.importorskip("pandas")
     names = [f"f{i}" for i in range(D)]
     frame = pd.DataFrame(rows_of(), columns=names)
@@ -127,6 +128,5 @@ def test_loadings_are_correlations_of_standardised_features(monkeypatch: pytest.
     np.testing.assert_allclose(loadings.to_numpy(), expected, atol=1e-10)
     np.testing.assert_allclose(loadings.to_numpy().T * frame.std().to_numpy(), pca.maps(), **ALIKE)
     assert sp.PCA(2).fit(rows_of()).rotate(2).loadings().index.tolist() == list(range(D))
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(NotAvailableError, match="needs pandas"):
+    with patch.dict(sys.modules, {"pandas": None}), pytest.raises(NotAvailableError, match="needs pandas"):
         pca.loadings()

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
-import re
 from itertools import product
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 from sklearn import decomposition
 
 import streampca as sp
 from streampca import metrics
 from streampca.errors import MergeError, ModelError, NotAvailableError, ParameterError, PlanError
-from streampca.linalg.random_matrix import edge_of_variances
-from streampca.linalg.rule_names import RULES
-from streampca.models import noise
-from streampca.models.persistence import kernel, pca
-from streampca.storage import directories
 
 N_FACTORS = 4
+RULES = ("parallel", "marchenko_pastur", "tracy_widom", "gavish_donoho", "cross_validation", "mle")
+
+
+def edge_of_variances(variances, n):
+    """Return the upper edge of the eigenvalues of `n` rows of noise with these variances (Silverstein & Choi 1995)."""
+    most = 1 / variances.max()
+    found = minimize_scalar(
+        lambda t: 1 / t + np.sum(variances / (1 - variances * t)) / n, bounds=(0, most), options={"xatol": 1e-12}
+    )
+    return found.fun
 
 
 @pytest.fixture(scope="module")
@@ -117,14 +122,6 @@ def test_wide_rows_have_all_rules_but_the_likelihood():
     pca = sp.PCA("gavish_donoho").fit(wide)
     assert (pca.solver_, pca.n_components_) == ("gram", 3)
     assert [rule.n_components for rule in pca.component_rules_.values()] == [3, 3, 3, 3, None, None]
-
-
-@pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch"])
-def test_a_count_does_not_need_the_edge_of_noise_and_the_model_has_it_once(rows, solver, monkeypatch):
-    calls = []
-    monkeypatch.setattr(noise, "edge_of_variances", lambda *given: calls.append(1) or edge_of_variances(*given))
-    pca = sp.PCA(3, solver=solver).fit(rows)
-    assert (len(calls), pca._model.noise_edge) == (1, pytest.approx(edge_of_variances(rows.var(axis=0, ddof=1), 599)))
 
 
 def test_removed_means_take_degrees_of_freedom(rows):
@@ -236,11 +233,6 @@ def test_plan_of_cross_validation_counts_the_matrices_of_all_groups(rows):
         PlanError, match=r"'cross_validation', with 7 covariance matrices: projected .* exceeds the allowed"
     ):
         sp.PCA("cross_validation", memory="300MiB").plan(np.zeros((3000, 1500), np.float32))
-
-
-def test_directories_of_models_may_hold_every_array_that_models_have():
-    for form in (pca.FORM, kernel.FORM):
-        assert [name for name in form.arrays if not re.fullmatch(directories._MODEL_ARRAYS, name)] == []
 
 
 def test_cross_validation_has_no_state_to_save(rows, tmp_path):

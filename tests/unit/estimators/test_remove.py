@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,6 @@ from strategies import examples
 
 import streampca as sp
 from streampca.errors import MergeError, NotAvailableError, ParameterError
-from streampca.labels import Dimension, Labels, Variable
 from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical
@@ -231,11 +231,14 @@ def test_any_subset_of_regressors_of_any_shape_is_removed(
 
 def with_times(rows: Any, coordinate: Any = None, name: str = "time") -> Any:
     """Return a source of `rows` whose samples lie along a dimension."""
-    source = open_source(rows)
-    times = np.datetime64("1999-11-03T06") + np.arange(len(rows)) * np.timedelta64(15, "h")
-    dimension = Dimension(name, len(rows), times if coordinate is None else coordinate)
-    source.labels = Labels((dimension,), (), (Variable(None, (), (rows.shape[1],)),))
-    return source
+    times = (np.datetime64("1999-11-03T06") + np.arange(len(rows)) * np.timedelta64(15, "h")).astype("M8[ns]")
+    along = times if coordinate is None else coordinate
+    return sp.open(xr.DataArray(rows, dims=(name, "x"), coords={name: along}), samples=name)
+
+
+def unread(n: int, d: int) -> Any:
+    """Return a lazy array that must not be computed."""
+    return da.zeros((n, d)).map_blocks(lambda _: pytest.fail("data was read"), dtype="f8", meta=np.empty((0, 0)))
 
 
 PARTS = {
@@ -268,7 +271,9 @@ def test_the_table_of_other_rows_tells_groups_and_positions_by_its_labels() -> N
     given = {"groups": times[:50].astype("M8[M]").astype(int) % 12 + 1, "trend": times[:50]}
     assert np.abs(pca.transform(rows[:50], remove=given) - scores[:50]).max() <= 1e-12
     other = with_times(rows[:100], np.arange(100.0), "depth")
-    with pytest.raises(ParameterError, match=r"no sample coordinate 'time'; sample coordinates: depth"):
+    with pytest.raises(
+        ParameterError, match=r"no sample coordinate or column 'time'; sample coordinates and columns: depth"
+    ):
         pca.transform(other)
 
 
@@ -276,8 +281,8 @@ def test_the_table_of_other_rows_tells_groups_and_positions_by_its_labels() -> N
     ("remove", "message"),
     [
         ({"groups": "time.week"}, "expected time. followed by one of month, season, year, dayofyear, hour"),
-        ({"groups": "lat.month"}, "has no sample coordinate 'lat'; sample coordinates: time"),
-        ({"groups": "month"}, "has no sample coordinate 'month'; sample coordinates: time"),
+        ({"groups": "lat.month"}, "has no sample coordinate or column 'lat'; sample coordinates and columns: time"),
+        ({"groups": "month"}, "has no sample coordinate or column 'month'; sample coordinates and columns: time"),
         ({"groups": np.arange(7)}, "groups has 7 values: expected one for each of the 40 rows"),
         ({"groups": np.full(40, np.nan)}, "groups hold missing labels"),
         ({"groups": ["a", np.nan] * 20}, "groups hold missing labels"),
@@ -292,11 +297,8 @@ def test_the_table_of_other_rows_tells_groups_and_positions_by_its_labels() -> N
         ("time.month", "expected a mapping"),
     ],
 )
-def test_what_has_no_meaning_is_refused_before_anything_is_read(
-    remove: Any, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = with_times(np.zeros((40, 3)))
-    monkeypatch.setattr(source, "read", None)
+def test_what_has_no_meaning_is_refused_before_anything_is_read(remove: Any, message: str) -> None:
+    source = with_times(unread(40, 3))
     with pytest.raises(ParameterError, match=message):
         sp.PCA(2, remove=remove).fit(source)
 
@@ -305,11 +307,8 @@ def test_what_has_no_meaning_is_refused_before_anything_is_read(
     "parameters",
     [{"missing": "mean"}, {"missing": "drop_rows"}, {"missing": "pairwise"}, {"forgetting": 0.9}, {"center": False}],
 )
-def test_what_does_not_go_together_is_refused_before_anything_is_read(
-    parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = open_source(np.zeros((40, 3)))
-    monkeypatch.setattr(source, "read", None)
+def test_what_does_not_go_together_is_refused_before_anything_is_read(parameters: dict[str, Any]) -> None:
+    source = sp.open(unread(40, 3))
     with pytest.raises((ParameterError, NotAvailableError), match="remove "):
         sp.PCA(2, remove={"trend": 1}, **parameters).fit(source)
 

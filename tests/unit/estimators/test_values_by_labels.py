@@ -19,7 +19,6 @@ import xarray as xr
 
 import streampca as sp
 from streampca.errors import DataError, ParameterError
-from streampca.models.persistence.groups import SEAL
 
 N, D = 40, 5
 RNG = np.random.default_rng(0)
@@ -262,7 +261,7 @@ def test_models_saved_without_names_of_covariates_load(tmp_path: Path) -> None:
     pca.save(tmp_path / "model.zarr")
     path = tmp_path / "model.zarr" / "zarr.json"
     written = json.loads(path.read_text())
-    del written["attributes"]["removal"]["covariate_names"], written["attributes"][SEAL]
+    del written["attributes"]["removal"]["covariate_names"], written["attributes"]["seal"]
     path.write_text(json.dumps(written))
     older = sp.load(tmp_path / "model.zarr")
     np.testing.assert_array_equal(older.transform(ROWS + 1, remove={"covariates": SLOPE}).shape, (N, 3))

@@ -15,13 +15,7 @@ from sklearn.base import clone
 
 import streampca as sp
 from streampca import PCA
-from streampca.accumulators import Covariance
-from streampca.block import Block, RowWeights
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, ParameterError
-from streampca.execution.fold import FoldTask
-from streampca.execution.leaf import run_leaf
-from streampca.planning.shape import Leaf
-from streampca.sources import open_source
 
 pytestmark = pytest.mark.numerical
 
@@ -72,16 +66,6 @@ def test_rows_of_weight_0_are_not_looked_at() -> None:
     rows[[3, 77]], weights[[3, 77]] = np.nan, 0
     pca = PCA().fit(rows, sample_weight=weights)
     np.testing.assert_allclose(pca.explained_variance_, PCA().fit(ROWS[weights > 0]).explained_variance_, rtol=1e-12)
-
-
-def test_a_worker_gets_the_weights_of_its_leaf_alone() -> None:
-    source, weights = open_source(da.from_array(ROWS, chunks=(10, 5))), RowWeights(np.arange(200.0))
-    task = FoldTask(source, Covariance(), weights).for_leaf(Leaf(0, (40, 50, 70)))
-    assert task.weights is not None
-    np.testing.assert_array_equal(task.weights.values, np.arange(40.0, 70.0))
-    assert task.weights.values.base is None
-    np.testing.assert_array_equal(task.weights.on(Block(ROWS[50:70], 50)).weights, np.arange(50.0, 70.0))
-    assert run_leaf(task, Leaf(0, (40, 50, 70))).state.weight == np.arange(40, 70).sum()
 
 
 @pytest.mark.parametrize("scale", [False, True])
