@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from streampca import PCA, KernelPCA
 from streampca.errors import ClusterError
-from streampca.execution.distributed.active_client import active_client
-from streampca.sources import credentials, open_source
-from streampca.system import process
+from streampca.sources import credentials
 
 SECONDS = 60
 
@@ -49,11 +47,11 @@ def _fit(path: str) -> NDArray[np.float64]:
 
 
 def _fit_and_more(path: str, place: Path) -> tuple[NDArray[np.float64], bool, int]:
-    """Fit, write scores and fit a kernel; return components, whether a cluster was used, and the cores of a plan."""
+    """Fit, write scores and fit a kernel; return components, whether a cluster is used, and the threads of a plan."""
     pca = PCA(3).fit(path)
     pca.transform_to(path, place / "scores.zarr")
     KernelPCA(2, method="nystrom", n_landmarks=20).fit(path)
-    return pca.components_, active_client(open_source(path)) is not None, process.n_cores()
+    return pca.components_, pca.plan_.leaves_per_worker > 0, pca.plan_.threads
 
 
 def test_a_fit_in_a_task_runs_on_threads_of_its_worker(
@@ -78,9 +76,12 @@ def test_a_fit_in_a_task_that_gave_its_thread_up_runs_on_the_cluster(
     assert on_cluster
 
 
-def test_memory_in_a_task_is_that_of_its_worker(cluster: LocalCluster) -> None:
+def test_memory_in_a_task_is_that_of_its_worker(cluster: LocalCluster, path: str) -> None:
+    def allowed() -> int:
+        return PCA(3).plan(path).allowed_bytes
+
     with Client(cluster) as client:
-        assert client.submit(process.available_bytes).result(SECONDS) < 3 * 2**30
+        assert client.submit(allowed).result(SECONDS) < 3 * 2**30
 
 
 def test_a_fit_in_a_running_loop_uses_a_synchronous_client(

@@ -5,32 +5,32 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any, ClassVar
 
+import fsspec
 import numpy as np
 import pytest
 import zarr
+from facade import open_source
+from fsspec.implementations.local import LocalFileSystem
 from stores import make_values, write_store
 
-from streampca.errors import StoreError
-from streampca.runs.config import parse_config
-from streampca.runs.config.values import plain_options
-from streampca.runs.from_config import source_of
-from streampca.sources import credentials, open_source
-from streampca.sources.remote import open_store
+import streampca as sp
 
 SECRET = "canary-77aa"
 
 
 @pytest.fixture
-def url(tmp_path):
+def url(tmp_path: Path) -> str:
     return f"file://{write_store(tmp_path / 'x.zarr', make_values(40, 3), chunks=(10, 3))}"
 
 
-def secret_in(url):
+def secret_in(url: str) -> Any:
     return open_source(url, storage_options={"auto_mkdir": False, "password": SECRET})
 
 
-def test_a_source_is_pickled_without_its_options_and_reads_the_same(url):
+def test_a_source_is_pickled_without_its_options_and_reads_the_same(url: str) -> None:
     source = secret_in(url)
     data = pickle.dumps(source)
     assert SECRET.encode() not in data
@@ -40,20 +40,30 @@ def test_a_source_is_pickled_without_its_options_and_reads_the_same(url):
     assert pickle.dumps(pickle.loads(pickle.dumps(again))) == pickle.dumps(again)
 
 
-def test_a_process_that_was_not_told_hands_it_on_and_reads_nothing(url, monkeypatch):
-    data = pickle.dumps(secret_in(url))
-    told = credentials.registered()
-    monkeypatch.setattr(credentials, "_registered", {})
-    sealed = pickle.loads(data)
-    assert sealed.shape == (40, 3)
-    onward = pickle.dumps(sealed)
-    with pytest.raises(StoreError, match="was not told how to open the store"):
-        sealed.read(0, 10)
-    credentials.update(told)
-    np.testing.assert_array_equal(pickle.loads(onward).read(0, 10)[0], sealed.read(0, 10)[0])
+def test_another_process_opens_stores_without_secrets_and_hands_on_those_that_it_was_not_told_of(url: str) -> None:
+    code = """
+import pickle, sys
+plain, sealed = pickle.load(sys.stdin.buffer)
+print(plain.read(0, 40)[0].sum(), sealed.shape, flush=True)
+try:
+    sealed.read(0, 10)
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+sys.stdout.buffer.write(pickle.dumps(sealed))
+"""
+    source = secret_in(url)
+    given = pickle.dumps((open_source(url), source))
+    done = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, timeout=60, check=True)
+    said, refused, onward = done.stdout.split(b"\n", 2)
+    total, _, shape = said.decode().partition(" ")
+    assert float(total) == pytest.approx(make_values(40, 3).sum())
+    assert shape == "(40, 3)"
+    assert refused.startswith(b"StoreError")
+    assert b"was not told how to open the store" in refused
+    np.testing.assert_array_equal(pickle.loads(onward).read(0, 10)[0], source.read(0, 10)[0])
 
 
-def test_a_store_that_somebody_else_opened_keeps_its_secrets_too(url):
+def test_a_store_that_somebody_else_opened_keeps_its_secrets_too(url: str) -> None:
     store = zarr.storage.FsspecStore.from_url(url, storage_options={"password": SECRET}, read_only=True)
     array = zarr.open_array(store, mode="r")
     assert SECRET.encode() in pickle.dumps(array)
@@ -63,42 +73,40 @@ def test_a_store_that_somebody_else_opened_keeps_its_secrets_too(url):
     np.testing.assert_array_equal(pickle.loads(data).read(0, 40)[0], source.read(0, 40)[0])
 
 
-def test_a_store_without_secrets_is_opened_by_anybody(url):
-    data = pickle.dumps(open_source(url))
-    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).read(0, 40)[0].sum())"
-    done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, timeout=60, check=True)
-    assert float(done.stdout) == pytest.approx(make_values(40, 3).sum())
+class Watched(LocalFileSystem):  # type: ignore[misc]
+    """A file system that is told a secret, and knows which."""
+
+    protocol = "watched"
+    told: ClassVar[list[str]] = []
+
+    def __init__(self, deep: Any = None, **options: Any):
+        super().__init__(**options)
+        self.deep = str(deep["key"])
+
+    def _cat_file(self, *arguments: Any, **options: Any) -> Any:
+        self.told.append(self.deep)
+        return super()._cat_file(*arguments, **options)
+
+    def cat_file(self, *arguments: Any, **options: Any) -> Any:
+        self.told.append(self.deep)
+        return super().cat_file(*arguments, **options)
 
 
-@pytest.mark.parametrize("url", [f"https://me:{SECRET}@host/x.zarr", f"https://host/x.zarr?token={SECRET}"])
-def test_urls_may_hold_secrets(url):
-    pytest.importorskip("aiohttp")
-    assert SECRET.encode() not in pickle.dumps(open_store(url))
-
-
-def test_equal_arguments_have_one_token(url):
-    before = len(credentials.registered())
-    assert (
-        credentials.register((url, {"a": "b"}))
-        == credentials.register((url, {"a": "b"}))
-        != credentials.register((url, {"a": "c"}))
-    )
-    assert len(credentials.registered()) == before + 2
-
-
-def test_two_runs_in_one_process_use_each_their_own_secret(monkeypatch, tmp_path, url):
+def test_two_runs_in_one_process_use_each_their_own_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str
+) -> None:
     """fsspec tells file systems apart by what their options print, and ours print nothing."""
-    seen = []
-    for secret in ("first-secret", "second-secret"):
+    fsspec.register_implementation("watched", Watched, clobber=True)
+    for place, secret in (("one", "first-secret"), ("two", "second-secret")):
         monkeypatch.setenv("STREAMPCA_CANARY", secret)
-        options = "storage_options: {deep: {key: '${STREAMPCA_CANARY}'}}"
-        source = source_of(parse_config(f"source: {{path: '{url}', {options}}}", name="c.yaml"))
-        file_system = source.store._store._store.fs
-        inner = getattr(file_system, "sync_fs", file_system)
-        seen.append(inner.storage_options["deep"]["key"])
-    assert seen == ["first-secret", "second-secret"]
-    options = parse_config(
-        "source: {path: x, storage_options: {a: {b: [{c: d}]}}}", name="c.yaml"
-    ).source.storage_options
-    assert "d" not in repr(options)
-    assert repr(plain_options(options)) == "{'a': {'b': [{'c': 'd'}]}}"
+        Watched.told.clear()
+        config = tmp_path / "c.yaml"
+        config.write_text(
+            f"source:\n  path: '{url.replace('file:', 'watched:')}'\n"
+            "  storage_options: {deep: {key: '${STREAMPCA_CANARY}'}}\n"
+            f"output: {{directory: '{tmp_path / place}', report: false}}\nmodel: {{n_components: 2}}\n"
+        )
+        sp.run(config)
+        assert set(Watched.told) == {secret}
+        for path in (tmp_path / place).rglob("*"):
+            assert path.is_dir() or secret.encode() not in path.read_bytes(), path

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import facade
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,11 +15,6 @@ from stores import write_store
 from web import Web
 
 from streampca import PCA
-from streampca.accumulators import Covariance
-from streampca.execution.leaf import read_ahead
-from streampca.planning.shape import Leaf
-from streampca.sources import open_source
-from streampca.sources.base import ReadCount, RowwiseSource, Source
 
 BLOCK = 1024
 
@@ -29,64 +26,43 @@ def rows_with_underflow(n: int, d: int) -> NDArray[np.float32]:
     return rows
 
 
-class WatchedSource(RowwiseSource):
+class WatchedSource(facade.Source):
     """The rows of another source, with the thread and the cost of each reading."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Any):
         self.source, self.shape, self.dtype, self.description = source, source.shape, source.dtype, "watched"
-        self.chunk_rows, self.chunk_bytes = source.chunk_rows, source.chunk_bytes
-        self.readings: list[tuple[str, int, ReadCount]] = []
+        for name in ("chunk_rows", "chunk_bytes", "buffered", "column_major"):
+            setattr(self, name, getattr(source, name))
+        self.readings: list[tuple[str, facade.ReadCount]] = []
 
     @property
     def fingerprint(self) -> str:
-        return self.source.fingerprint
+        return str(self.source.fingerprint)
 
     def overhead_bytes(self, n_rows: int) -> int:
-        return self.source.overhead_bytes(n_rows)
+        return int(self.source.overhead_bytes(n_rows))
 
-    def read(self, start: int, stop: int, out: Any = None) -> tuple[Any, ReadCount]:
+    def read(self, start: int, stop: int, out: Any = None) -> tuple[Any, facade.ReadCount]:
         values, count = self.source.read(start, stop, out)
-        self.readings.append((threading.current_thread().name, start, count))
+        self.readings.append((threading.current_thread().name, count))
         return values, count
 
 
-@pytest.fixture(params=["zstd", "blosc", "zstd in shards", "zstd behind a URL", "zstd in shards behind a URL"])
-def watched(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    codec = request.param.split()[0]
-    shards = (2 * BLOCK, 16) if "shards" in request.param else None
-    write_store(tmp_path / "x", rows_with_underflow(4 * BLOCK, 16), chain=codec, chunks=(BLOCK, 16), shards=shards)
-    if "URL" not in request.param:
-        yield WatchedSource(open_source(tmp_path / "x"))
-        return
-    pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
-    with Web(tmp_path) as server:
-        yield WatchedSource(open_source(f"{server.url}/x"))
-
-
-def test_a_block_is_read_again_by_the_thread_that_reads_ahead_and_counted(watched: WatchedSource) -> None:
-    accumulator, total = Covariance(), ReadCount()
-    state = accumulator.init(16)
-    for read in read_ahead(watched, Leaf(0, tuple(range(0, 5 * BLOCK, BLOCK)))):
-        state = accumulator.update(state, read.block)
-        total += read.count
-    threads, starts, counts = zip(*watched.readings, strict=True)
-    assert len(set(threads)) == 1
-    assert threading.current_thread().name not in threads
-    assert total == sum(counts, ReadCount())
-    assert sorted(starts) == [0, 0, BLOCK, 2 * BLOCK, 3 * BLOCK]
-    rows, expected = rows_with_underflow(4 * BLOCK, 16), accumulator.init(16)
-    for start in range(0, len(rows), BLOCK):
-        expected = accumulator.update(expected, rows[start : start + BLOCK])
-    np.testing.assert_array_equal(state.scatter, expected.scatter)
-
-
-def test_bytes_read_include_blocks_that_were_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["zstd", "blosc", "zstd in shards", "zstd in shards behind a URL"])
+def test_blocks_that_are_read_again_are_counted_and_read_by_threads_that_read_ahead(tmp_path: Path, kind: str) -> None:
     rows = rows_with_underflow(16 * BLOCK, 16)
-    write_store(tmp_path / "x", rows, chain="zstd", chunks=(BLOCK, 16))
-    source = WatchedSource(open_source(tmp_path / "x"))
-    pca = PCA(3, solver="covariance").fit(source)
+    shards = (2 * BLOCK, 16) if "shards" in kind else None
+    write_store(tmp_path / "x", rows, chain=kind.split()[0], chunks=(BLOCK, 16), shards=shards)
+    with ExitStack() as stack:
+        place = str(tmp_path / "x")
+        if "URL" in kind:
+            pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
+            place = f"{stack.enter_context(Web(tmp_path)).url}/x"
+        source = WatchedSource(facade.open_source(place))
+        pca = PCA(3, solver="covariance").fit(source)
+    names = {name for name, _ in source.readings}
+    assert threading.current_thread().name not in names
     assert len(source.readings) > pca.plan_.n_blocks
-    assert pca.bytes_read_ == sum(count.bytes for _, _, count in source.readings)
-    np.testing.assert_allclose(
-        pca.explained_variance_, np.linalg.eigvalsh(np.cov(rows.astype(float).T))[:-4:-1], rtol=1e-6
-    )
+    assert pca.bytes_read_ == sum(count.bytes for _, count in source.readings)
+    expected = np.linalg.eigvalsh(np.cov(rows.astype(float).T))[:-4:-1]
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-6)

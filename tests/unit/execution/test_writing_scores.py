@@ -1,33 +1,55 @@
-"""Scores written block by block: a chunk has one writer, whatever blocks the fit had."""
+"""Scores written block by block: a chunk has one writer, and none for a run that has ended."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
+import facade
 import numpy as np
+import pytest
 import zarr
 
 import streampca as sp
-from streampca.execution import write
-from streampca.execution.drive import drive
-from streampca.sources.open import open_source
+from streampca.errors import OutputError
+
+ROWS = np.random.default_rng(0).standard_normal((10_000, 4))
 
 
-def test_no_chunk_of_scores_has_two_writers_where_blocks_of_the_fit_differ_in_size(
-    tmp_path: Path, monkeypatch: Any
+def test_no_chunk_of_scores_has_two_writers_where_chunks_of_the_rows_differ_in_size(
+    tmp_path: Path, blocks_of: Any
 ) -> None:
-    rows = np.random.default_rng(0).standard_normal((1000, 4))
-    model, plans = sp.PCA(2).fit(rows), []
+    blocks_of(300)
+    uneven = da.from_array(ROWS, chunks=((2500, 2500, 2000, 3000), (4,)))
+    pca = sp.PCA(2, solver="covariance").fit(uneven)
+    for attempt in range(3):
+        written: Any = zarr.open_group(pca.transform_to(uneven, tmp_path / f"{attempt}.zarr"), mode="r")
+        np.testing.assert_allclose(written["scores"][:], ROWS @ pca.components_.T - pca.mean_ @ pca.components_.T)
 
-    def seen(task: Any, plan: Any, *others: Any, **more: Any) -> Any:
-        plans.append(plan)
-        return drive(task, plan, *others, **more)
 
-    monkeypatch.setattr(write, "drive", seen)
-    plan = model.plan(rows).replace(rows_per_block=300, n_blocks=4, n_leaves=4, edges=(0, 250, 500, 700, 1000))
-    write.write_scores(open_source(rows), model._model, plan, tmp_path / "scores.zarr")
-    array = zarr.open_group(tmp_path / "scores.zarr", mode="r")["scores"]
-    assert array.chunks == (300, 2)
-    assert all(start % 300 == 0 for leaf in plans[0].leaves() for start, _ in leaf.spans)
-    np.testing.assert_allclose(array[:], model.transform(rows), atol=1e-12)
+class Ending(facade.Source):
+    """Rows whose second half is read when the directory of the scores has been removed."""
+
+    description = fingerprint = "ending"
+    chunk_rows, chunk_bytes = 256, 256 * 4 * 8
+
+    def __init__(self, place: Path):
+        self.place, self.shape, self.dtype = place, ROWS.shape, ROWS.dtype
+
+    def read(self, start: int, stop: int, out: Any = None) -> tuple[Any, facade.ReadCount]:
+        if stop > 5000:
+            for path in self.place.iterdir():
+                shutil.rmtree(path, ignore_errors=True)
+        return ROWS[start:stop], facade.ReadCount()
+
+
+def test_scores_are_not_written_for_a_run_that_has_ended(tmp_path: Path, blocks_of: Any) -> None:
+    """A worker may be at it for a while after the driver has cleaned up; it must not make the directory again."""
+    blocks_of(256)
+    pca = sp.PCA(2).fit(ROWS)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(OutputError, match="is gone"):
+        pca.transform_to(Ending(tmp_path / "out"), tmp_path / "out" / "scores.zarr")
+    assert list((tmp_path / "out").iterdir()) == []
