@@ -18,7 +18,7 @@ from streampca.accumulators.joint import Joint
 from streampca.accumulators.shifting import sampled_origin
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
-from streampca.regressors import Regressors, RowRegressors
+from streampca.regressors import FittedRegression, Regressors, RowRegressors
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, FloatArray, IntArray
@@ -233,11 +233,10 @@ class Residuals(SequentialMerge[ResidualState]):
             return tuple(_counting(part, state) for part in state.inner)
         return _counting(state.inner, state)
 
-    def coefficients(self, state: ResidualState) -> FloatArray:
-        """Return the coefficients of the orthogonal regressors, ``(n_regressors, n_features)``."""
-        solved = np.asarray(np.linalg.solve(state.factor, state.coefficients), dtype=np.float64)
-        solved[: self.regressors.basis.n_groups] += state.origin
-        return solved
+    def regression(self, state: ResidualState) -> FittedRegression:
+        """Return what regression fits to the rows."""
+        coefficients = np.asarray(np.linalg.solve(state.factor, state.coefficients), dtype=np.float64)
+        return self.regressors.fitted_regression(state.origin, coefficients)
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
@@ -272,7 +271,8 @@ class FeatureResidualState:
     inner: GramState
     """State of the Gram matrix."""
     coefficients: FloatArray
-    """Coefficients of the orthogonal regressors in the order of the runs of `inner`, ``(n_accumulated, n_regressors)``."""
+    """An origin, and coefficients of the orthogonal regressors about it, of each feature in the order of the runs of `inner`,
+    ``(n_accumulated, 1 + n_regressors)``."""
 
     @property
     def n_features(self) -> int:
@@ -297,7 +297,7 @@ class FeatureResiduals(SequentialMerge[FeatureResidualState]):
 
     def init(self, n_features: int) -> FeatureResidualState:
         """Return the state of no features; `n_features` is the number of samples."""
-        return FeatureResidualState(self.inner.init(n_features), np.empty((0, self.regressors.orthogonal.size)))
+        return FeatureResidualState(self.inner.init(n_features), np.empty((0, 1 + self.regressors.orthogonal.size)))
 
     def update(self, state: FeatureResidualState, block: Block | Array) -> FeatureResidualState:
         """Return `state` with the features in the rows of `block`, ``(n_block_features, n_samples)``, added in place."""
@@ -309,9 +309,9 @@ class FeatureResiduals(SequentialMerge[FeatureResidualState]):
         return FeatureResidualState(inner, np.concatenate([state.coefficients, coefficients]))
 
     def project(self, block: Block) -> tuple[Array, FloatArray]:
-        """Return the residuals of features and their coefficients, ``(n_block_features, n_regressors)``."""
+        """Return the residuals of features, with an origin and coefficients about it, ``(n_block_features, 1 + n_regressors)``."""
         design = self.regressors.orthogonal.dense(0, block.values.shape[1])
-        weights, g = self.inner.weights, self.regressors.basis.n_groups
+        weights = self.inner.weights
         axes = design / self.regressors.norms
         left = axes if weights is None else axes * weights[:, None]
         rows = borrow("features with regressors", block.values.shape, np.float64)
@@ -333,8 +333,7 @@ class FeatureResiduals(SequentialMerge[FeatureResidualState]):
         counted_rows = rows[:, counted]
         small = np.maximum(counted_rows.max(axis=1), -counted_rows.min(axis=1)) <= _ROUNDING * largest
         rows[np.ix_(small, np.arange(rows.shape[1]) if weights is None else np.flatnonzero(weights > 0))] = 0.0
-        coefficients = inner_products / self.regressors.norms
-        coefficients[:, :g] += origin[:, None]
+        coefficients = np.column_stack([origin, inner_products / self.regressors.norms])
         return rows.astype(self.dtype, copy=False), coefficients
 
     def _refuse(self, block: Block, finite: BoolArray) -> None:
@@ -355,13 +354,16 @@ class FeatureResiduals(SequentialMerge[FeatureResidualState]):
         """Return the matrix of the residuals."""
         return self.inner.finalize(state.inner)
 
-    def coefficients(self, state: FeatureResidualState) -> FloatArray:
-        """Return the coefficients of the orthogonal regressors, ``(n_regressors, n_features)``."""
+    def regression(self, state: FeatureResidualState) -> FittedRegression:
+        """Return what regression fits to the features."""
         starts, lengths = state.inner.starts, state.inner.lengths
         ends: IntArray = np.cumsum(lengths)
         order = np.argsort(starts, kind="stable")
         runs = [state.coefficients[ends[i] - lengths[i] : ends[i]] for i in order]
-        return np.ascontiguousarray(np.concatenate(runs).T)
+        joined = np.concatenate(runs)
+        origin, coefficients = joined[:, 0].copy(), np.ascontiguousarray(joined[:, 1:].T)
+        del joined  # before as much is allocated again
+        return self.regressors.fitted_regression(origin, coefficients)
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of the matrix of `n_features` samples in bytes, without what each feature adds."""

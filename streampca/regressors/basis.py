@@ -254,13 +254,18 @@ class Regressors:
         norms: FloatArray = np.sqrt(np.concatenate([self.group_weights, np.full(n_columns, self.group_weights.sum())]))
         return norms
 
-    def fitted_regression(self, coefficients: FloatArray) -> FittedRegression:
-        """Return the fitted part from the coefficients of the orthogonal regressors, ``(orthogonal.size, n_features)``."""
+    def fitted_regression(self, origin: FloatArray, coefficients: FloatArray) -> FittedRegression:
+        """Return the fitted part from the coefficients of the orthogonal regressors about `origin`, ``(orthogonal.size, n_features)``.
+
+        Effects of groups are differences of coefficients: with an origin of 1e8 in both they would have half their digits.
+        """
         g = self.basis.n_groups
         mean = self.group_weights / self.group_weights.sum() @ coefficients[:g]
         slopes = self.mixing @ coefficients[g:]
         effects = coefficients[:g] - mean - self.group_means @ slopes
-        return FittedRegression(self.basis, np.concatenate([effects, slopes]), mean, self.rows, self.orthogonal.size)
+        return FittedRegression(
+            self.basis, np.concatenate([effects, slopes]), origin + mean, self.rows, self.orthogonal.size
+        )
 
 
 @dataclass(frozen=True)
@@ -282,12 +287,6 @@ class FittedRegression:
     def n_means(self) -> int:
         """Return how many means and slopes each feature lost: the degrees of freedom that they take."""
         return len(self.coefficients) if self.rank is None else self.rank
-
-    def values(self, rows: RowRegressors, start: int, stop: int) -> FloatArray:
-        """Return the fitted part of rows `start` to `stop`, the mean included, ``(stop - start, n_features)``."""
-        values = rows.fitted(self.coefficients, start, stop)
-        values += self.mean
-        return values
 
     def of_features(self, start: int, stop: int) -> FittedRegression:
         """Return what is fitted to some features."""

@@ -92,7 +92,7 @@ class Removing:
         if isinstance(accumulator, Gram):
             features = FeatureResiduals(accumulator, self.regressors, str(self.dtype))
             state, count = read(source, features)
-            self.fitted = self.regressors.fitted_regression(features.coefficients(state))
+            self.fitted = features.regression(state)
             return state.inner, count
         parts = accumulator.parts if isinstance(accumulator, Joint) else (accumulator,)
         samples = [part for part in parts if isinstance(part, RowSample)]
@@ -101,7 +101,7 @@ class Removing:
         residuals = Residuals(inner, self.regressors, str(self.dtype))
         state, count = read(source, Joint((residuals, *samples)) if samples else residuals)
         own, *copied = state if samples else (state,)
-        self.fitted = self.regressors.fitted_regression(residuals.coefficients(own))
+        self.fitted = residuals.regression(own)
         states = residuals.inner_state(own)
         if not isinstance(accumulator, Joint):
             return states, count

@@ -27,18 +27,22 @@ def residual_dtype(dtype: DType) -> DType:
 def subtract_fitted(
     values: Array, rows: RowRegressors, regression: FittedRegression, out: Array, sign: int = -1
 ) -> Array:
-    """Write `values` minus what is fitted to them, the mean included, to `out`, or plus them with `sign` 1; computed in float64."""
+    """Write `values` minus what is fitted to them, the mean included, to `out`, or plus them with `sign` 1; computed in float64.
+
+    The mean is subtracted before, and added after, the part that differs between rows: their sum would be rounded to the
+    digits of a mean that may be 1e8 standard deviations.
+    """
     step = max(1, SLAB_BYTES // (8 * max(1, values.shape[1])))
     with np.errstate(over="ignore", invalid="ignore"):  # callers check that results are finite
         for start in range(0, len(values), step):
             part = slice(start, min(start + step, len(values)))
-            fitted = regression.values(rows, rows.start + part.start, rows.start + part.stop)
-            np.add(
-                values[part],
-                fitted if sign > 0 else np.negative(fitted, out=fitted),
-                out=out[part],
-                casting="same_kind",
-            )
+            effects = rows.fitted(regression.coefficients, rows.start + part.start, rows.start + part.stop)
+            if sign > 0:
+                effects += values[part]
+                np.add(effects, regression.mean, out=out[part], casting="same_kind")
+            else:
+                centred = np.subtract(values[part], regression.mean, dtype=np.float64)
+                np.subtract(centred, effects, out=out[part], casting="same_kind")
     return out
 
 

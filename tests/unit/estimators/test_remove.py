@@ -514,3 +514,22 @@ def test_bounds_of_sketches_allow_for_the_rounding_of_float32_residuals(passes: 
     assert (lower <= oracle.values[:5]).all()
     assert (oracle.values[:5] <= upper).all()
     assert pca.error_["trusted_above"] >= 1e-8
+
+
+@pytest.mark.parametrize("solver", ["sketch", "adaptive", "covariance", "gram", "qr"])
+def test_a_large_mean_takes_no_digits_from_residuals(solver: str) -> None:
+    """Later readings subtract the mean before what differs between rows: their sum has only the digits of 1e8."""
+    rng, n = np.random.default_rng(0), 300
+    groups, trend = np.arange(n) % 5, np.linspace(-1, 1, n)
+    rows = rng.standard_normal((n, 8)) * 2.0 ** -np.arange(8) + rng.standard_normal((5, 8))[groups] + 1e8
+    rows += np.outer(trend, rng.standard_normal(8))
+    approximate = {"max_passes": 6, "tolerance": 0, "sketch_size": 8} if solver in ("sketch", "adaptive") else {}
+    remove = {"groups": groups, "trend": 1}
+    pca = sp.PCA(3, solver=solver, remove=remove, random_state=0, **approximate).fit(rows)
+    design = np.linalg.qr(np.column_stack([np.eye(5)[groups], trend]))[0]
+    left = rows - 1e8
+    for _ in range(2):
+        left -= design @ (design.T @ left)
+    expected = np.linalg.svd(left, compute_uv=False)[:3] ** 2 / (n - 1)
+    stated = max(pca.error_["trusted_above"], 1e-14)
+    assert np.abs(pca.explained_variance_ - expected).max() <= stated * expected[0]
