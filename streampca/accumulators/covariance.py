@@ -15,6 +15,7 @@ from streampca.accumulators.centring import (
     product_dtype,
     refuse_not_finite,
     refuse_overflow,
+    sketch_dtype,
     step_between,
     weigh,
 )
@@ -86,8 +87,8 @@ class Covariance(SequentialMerge[CovarianceState]):
     """Covariance (or correlation, or second-moment) matrix of the features.
 
     A block is split into panels of a few thousand rows. Each panel is centred by its mean (see `centring`), multiplied by
-    its transpose in the precision of the data (float32 for float32, float16, bool and 8-bit integers, else float64), and
-    added in float64 to the scatter with the rank-one term of Chan, Golub & LeVeque (1983), eq. 2.1:
+    its transpose in float32 (float32, float16, bool and 8-bit integers of more than 64 features; else float64), and added
+    in float64 to the scatter with the rank-one term of Chan, Golub & LeVeque (1983), eq. 2.1:
     ``M = M1 + M2 + (n1 n2 / n) (m2 − m1)(m2 − m1)ᵀ``. Cost: n d² flops, one pass, 4 d² to 8 d² bytes.
 
     References

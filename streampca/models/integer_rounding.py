@@ -8,14 +8,13 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.models.pca import PCAModel
-from streampca.typing import DType
 
 _WHOLE = 2.0**53
 """Largest number up to which float64 holds every integer."""
 
 
-def with_integer_rounding(model: PCAModel, dtype: DType) -> PCAModel:
-    """Return `model` of rows of `dtype` with the rounding of integers beyond 2**53 in its certificate.
+def with_integer_rounding(model: PCAModel) -> PCAModel:
+    """Return `model` with the rounding of integers beyond 2**53 in its certificate, where its rows are such.
 
     A feature with a mean m beyond that is rounded by up to δ = ulp(m), so that rows move by up to ‖δ‖, in the units of the
     matrix, and a singular value by ε = ‖δ‖ √(W / (W − ddof)) / √λ₁ of the first (Weyl), an eigenvalue by 2 ε + ε². Integers beyond it
@@ -26,6 +25,7 @@ def with_integer_rounding(model: PCAModel, dtype: DType) -> PCAModel:
     DataError
         If that is as much as the first eigenvalue.
     """
+    dtype = np.dtype(model.source.get("dtype", "float64"))
     if dtype.kind not in "iu" or dtype.itemsize < 8:
         return model
     far = np.flatnonzero(np.abs(model.mean) > _WHOLE)

@@ -165,8 +165,7 @@ def fit(
     regressors = regressors_of(source, parameters)
     removing = None
     if regressors is not None:
-        # A triangular factor has no squares in which the rounding of float32 residuals would be lost.
-        removing = Removing(regressors, source, np.dtype(np.float64) if plan.solver == "qr" else None)
+        removing = Removing(regressors, source, np.dtype(plan.work_dtype))
         parameters = replace(parameters, n_regressors=regressors.orthogonal.size)
     examined = QualityReading.of(source, plan, parameters.missing) if quality else None
     options = RunOptions(client, progress, keep_rows, removing, examined)
@@ -178,7 +177,7 @@ def fit(
         weights, limits = parameters.sample_weight, (parameters.memory, parameters.threads)
         sampling = Sampling(source, plan, parameters.sampling_errors, weights, parameters.scaling, *limits)
         fitted = sampling.added_to(fitted, client, progress)
-    fitted = replace(fitted, model=with_integer_rounding(fitted.model, source.dtype))
+    fitted = replace(fitted, model=with_integer_rounding(fitted.model))
     described = fitted.model.source | {"solver": plan.solver}
     labels = None if source.labels is None else source.labels.without_sample_coordinates()
     state = None if fitted.fitted_state is None else replace(fitted.fitted_state, source=described)

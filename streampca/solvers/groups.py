@@ -17,6 +17,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.labels import time_in_words
 from streampca.linalg.tiles import TileGrid
+from streampca.models.integer_rounding import with_integer_rounding
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows
@@ -176,7 +177,7 @@ class _Solver:
         limit = min(fitted.state.n_samples, fitted.n_features)
         parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
         try:
-            model = _COVARIANCE.solve_model(replace(fitted, parameters=parameters), self.work)
+            model = with_integer_rounding(_COVARIANCE.solve_model(replace(fitted, parameters=parameters), self.work))
         except DataError as error:
             error.args = (f"{what}: {error.args[0]}",)
             raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.centring import sketch_dtype
 from streampca.accumulators.gram import Gram
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.residuals import FeatureResiduals, Residuals
@@ -64,7 +64,7 @@ def with_regressors(resources: Resources, source: Source, regressors: Regressors
     """Return `resources` with the regressors, and with the memory that a fit takes beside one that removes nothing."""
     (n, d), size, threads = source.shape, regressors.orthogonal.size, resources.threads
     residuals = Residuals(Joint(()), regressors)
-    itemsize = work_dtype(source.dtype).itemsize
+    itemsize = sketch_dtype(source.dtype, d).itemsize
     rows = 2 * regressors.rows.columns.nbytes + regressors.rows.codes.nbytes + 16 * n
     states = (2 * threads + 4) * residuals.factor_bytes(d)
     # Of whole features: coefficients of the leaves, in their order, turned, and those that they are fitted with.
@@ -80,9 +80,9 @@ def with_regressors(resources: Resources, source: Source, regressors: Regressors
 class Removing:
     """The readings of a fit: the first accumulates residuals and coefficients, later ones read residuals."""
 
-    def __init__(self, regressors: Regressors, source: Source, dtype: DType | None = None):
+    def __init__(self, regressors: Regressors, source: Source, dtype: DType):
         self.regressors, self.source = regressors, source
-        self.dtype = work_dtype(source.dtype) if dtype is None else dtype
+        self.dtype = dtype
         self.fitted: FittedRegression | None = None
 
     def accumulate(self, source: Source, accumulator: AnyAccumulator, read: Read) -> tuple[Any, ReadCount]:

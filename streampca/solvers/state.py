@@ -14,6 +14,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.labels import Labels
 from streampca.linalg.eigen import DENSE_LIMIT, relative_precision
 from streampca.linalg.selection import NComponents, is_count
+from streampca.models.integer_rounding import with_integer_rounding
 from streampca.models.pca import PCAModel
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
@@ -213,7 +214,7 @@ def solve(fitted: FittedState) -> PCAModel:
     parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
     with one_blas_thread():
         model = CONTINUABLE[fitted.solver].solve_model(replace(fitted, parameters=parameters), _work(fitted))
-    model = replace(model, labels=fitted.labels)
+    model = with_integer_rounding(replace(model, labels=fitted.labels))
     if fitted.error_growth == 1.0:
         return model
     trusted = fitted.error_growth * model.certificate["trusted_above"]
