@@ -148,6 +148,7 @@ SKETCHES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:explained_variance_ratio_ sums to|integers beyond:UserWarning")
 @settings(max_examples=100)
 @given(
     strategies.tables(min_rows=3, max_rows=60, max_features=14),
