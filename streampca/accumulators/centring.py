@@ -67,8 +67,8 @@ def product_dtype(dtype: DTypeLike, n_features: int, factors: FloatArray | None 
 
     As `work_dtype`, but float64 up to 64 features, and where `factors` of the test matrix leave the range of float32.
     Float32 products of rows with only a few distinct values are rounded in the same direction in every sum, which does
-    not average out (up to 4e-5 of the first eigenvalue of a sketch, 2.4e-6 of a covariance). Such rows mostly have few features, and then products in
-    float64 cost little compared with reading the rows.
+    not average out (up to 4e-5 of the first eigenvalue of a sketch, 2.4e-6 of a covariance). Such rows mostly have few
+    features, and then products in float64 cost little compared with reading the rows.
     """
     if factors is not None and (factors.max(initial=0.0) > _FAR_FACTOR or 0 < factors.max() < 1 / _FAR_FACTOR):
         return np.dtype(np.float64)

@@ -15,7 +15,6 @@ from streampca.accumulators.centring import (
     product_dtype,
     refuse_not_finite,
     refuse_overflow,
-    sketch_dtype,
     step_between,
     weigh,
 )

@@ -377,7 +377,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes: a panel, its copy, its mask, and four products of a tile for each thread."""
-        dtype = sketch_dtype(np.float32 if itemsize <= 4 else np.float64, n_features)
+        dtype = product_dtype(np.float32 if itemsize <= 4 else np.float64, n_features)
         panel = min(n_rows, panel_rows(n_features, dtype)) * n_features * (3 * dtype.itemsize + 1)
         side = self.grid(n_features).longest_side
         return panel + self.n_threads * 8 * side * (4 * side + 8 * 128)

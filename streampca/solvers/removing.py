@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.centring import sketch_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.gram import Gram
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.residuals import FeatureResiduals, Residuals
@@ -64,7 +64,7 @@ def with_regressors(resources: Resources, source: Source, regressors: Regressors
     """Return `resources` with the regressors, and with the memory that a fit takes beside one that removes nothing."""
     (n, d), size, threads = source.shape, regressors.orthogonal.size, resources.threads
     residuals = Residuals(Joint(()), regressors)
-    itemsize = sketch_dtype(source.dtype, d).itemsize
+    itemsize = product_dtype(source.dtype, d).itemsize
     rows = 2 * regressors.rows.columns.nbytes + regressors.rows.codes.nbytes + 16 * n
     states = (2 * threads + 4) * residuals.factor_bytes(d)
     # Of whole features: coefficients of the leaves, in their order, turned, and those that they are fitted with.
