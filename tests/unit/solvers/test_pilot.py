@@ -44,10 +44,9 @@ def sketch_of(data: Any, **parameters: Any) -> tuple[int, int, int]:
 def test_rows_come_from_every_stretch_of_a_source_that_gives_single_rows() -> None:
     rows = np.random.default_rng(0).standard_normal((10_000, 40))
     assert sketch_of(rows) == (500, 0, 500 * 320)
-    pca = sp.PCA(5, solver="sketch").fit(rows)
-    assert pca.bytes_read_ == pca.plan_.bytes_to_read
     source = Recorded(rows)
-    sp.PCA(5, solver="sketch", max_passes=1).fit(source)
+    pca = sp.PCA(5, solver="sketch", max_passes=1).fit(source)
+    assert pca.bytes_read_ == pca.plan_.bytes_to_read
     single = [start for start, stop in source.calls if stop - start == 1]
     assert len(single) == 500
     np.testing.assert_array_equal(np.array(single) * 500 // 10_000, np.arange(500))
