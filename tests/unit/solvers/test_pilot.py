@@ -42,14 +42,14 @@ def sketch_of(data: Any, **parameters: Any) -> tuple[int, int, int]:
 
 
 def test_rows_come_from_every_stretch_of_a_source_that_gives_single_rows() -> None:
-    rows = np.random.default_rng(0).standard_normal((10_000, 40))
-    assert sketch_of(rows) == (500, 0, 500 * 320)
+    assert sketch_of(np.zeros((10_000, 40))) == (500, 0, 500 * 320)
+    rows = np.random.default_rng(0).standard_normal((2000, 40))
     source = Recorded(rows)
-    pca = sp.PCA(5, solver="sketch", max_passes=1).fit(source)
+    pca = sp.PCA(5, solver="sketch", pilot=100, max_passes=1).fit(source)
     assert pca.bytes_read_ == pca.plan_.bytes_to_read
     single = [start for start, stop in source.calls if stop - start == 1]
-    assert len(single) == 500
-    np.testing.assert_array_equal(np.array(single) * 500 // 10_000, np.arange(500))
+    assert len(single) == 100
+    np.testing.assert_array_equal(np.array(single) * 100 // 2000, np.arange(100))
 
 
 def compressed(tmp_path: Path, n: int, chunk: int) -> str:
