@@ -20,7 +20,7 @@ KERNEL = [
 
 @pytest.mark.parametrize("model", [*PCA, *KERNEL])
 def test_error_names_quality_where_the_plan_fits_without_it(model: str, tmp_path: Path, capsys: Any) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((600, 3000), dtype=np.float32))
+    np.save(tmp_path / "x.npy", np.zeros((1500, 1000), dtype=np.float32))
     command = Command(capsys)
 
     def planned(memory: int, *options: str, quality: bool) -> Any:
@@ -34,7 +34,8 @@ def test_error_names_quality_where_the_plan_fits_without_it(model: str, tmp_path
     assert examined["memory"]["quality"] > 0
     assert examined["projected_bytes"] - plain["projected_bytes"] >= examined["memory"]["quality"]
     said = planned(64 * MIB, quality=False).refused(7, "memory of at least")
-    least = MIB * int(said.rsplit("at least ", 1)[1].split()[0])
+    number, unit = said.rsplit("at least ", 1)[1].split()[:2]
+    least = int(MIB * (float(number) if unit == "MiB" else 1024 * (float(number) + 0.05)))
     while planned(least - MIB, quality=False).status == 0:
         least -= MIB
     planned(least + 2 * MIB, quality=True).refused(
