@@ -12,33 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hypothesis import assume
+from facade import run_command
 from hypothesis import strategies as st
 
-from streampca.cli import _status
 from streampca.errors import ConfigError
-from streampca.runs.config import RunConfig, load_config, parse_config
-from streampca.runs.config.yaml import dump, load_strict
+from streampca.runs.config import parse_config
 
 VALID: list[Any] = [
     {"source": {"path": "builtin:iris"}},
-    load_strict(
+    yaml.safe_load(
         parse_config(
             "source: {path: s3://b/x.zarr, array: x, storage_options: {key: a, client: {n: [1, 2.5]}}}\n"
             "model: {n_components: {threshold: 1e-3}, tolerance: 1e-6}\nresources: {memory: 2GiB, threads: 3}\n"
             "cluster: {kind: address, address: 'tls://h:1', allow_remote: true, tls: {ca_file: a, cert: b, key: c}}",
             name="valid",
-        ).to_yaml(),
-        "valid",
+        ).to_yaml()
     ),
-    load_strict(
+    yaml.safe_load(
         parse_config(
             "source: {path: x}\ncluster: {kind: slurm, options: {queue: q}}\n"
             "model: {kind: kernel_pca, n_components: 0.9, kernel: [{gamma: 1e-4}, {name: poly, degree: 5, weight: 2}],"
             " sampling: [1, 5]}",
             name="valid",
-        ).to_yaml(),
-        "valid",
+        ).to_yaml()
     ),
 ]
 KEYS = sorted({key for document in VALID for key in json.dumps(document).split('"')[1::2] if key.isidentifier()})
@@ -69,7 +65,7 @@ def write(document: Any) -> str:
     return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
 
 
-def require_configuration_or_one_line(text: str, overrides: Sequence[str] = ()) -> RunConfig | None:
+def require_configuration_or_one_line(text: str, overrides: Sequence[str] = ()) -> Any:
     """Return the configuration of a text, or None when it was refused in one line that names the document."""
     try:
         config = parse_config(text, name="fuzz.yaml", overrides=overrides)
@@ -79,7 +75,6 @@ def require_configuration_or_one_line(text: str, overrides: Sequence[str] = ()) 
         assert message.isprintable()
         assert len(message) < 1500
         return None
-    assert isinstance(config, RunConfig)
     again = parse_config(config.to_yaml(), name="again.yaml")
     assert again == config
     assert again.to_yaml() == config.to_yaml()
@@ -128,15 +123,13 @@ def any_punctuation(parts: list[str]) -> None:
 
 
 def any_bytes(data: bytes) -> None:
-    message = ""
-    with tempfile.TemporaryDirectory() as name:
+    out, err = io.StringIO(), io.StringIO()
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         path = Path(name) / "bytes.yaml"
         path.write_bytes(data)
-        try:
-            load_config(path)
-        except ConfigError as error:
-            message = str(error)
-    assert message.isprintable()
+        status = run_command("check", path)
+    assert status in (0, 2)
+    assert err.getvalue().rstrip("\n").isprintable()
 
 
 def any_document(document: Any) -> None:
@@ -160,24 +153,13 @@ def any_override(document: Any, overrides: list[str]) -> None:
     require_configuration_or_one_line(write(document), overrides)
 
 
-def what_is_dumped_is_loaded(document: Any) -> None:
-    # PyYAML writes this control character, which no configuration may hold, as the line break that it once was.
-    assume(not any("\x85" in str(part) for item in document.items() for part in item))
-    text = dump(document)
-    try:
-        loaded = load_strict(text, "dump.yaml")
-    except ConfigError:
-        return  # it holds what a configuration may not hold: control characters, integers beyond 64 bits
-    assert repr(loaded) == repr(document)
-
-
 def any_arguments(arguments: list[str]) -> None:
     """Whatever is given to the command, it ends with a status of ours and says in one line what was wrong; nothing brings its help."""
     out, err = io.StringIO(), io.StringIO()
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         Path("c.yaml").write_text("source: {path: missing.zarr}\n")
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = _status(arguments)
+            status = run_command(*arguments)
         assert [path.name for path in Path(name).iterdir()] == ["c.yaml"]
     said = err.getvalue()
     assert status in (0, 2, 5, 6), (status, said)
@@ -210,10 +192,6 @@ CASES: dict[str, tuple[Callable[..., None], dict[str, st.SearchStrategy[Any]]]] 
         },
     ),
     "any override": (any_override, {"document": st.sampled_from(VALID), "overrides": _OVERRIDES}),
-    "what is dumped is loaded": (
-        what_is_dumped_is_loaded,
-        {"document": st.dictionaries(st.text(max_size=8), scalars, max_size=5)},
-    ),
     "any arguments": (
         any_arguments,
         {"arguments": st.lists(st.one_of(st.sampled_from(_ARGUMENTS), _NAMES), max_size=5)},

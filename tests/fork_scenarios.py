@@ -14,14 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import zarr
+from facade import StopSignalError
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from streampca import PCA, KernelPCA
-from streampca.linalg.tiles import spread
 from streampca.sources import open_source, remote
-from streampca.storage.scratch import Scratch
-from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
+from streampca.storage.signals import deliver, raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
 
 FORK_SECONDS = 30.0
@@ -79,10 +78,10 @@ def fits_of_every_kind() -> None:
 
 
 def tiles_of_a_matrix() -> None:
-    """Threads that share the tiles of one matrix."""
-    all_are_there = threading.Barrier(4)
-    spread(lambda _: all_are_there.wait(FORK_SECONDS), range(4), 4)
-    in_a_fork(lambda: spread(lambda _: None, range(8), 4))
+    """Threads that share the tiles of one matrix, which is larger than a tile."""
+    wide = np.random.default_rng(1).standard_normal((3000, 1500))
+    here = PCA(3, solver="covariance").fit(wide).components_
+    in_a_fork(lambda: require(np.array_equal(PCA(3, solver="covariance").fit(wide).components_, here)))
 
 
 def limit_of_blas_threads() -> None:
@@ -114,15 +113,6 @@ def limit_of_blas_threads() -> None:
             over.set()
             holder.join()
         require(threads() == before)
-
-
-def temporary_files() -> None:
-    """A directory that the parent still uses."""
-    scratch = Scratch()
-    in_a_fork(scratch.remove)
-    require(scratch.path.exists())
-    scratch.remove()
-    require(not scratch.path.exists())
 
 
 def signals_of_the_main_thread() -> None:

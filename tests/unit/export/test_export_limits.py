@@ -16,7 +16,6 @@ from sklearn.exceptions import NotFittedError
 import streampca as sp
 from streampca.errors import NotAvailableError, OutputError, ParameterError, PlanError
 from streampca.estimators.exporting import export
-from streampca.models.pca import PCAModel
 
 ROWS = np.random.default_rng(0).standard_normal((60, 6)) @ np.diag([6.0, 5, 4, 3, 2, 1])
 HOLES = np.where(np.random.default_rng(1).random(ROWS.shape) < 0.1, np.nan, ROWS)
@@ -180,16 +179,9 @@ def test_other_errors_are_named(tmp_path: Path) -> None:
             getattr(sp.PCA(2), method)(*[] if method == "to_sklearn" else [tmp_path / "m"])
 
 
-def test_components_that_exceed_the_ceiling_or_the_format_are_refused(tmp_path: Path) -> None:
+def test_components_that_exceed_the_ceiling_are_refused(tmp_path: Path) -> None:
     pca = sp.PCA(2).fit(ROWS)
     pca.set_params(memory="8MiB")
     for target in ("onnx", "faiss", "npz"):
         with pytest.raises(PlanError, match="the exported model: projected"):
             export(pca, tmp_path / f"m.{target}")
-
-    class Wide:
-        shape, dtype = (2, 400_000_000), np.dtype(np.float64)
-
-    pca._model = PCAModel(**{**vars(pca._model), "components": Wide()})
-    with pytest.raises(NotAvailableError, match="an ONNX file holds 2 GiB"):
-        pca.to_onnx(tmp_path / "m.onnx")

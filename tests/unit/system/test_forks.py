@@ -18,7 +18,6 @@ SCRIPT = Path(__file__).parents[2] / "fork_scenarios.py"
 SCENARIOS = [
     "tiles_of_a_matrix",
     "limit_of_blas_threads",
-    "temporary_files",
     "signals_of_the_main_thread",
     "fits_of_every_kind",
     "store_behind_a_url",
