@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -188,17 +189,15 @@ def test_a_damaged_model_is_refused(tmp_path: Path, call: Command) -> None:
     call("report", run).refused(5, "lacks chunks")
 
 
-def test_a_page_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Command
-) -> None:
+def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, call: Command) -> None:
     run = make_run(tmp_path / "run", d=3, k=2, n=20)
     before = written(run)
 
     def full(_: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("os.fsync", full)
-    assert "report.html cannot be written" in call("report", run).err
+    with patch("os.fsync", full):
+        assert "report.html cannot be written" in call("report", run).err
     assert (run / "report.html").read_text(encoding="utf-8") == before
     assert not list(run.glob("report.html.*"))
 

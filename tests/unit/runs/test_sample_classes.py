@@ -127,6 +127,6 @@ def test_rows_of_which_some_values_are_missing_are_drawn_in_the_colours_of_their
     html = (run.directory / "report.html").read_text()
     assert all(f"var(--class-{i})" in html for i in range(3))
     stored = np.asarray(zarr.open_group(run.directory / "scores.zarr", mode="r")["scores"])[:, 0]
-    said = re.findall(r"axis 1 against axis 2\. On axis 1 they reach from (\S+) to (\S+),", html)
+    said = re.findall(r"On axis 1 they reach from (\S+) to (\S+),", html)
     ends = [float(end.replace("−", "-")) for end in said[0]]
     np.testing.assert_allclose(ends, [stored.min(), stored.max()], rtol=0.1)  # a hundredth of the values is missing

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,16 +14,9 @@ import scipy.linalg  # noqa: F401 loads its BLAS
 import zarr
 from threadpoolctl import threadpool_info, threadpool_limits
 
+import streampca as sp
 from streampca import PCA, KernelPCA
-from streampca.execution.distributed.payload import run_on_worker
-from streampca.execution.fold import FoldTask
-from streampca.planning.shape import Leaf
-from streampca.runs.many import run
-from streampca.runs.verify import verify_run
-from streampca.sources import open_source
-from streampca.system import blas_threads as blas_threads_module
 from streampca.system.blas_threads import libraries, one_blas_thread
-from streampca.system.versions import versions
 
 SECONDS = 60.0
 Work = Callable[[Callable[[Any], None]], list[np.ndarray]]
@@ -82,21 +73,6 @@ def _scores(place: Path) -> Work:
     return work
 
 
-def _verified(place: Path) -> Work:
-    zarr.save_array(place / "rows.zarr", _rows())
-    (place / "run.yaml").write_text(
-        f"version: 1\nname: verified\nsource: {{path: {place / 'rows.zarr'}}}\nmodel: {{n_components: 3}}\n"
-        f"output: {{directory: {place / 'out'}, report: false}}\n"
-    )
-    directory = run(place / "run.yaml").directory
-
-    def work(progress: Callable[[Any], None]) -> list[np.ndarray]:
-        verify_run(directory, progress=progress).require()
-        return []
-
-    return work
-
-
 WORKS: dict[str, Callable[[Path], Work]] = {
     "covariance": lambda _: _pca(solver="covariance"),
     "gram": lambda _: _pca(solver="gram"),
@@ -106,7 +82,6 @@ WORKS: dict[str, Callable[[Path], Work]] = {
     "kernel exact": lambda _: _kernel_pca("exact"),
     "kernel nystrom": lambda _: _kernel_pca("nystrom"),
     "scores": _scores,
-    "verify": _verified,
 }
 
 
@@ -157,16 +132,15 @@ def test_the_limit_holds_while_another_thread_has_set_one(three_threads: set[int
 
 
 def test_a_task_on_a_worker_restores_the_threads_of_its_process(three_threads: set[int]) -> None:
-    from distributed.protocol.pickle import dumps
+    from distributed import Client, LocalCluster
 
-    from streampca.accumulators import Covariance
+    workers = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with LocalCluster(**workers) as cluster, Client(cluster):  # type: ignore[no-untyped-call]
+        PCA(2).fit(_rows())
+        assert blas_threads() == three_threads
 
-    leaf = Leaf(0, (0, 600))
-    run_on_worker(dumps(FoldTask(open_source(_rows()), Covariance()).for_leaf(leaf)), leaf, "result", None, None)
-    assert blas_threads() == three_threads
 
-
-def test_libraries_that_other_packages_bring_are_not_limited_and_no_part_of_the_versions() -> None:
+def test_libraries_that_other_packages_bring_are_not_limited_and_no_part_of_the_versions(tmp_path: Path) -> None:
     pytest.importorskip("faiss")  # whose wheel has an OpenBLAS and an OpenMP library
     brought = {library["filepath"] for library in threadpool_info() if "faiss" in library["filepath"]}
     if not brought:
@@ -175,24 +149,9 @@ def test_libraries_that_other_packages_bring_are_not_limited_and_no_part_of_the_
     with threadpool_limits(3), one_blas_thread():
         numbers = {library["num_threads"] for library in threadpool_info() if library["filepath"] in brought}
         assert numbers == {3}
-    assert len(versions()["blas"].split(", ")) == len(
+    np.save(tmp_path / "x.npy", _rows())
+    output = {"directory": str(tmp_path / "run"), "report": False, "scores": False}
+    run = sp.run({"source": {"path": str(tmp_path / "x.npy")}, "model": {"n_components": 1}, "output": output})
+    assert len(run.manifest["versions"]["blas"].split(", ")) == len(
         {(b.version, b.internal_api) for b in libraries() if b.user_api == "blas"}
     )
-
-
-def test_libraries_are_looked_for_again_when_one_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if blas_threads_module.loaded_count() is None:
-        pytest.skip("this system does not count loaded libraries")
-    looked: list[int] = []
-    look = blas_threads_module.ThreadpoolController
-    monkeypatch.setattr(blas_threads_module, "ThreadpoolController", lambda: looked.append(1) or look())
-    monkeypatch.setattr(blas_threads_module, "_known", None)
-    found = [library.filepath for library in libraries()]
-    assert [library.filepath for library in libraries()] == found
-    assert len(looked) == 1
-    [some, *_] = Path(np.__file__).parent.glob("_core/_multiarray_umath*.so")
-    shutil.copy(some, tmp_path / "another.so")
-    handle = ctypes.CDLL(str(tmp_path / "another.so"))
-    assert handle is not None
-    libraries()
-    assert len(looked) == 2

@@ -1,14 +1,17 @@
+"""Versions that a manifest states."""
+
 from __future__ import annotations
 
 from importlib import metadata
+from pathlib import Path
+from unittest.mock import patch
 
-import pytest
+import numpy as np
 
-from streampca import __version__
-from streampca.system.versions import versions
+import streampca as sp
 
 
-def test_source_tree_that_is_not_installed_has_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_tree_that_is_not_installed_has_versions(tmp_path: Path) -> None:
     installed = metadata.version
 
     def version(name: str) -> str:
@@ -16,6 +19,9 @@ def test_source_tree_that_is_not_installed_has_versions(monkeypatch: pytest.Monk
             raise metadata.PackageNotFoundError(name)
         return installed(name)
 
-    monkeypatch.setattr(metadata, "version", version)
-    assert versions()["streampca"] == __version__
-    assert versions()["numpy"] == installed("numpy")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((20, 3)))
+    output = {"directory": str(tmp_path / "run"), "report": False, "scores": False}
+    with patch("importlib.metadata.version", version):
+        run = sp.run({"source": {"path": str(tmp_path / "x.npy")}, "model": {"n_components": 1}, "output": output})
+    assert run.manifest["versions"]["streampca"] == sp.__version__
+    assert run.manifest["versions"]["numpy"] == installed("numpy")
