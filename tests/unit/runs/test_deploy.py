@@ -194,7 +194,7 @@ def test_settings_of_dask_hold_for_the_cluster_and_where_the_user_has_none(run, 
     seen = []
 
     def look(_):
-        names = (TTL, "distributed.worker.memory.terminate", "distributed.scheduler.http.routes")
+        names = (TTL, "distributed.worker.memory.terminate")
         seen.append([dask.config.get(name) for name in names])
 
     before = dask.config.get(TTL, config=dask.config.merge(*dask.config.defaults))
@@ -202,7 +202,7 @@ def test_settings_of_dask_hold_for_the_cluster_and_where_the_user_has_none(run, 
     with dask.config.set({TTL: before}):  # the cluster that the tests share may have set it
         run(SLURM, progress=look)
         assert dask.config.get(TTL) == before
-    assert seen[0] == ["60s", False, []]
+    assert seen[0] == ["60s", False]
     seen.clear()
     with dask.config.set({TTL: "7s"}):
         run(SLURM, progress=look, directory="own")
@@ -236,9 +236,7 @@ def test_fewer_workers_than_asked_for_and_none(run, played, monkeypatch):
         (OSError("no room"), ClusterError, "kind slurm starts no workers: no room"),
     ],
 )
-def test_what_a_system_refuses_comes_back_in_one_line_without_secrets(
-    run, played, monkeypatch, error, expected, says
-):
+def test_what_a_system_refuses_comes_back_in_one_line_without_secrets(run, played, monkeypatch, error, expected, says):
     monkeypatch.setenv("STREAMPCA_CANARY", SECRET)
     played.error = error
     with pytest.raises(expected, match=says) as caught:

@@ -60,7 +60,10 @@ def test_a_missing_package_is_named_with_its_extra(
     for protocol in ("s3", "https"):
         monkeypatch.delitem(_registry, protocol, raising=False)
     monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
-    with modules(**{package: None}), pytest.raises(NotAvailableError, match=rf'pip install "streampca\[{extra}\]"') as caught:
+    with (
+        modules(**{package: None}),
+        pytest.raises(NotAvailableError, match=rf'pip install "streampca\[{extra}\]"') as caught,
+    ):
         USES[extra, package](tmp_path)
     assert caught.value.exit_status == 2
 
