@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import types
 from importlib.util import find_spec
 from pathlib import Path

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import streampca as sp
-from streampca.runs.summary import accuracy, carried
-from streampca.solvers.certificate_warnings import approximation_warnings, percent, spans
+from streampca.runs.summary import accuracy
+from streampca.solvers.certificate_warnings import approximation_warnings
 
 SIZES = {"columns": 40, "passes": 2, "tolerance": None, "pilot_rows": 0}
 
@@ -69,7 +69,8 @@ def test_unresolved_clusters_are_named_from_one() -> None:
     assert warning.startswith("component 10 is not told apart")
     converted = said(unresolved_clusters=[[0, 9, None]], eigen_solver="conversion")
     assert approximation_warnings(converted, "sketch", SIZES) == []
-    assert spans([[i, i, None] for i in range(0, 40, 2)]).endswith("15, …")
+    many = said(unresolved_clusters=[[i, i, None] for i in range(0, 40, 2)])
+    assert "15, …" in approximation_warnings(many, "sketch", SIZES)[0]
 
 
 def test_fewer_components_than_asked_for_is_a_warning() -> None:
@@ -92,18 +93,13 @@ def test_accuracy_in_a_few_words() -> None:
     assert accuracy(unknown, SIZES) == "no bound of the error, after 2 passes"
 
 
-def test_the_share_carried_is_between_two_where_they_differ() -> None:
-    assert carried(said()) == "50.0% to 60.0%"
-    assert carried(said(relative_residual_interval=[0.49999, 0.5])) == "50.0%"
-    assert carried(said(eigenvalue_intervals=None)) == "50.0% (as estimated)"
-    assert carried({"kind": "exact", "captured_variance": 0.25}) == "25.0%"
-
-
 @pytest.mark.parametrize(
-    ("share", "text"), [(0.62, "62%"), (1.0, "100%"), (0.0083, "0.83%"), (0.05, "5%"), (3e-9, "3.0e-09"), (0, "0%")]
+    ("width", "text"), [(0.62, "62%"), (1.0, "100%"), (0.0083, "0.83%"), (0.05, "5%"), (3e-9, "3.0e-09"), (0, "0%")]
 )
-def test_percentages(share: float, text: str) -> None:
-    assert percent(share) == text
+def test_percentages(width: float, text: str) -> None:
+    told = accuracy(said(largest_relative_width=width), None)
+    assert told is not None
+    assert told.startswith(f"eigenvalues certified to within {text}, ")
 
 
 def test_directions_beyond_the_rank_are_bounded_from_zero() -> None:
