@@ -157,14 +157,7 @@ def test_entries_of_any_type_never_end_in_a_traceback(tmp_path: Path, value: Any
 def test_charts_hatch_what_is_not_told_apart(tmp_path: Path) -> None:
     hatched, _ = audit(approximate_run(tmp_path / "a"))
     plain, _ = audit(approximate_run(tmp_path / "b", unresolved_clusters=[]))
-    assert "<pattern" in hatched
-    assert "<pattern" not in plain
-
-
-def test_eigenvalues_beyond_a_factor_of_100_have_a_logarithmic_scale(tmp_path: Path) -> None:
-    steep = [[10.0**power, 2 * 10.0**power] for power in (4, 3, 1, 0)] + [[0.0, 0.2]]
-    html, _ = audit(approximate_run(tmp_path, eigenvalue_intervals=steep))
-    assert "10²" in html
+    assert hatched.count("<pattern") > plain.count("<pattern")
 
 
 def test_names_in_a_certificate_are_escaped(tmp_path: Path) -> None:
