@@ -21,6 +21,8 @@ from streampca.execution.fold import fold as fold_blocks
 from streampca.planning.budget import Resources
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.solvers.fit import fit as fit_source
+from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
+from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.registry import SOLVERS
 from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.fetching import division
@@ -120,8 +122,10 @@ def plan(
     """Return the plan of a fit of `data`; in `allowed` bytes, of which the process takes `beside` at first, if given.
 
     `data` is what `open_source` takes, or a `Source`, such as `Unread`; `parameters` are those of a fit, with a named `solver`
-    if `allowed` is given.
+    if `allowed` is given, or with `kernel` those of a fit of a kernel.
     """
+    if "kernel" in parameters:
+        return plan_kernel(open_source(data), KernelParameters(n_components=k, **parameters))
     checked = Parameters(k, **parameters)
     source = open_source(data)
     if allowed is None:
@@ -131,6 +135,8 @@ def plan(
 
 def fit(data: Any, plan: Any = None, *, k: Any = None, options: Any = None, **parameters: Any) -> Any:
     """Carry out a plan; return what the fit found, with ``.model``, ``.state`` and ``.reads``."""
+    if "kernel" in parameters:
+        return fit_kernel(open_source(data), KernelParameters(n_components=k, **parameters), plan, **(options or {}))
     return fit_source(open_source(data), Parameters(k, **parameters), plan, **(options or {}))
 
 

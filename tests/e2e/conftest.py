@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from facade import StopSignalError
 from stores import Command, config_text, write_store
 
-from streampca.execution.progress import Progress
 from streampca.sources.zarr import direct
 from streampca.storage.regular_files import open_regular
-from streampca.storage.signals import StopSignalError
 
 
 @pytest.fixture
@@ -46,10 +45,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.fixture
-def stop_at_scores(all_checkpoints: None) -> Callable[[Progress], None]:
+def stop_at_scores(all_checkpoints: None) -> Callable[[Any], None]:
     """Make checkpoints cheap, so that all are written; return a callback that ends a run as a signal does when scores begin."""
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: Any) -> None:
         if progress.phase == "scores":
             raise StopSignalError(15)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 from stores import config_text, write_store
 
 import streampca as sp
-from streampca.execution.progress import Progress
-from streampca.runs.progress import label_of
 
 MODEL = "model: {n_components: 4, solver: sketch, sketch_size: 14, max_passes: 3, tolerance: 1e-4}"
 
@@ -77,7 +76,7 @@ def test_a_tolerance_of_0_reads_as_often_as_allowed(call, slow):
 
 
 def test_phases_of_python(slow, tmp_path):
-    seen: list[Progress] = []
+    seen: list[Any] = []
     pca = sp.PCA(4, solver="adaptive", sketch_size=14, max_passes=2, tolerance=0, progress=seen.append)
     pca.fit(str(tmp_path / "slow.zarr"))
     phases = list(dict.fromkeys(progress.phase for progress in seen))
@@ -89,11 +88,6 @@ def test_phases_of_python(slow, tmp_path):
     pilot = [progress for progress in seen if progress.phase == "pilot"]
     assert pilot[-1].rows == pilot[-1].n_samples == scaled.plan_.sketch["pilot_rows"] == 200
     assert pilot[-1].bytes == scaled.plan_.sketch["pilot_bytes"]
-    assert [label_of(phase) for phase in ("fit", "pass 2", "scores")] == [
-        "reading",
-        "reading, pass 2",
-        "writing scores",
-    ]
 
 
 def test_plans_name_the_approximate_solvers(call, slow, job):
@@ -157,18 +151,14 @@ def test_check_knows_the_keys_of_sketches(call, slow):
 
 
 def test_the_state_of_a_sketch_needs_room_for_its_columns_alone(call, tmp_path):
-    """Four times the square of 3,000,000 features would be 36 TB."""
-    from streampca.runs.config import load_config
-    from streampca.runs.from_config import fit_of, source_of
-    from streampca.runs.run import bytes_to_write
-    from streampca.solvers.registry import SOLVERS
-
+    """Four times the square of 1,000,000 features would be 16 TB, which no disk of a test has."""
     array = tmp_path / "wide.npy"
-    np.lib.format.open_memmap(array, mode="w+", dtype="float32", shape=(40, 3_000_000)).flush()
+    np.lib.format.open_memmap(array, mode="w+", dtype="float32", shape=(8, 1_000_000)).flush()
     text = config_text(
-        array, "out", "model: {n_components: 2, solver: sketch, sketch_size: 12, pilot: 0}", output="state: true"
+        array,
+        "out",
+        "model: {n_components: 2, solver: sketch, sketch_size: 4, pilot: 0}",
+        output="state: true, scores: false, report: false",
     )
     (tmp_path / "c.yaml").write_text(text)
-    config = load_config(tmp_path / "c.yaml", [])
-    plan = fit_of(config).plan(config, source_of(config))
-    assert 16 * 3_000_000 * 12 <= bytes_to_write(config, plan, SOLVERS[plan.solver]) <= 16 * 3_000_000 * 40
+    assert call.quietly("run", "c.yaml").status == 0

@@ -14,7 +14,6 @@ from stores import REPOSITORY, call_apart, chunk_files, make_values, picture, wr
 
 import scripts
 import streampca as sp
-from streampca.planning.memory import ALLOWANCE_BYTES, WORKER_PROCESS_BYTES
 
 
 def test_help_and_version(call):
@@ -66,8 +65,8 @@ def test_plan_of_a_run_on_a_cluster_counts_the_process_of_a_worker(job, tmp_path
     planned = json.loads(
         call_apart("plan", job, "--json", "--set", "resources.memory=1GiB", *cluster, directory=tmp_path).out
     )
-    assert planned["memory"]["process"] >= WORKER_PROCESS_BYTES + ALLOWANCE_BYTES
-    too_little = f"resources.memory={WORKER_PROCESS_BYTES + ALLOWANCE_BYTES}"
+    assert planned["memory"]["process"] >= 150 * 2**20
+    too_little = "resources.memory=150MiB"
     call_apart("plan", job, "--set", too_little, *cluster, directory=tmp_path).refused(7, "process itself takes")
 
 

@@ -15,7 +15,6 @@ from test_memory import assert_kept, make_store, measure
 
 import streampca as sp
 from streampca.errors import ConfigError, NotAvailableError, ParameterError, PlanError
-from streampca.system.process import process_bytes
 
 CONFIG = """\
 source: {path: "builtin:digits"}
@@ -104,7 +103,12 @@ def test_a_run_whose_rows_are_on_disk(tmp_path: Path, capsys: Any) -> None:
     whole: Any = sp.run(tmp_path / "disk.yaml")
     assert not whole.model.plan_.rows_on_disk
     plan = whole.model.plan_
-    memory = process_bytes() + plan.projected_bytes - plan.memory["process"] - 25 * 2**20
+    memory = (
+        sp.PCA(2).plan(np.zeros((9, 3))).budget.bytes_for("process")
+        + plan.projected_bytes
+        - plan.memory["process"]
+        - 25 * 2**20
+    )
     narrow = [f"resources.memory={memory}", f"output.directory={tmp_path / 'narrow'}"]
     command = Command(capsys)
     planned = command("plan", tmp_path / "disk.yaml", *(part for each in narrow for part in ("--set", each)))

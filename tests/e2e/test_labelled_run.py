@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from facade import StopSignalError
 from numpy.typing import NDArray
 from stores import Command
 
 import streampca as sp
-from streampca.execution.progress import Progress
 from streampca.sources.zarr.listing import list_store
-from streampca.storage.signals import StopSignalError
 
 SCALE, OFFSET, FILL = 0.01, 5.0, -32768
 LAND = np.zeros((4, 5), dtype=bool)
@@ -246,7 +245,7 @@ def test_verify_takes_the_mask_of_the_fit(rows: NDArray[np.float32], call: Comma
 
 @pytest.mark.parametrize("mask", ["observed", "survey"])
 def test_stopped_run_goes_on_with_the_same_mask_or_not_at_all(
-    rows: NDArray[np.float32], call: Command, stop_at_scores: Callable[[Progress], None], mask: str
+    rows: NDArray[np.float32], call: Command, stop_at_scores: Callable[[Any], None], mask: str
 ) -> None:
     keys = f"variables: [sst, ice], samples: time, mask: {mask}"
     config = configure(Path("c.yaml"), "checkpoint: {every: 1ms}", source=keys)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dask.array as da
+import facade
 import numpy as np
 import pytest
 import zarr
@@ -19,9 +20,6 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import streampca as sp
 from streampca import PCA
-from streampca.planning.plan import Resources
-from streampca.solvers.covariance import CovarianceSolver
-from streampca.solvers.fit import Parameters, fit
 from streampca.sources import open_source
 
 ROWS = np.random.default_rng(0).standard_normal((2003, 37)).astype(np.float32)
@@ -152,11 +150,11 @@ def test_a_matrix_on_disk_reads_every_chunk_once_for_each_group_of_tiles(opened:
     rows = np.random.default_rng(1).standard_normal((330, 2100)).astype(np.float32)
     zarr.create_array(str(path), shape=rows.shape, dtype=rows.dtype, chunks=(50, 2100))[...] = rows
     files = {str(file) for file in path.rglob("*") if file.is_file() and not file.name.endswith(".json")}
-    source, parameters = open_source(path), Parameters(5, solver="covariance")
-    plan = CovarianceSolver().plan(source, parameters, Resources(215 * 2**20, 150 * 2**20, 2))
+    source = open_source(path)
+    plan = facade.plan(source, allowed=215 * 2**20, k=5, solver="covariance")
     assert opened == {}
     assert plan.passes == plan.tile_groups > 1
-    found = fit(source, parameters, plan)
+    found = facade.fit(source, plan, k=5, solver="covariance")
     assert dict(opened) == dict.fromkeys(files, plan.passes)
     assert found.count.chunks == plan.passes * len(files)
     assert found.count.bytes == plan.bytes_to_read == plan.passes * rows.nbytes

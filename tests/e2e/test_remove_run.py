@@ -10,7 +10,6 @@ import zarr
 
 import streampca as sp
 from streampca.errors import ConfigError
-from streampca.runs.config import load_config
 from streampca.runs.verify import verify_run
 
 pytestmark = pytest.mark.numerical
@@ -65,5 +64,5 @@ def test_what_has_no_meaning_is_refused_in_one_line(remove: str, message: str, t
     path = tmp_path / "c.yaml"
     path.write_text(f"version: 1\nsource: {{path: x.zarr}}\npreprocess: {{remove: {remove}}}\n")
     with pytest.raises(ConfigError, match=message) as caught:
-        load_config(path)
+        sp.run(path)
     assert "\n" not in str(caught.value)

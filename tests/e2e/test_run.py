@@ -12,7 +12,6 @@ from stores import Command, call_apart, config_text, make_values, picture, write
 
 import streampca as sp
 from streampca.errors import DataError, OutputError, ParameterError
-from streampca.runs.config import load_config
 
 SECRET = "hunter2-canary"
 
@@ -96,11 +95,11 @@ def test_measured_memory_stays_below_what_was_projected_and_allowed(config, tmp_
 
 def test_the_resolved_configuration_repeats_the_run(config, tmp_path):
     first = sp.run(config, overrides=["preprocess.scale=true", "seed=7"])
-    resolved = load_config(tmp_path / "out/config.yaml")
-    assert resolved == load_config(config, ["preprocess.scale=true", "seed=7"])
     again = sp.run(tmp_path / "out/config.yaml", overrides=[f"output.directory={tmp_path / 'again'}"])
     assert digest_of(again.directory) == digest_of(first.directory)
-    assert sp.run(resolved.model_copy(update={"output": resolved.output.model_copy(update={"overwrite": True})}))
+    texts = [(one.directory / "config.yaml").read_text().replace(str(one.directory), "out") for one in (first, again)]
+    assert texts[0] == texts[1]
+    assert sp.run(tmp_path / "out/config.yaml", overrides=["output.overwrite=true"])
 
 
 def test_scores_and_samples_are_those_of_the_rows(config, tmp_path):

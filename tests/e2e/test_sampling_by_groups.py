@@ -14,12 +14,9 @@ from scipy import sparse
 from stores import config_text, write_store
 
 import streampca as sp
-from streampca.accumulators.score_groups import group_edges
 from streampca.errors import ModelError
-from streampca.linalg.jackknife import jackknife_variance
 from streampca.runs.verify import verify_run
 from streampca.solvers.covariance import CovarianceSolver
-from streampca.system.process import process_bytes
 
 pytestmark = pytest.mark.numerical
 
@@ -62,12 +59,20 @@ def eigenpairs(z: Rows, *, scale: bool) -> tuple[Rows, Rows]:
     return values[::-1], vectors[:, ::-1].T
 
 
+def jackknife_variance(full: Rows, without: Rows, sizes: Rows) -> Rows:
+    """Return the variance by the pseudo-values of unequal groups (Busing, Meijer & van der Leeden 1999)."""
+    h = (sizes.sum() / sizes).reshape(-1, *[1] * full.ndim)
+    pseudo = h * full - (h - 1) * without
+    return np.asarray(((pseudo - (pseudo / h).sum(axis=0)) ** 2 / (h - 1)).mean(axis=0))
+
+
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("k", [2, D])
 def test_errors_are_those_of_covariances_without_each_group(rows: Rows, scale: bool, k: int) -> None:
     errors = sp.PCA(k, scale=scale, sampling_errors=N_GROUPS).fit(rows).sampling_error_
     assert errors.method == "groups"
-    edges, sizes = group_edges(N, N_GROUPS), np.diff(group_edges(N, N_GROUPS)).astype(float)
+    edges = np.arange(N_GROUPS + 1) * N // N_GROUPS
+    sizes = np.diff(edges).astype(float)
     values, vectors = eigenpairs(rows, scale=scale)
     without = [
         eigenpairs(np.delete(rows, np.s_[edges[g] : edges[g + 1]], axis=0), scale=scale) for g in range(N_GROUPS)
@@ -138,7 +143,9 @@ def test_plan_counts_the_states_of_all_groups_and_reads_again_where_they_do_not_
     table = np.broadcast_to(np.float32(1.0), (200_000, 1000))
     plain = sp.PCA(3, memory="4GiB").plan(table)
     large = sp.PCA(3, memory="4GiB", sampling_errors=N_GROUPS).plan(table)
-    small = sp.PCA(3, memory=process_bytes() + 200 * 2**20, sampling_errors=N_GROUPS).plan(table)
+    small = sp.PCA(
+        3, memory=sp.PCA(2).plan(np.zeros((9, 3))).budget.bytes_for("process") + 200 * 2**20, sampling_errors=N_GROUPS
+    ).plan(table)
     state = 8 * 1000 * 1001 / 2
     assert large.projected_bytes - plain.projected_bytes > 2 * (N_GROUPS - 1) * state
     assert (large.sampling_errors, large.passes) == ("groups", 1)

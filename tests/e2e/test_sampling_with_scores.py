@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import StopSignalError
 from stores import config_text, write_store
 
 import streampca as sp
 from streampca.errors import OutputError
 from streampca.solvers.covariance import CovarianceSolver
-from streampca.storage.signals import StopSignalError
 
 pytestmark = pytest.mark.numerical
 

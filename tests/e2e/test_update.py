@@ -13,16 +13,15 @@ import numpy as np
 import pytest
 import yaml
 import zarr
+from facade import StopSignalError
 from fragments import parquet_table, write_hdf5, write_npy, write_parquet
 from stores import Command, picture
 
 import streampca as sp
+from streampca import update
 from streampca.errors import NotAvailableError
-from streampca.execution.progress import Progress
-from streampca.runs.update import update
 from streampca.sources.files.npy import NpyReader
 from streampca.storage.lock import Lock
-from streampca.storage.signals import StopSignalError
 
 ROWS = np.random.default_rng(5).standard_normal((6000, 8)) * np.arange(9, 1, -1) + 3
 CUTS = (0, 1000, 1100, 2500, 4000, 6000)
@@ -266,7 +265,7 @@ def test_an_update_that_was_stopped_goes_on_and_counts_nothing_twice(phase, fini
     finished(output={"scores": True}, checkpoint={"every": "1ms"}, resources={"threads": 1})
     before = picture(Path("runs/job"))
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: Any) -> None:
         if progress.phase == phase:
             raise StopSignalError(15)
 

@@ -12,21 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xxhash
 import yaml
 import zarr
 from cells import write_cells
+from facade import StopSignalError
 from numpy.typing import NDArray
 from stores import Command, chunk_files, picture, write_store
 from zarr.codecs import ZstdCodec
 
 import streampca as sp
-from streampca.execution.progress import Progress
-from streampca.runs.update import update
+from streampca import update
 from streampca.sources import store_record
-from streampca.sources.zarr import chunk_record
-from streampca.sources.zarr.digests import KnownDigests
-from streampca.storage.signals import StopSignalError
 
 N, MORE = 250, 400
 ROWS = np.random.default_rng(7).standard_normal((MORE, 8)) * np.arange(9, 1, -1) + 3
@@ -297,7 +293,7 @@ def test_an_update_that_was_stopped_goes_on_to_the_same_bits(phase, job, stop_at
     shutil.copytree("runs/job", "runs/other")
     before = picture(Path("runs/job"))
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: Any) -> None:
         if progress.phase == phase:
             raise StopSignalError(15)
 
@@ -337,25 +333,8 @@ def test_models_with_more_rows_by_partial_fit_have_no_record(job):
     assert pca._fitted_state.stored is None
 
 
-def test_the_digests_noted_while_a_run_reads_are_those_of_the_chunks(job):
-    source, record = sp.open(str(STORE)), sp.load("runs/job")._fitted_state.stored.arrays[0]
-    fresh, count = chunk_record.record_of(source)
-    np.testing.assert_array_equal(fresh.digests, record.digests)
-    np.testing.assert_array_equal(fresh.versions, record.versions)
-    np.testing.assert_array_equal(fresh.edge, record.edge)
-    assert count.chunks == 4
-
-
 def test_stores_of_cells_have_no_record(tmp_path):
     assert store_record.arrays_of(sp.open(str(write_cells(tmp_path / "a.zarr", ROWS)))) == ()
-
-
-def test_of_several_readings_of_a_chunk_the_digest_of_the_last_is_known():
-    known = KnownDigests((3, 2))
-    for stored in (b"damaged", b"whole"):
-        known.note("x2/c/1/0", memoryview(stored))
-    assert known.table[1, 0].tobytes() == xxhash.xxh3_128(b"whole").digest()
-    assert np.count_nonzero(known.table.any(axis=-1)) == 1
 
 
 def test_verify_compares_the_chunks_with_the_record_of_the_run(job, call):

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from facade import run_command
 from stores import make_values
 
 import streampca as sp
-from streampca.cli import _status
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_usage_is_one_line_and_a_status(
     command: str, status: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _status(command.split()) == status
+    assert run_command(*command.split()) == status
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("streampca: error: ")
@@ -103,14 +103,14 @@ def test_wrong_usage_is_one_line_and_a_status(
 
 
 def test_bare_command_prints_its_help_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _status([]) == 2
+    assert run_command() == 2
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
     assert lines[0].startswith("Usage: streampca")
     assert "5    input missing, damaged or not finite" in [line.strip() for line in lines]
     assert not any(line.endswith("...") for line in lines[1:])  # no sentence is cut off
-    assert _status(["--help"]) == 0
+    assert run_command("--help") == 0
     assert capsys.readouterr().out == err
 
 
@@ -124,7 +124,7 @@ def test_bare_command_prints_its_help_and_status_2(capsys: pytest.CaptureFixture
     ],
 )
 def test_json_alone_is_on_stdout(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _status([*command.split(), "--json"]) == 0
+    assert run_command(*command.split(), "--json") == 0
     out, err = capsys.readouterr()
 
     def refuse(constant: str) -> Any:
@@ -135,7 +135,7 @@ def test_json_alone_is_on_stdout(command: str, capsys: pytest.CaptureFixture[str
 
 
 def test_inspect_lists_the_arrays_of_a_group(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _status(["inspect", "group.zarr", "--json"]) == 0
+    assert run_command("inspect", "group.zarr", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["kind"] == "group"
     assert found["arrays"] == [
@@ -143,15 +143,15 @@ def test_inspect_lists_the_arrays_of_a_group(capsys: pytest.CaptureFixture[str])
         {"name": "x", "shape": [40, 4], "dtype": "float64", "chunks": [10, 4]},
         {"name": "y", "shape": [40, 4], "dtype": "float32", "chunks": [20, 2]},
     ]
-    assert _status(["inspect", "group.zarr"]) == 0
+    assert run_command("inspect", "group.zarr") == 0
     assert "x: 40 x 4, float64, chunks 10 x 4" in capsys.readouterr().out
 
 
 def test_inspect_says_what_a_named_array_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _status(["inspect", "group.zarr", "--array", "y", "--json"]) == 0
+    assert run_command("inspect", "group.zarr", "--array", "y", "--json") == 0
     table = json.loads(capsys.readouterr().out)
     assert (table["kind"], table["array"], table["shape"], table["dtype"]) == ("source", "y", [40, 4], "float32")
-    assert _status(["inspect", "group.zarr", "--array", "deep/time", "--json"]) == 0
+    assert run_command("inspect", "group.zarr", "--array", "deep/time", "--json") == 0
     axis = json.loads(capsys.readouterr().out)
     assert (axis["kind"], axis["shape"], axis["chunks"]) == ("array", [40], [40])
     assert "it is not read as a table" in axis["meaning"]
