@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tolerances
+from facade import Block, folded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -15,8 +16,6 @@ from strategies import examples, make_rows
 
 import streampca as sp
 from streampca.accumulators import Covariance
-from streampca.block import Block
-from streampca.execution.fold import fold
 
 SAME = 1e-12
 EXAMPLES = examples(40)
@@ -96,7 +95,7 @@ def test_taking_rows_out_undoes_adding_them(data: tuple[NDArray[Any], list[int]]
     rows, edges = data
     cut = edges[1]
     accumulator, d = Covariance(scale=scale), rows.shape[1]
-    left, right = (fold(accumulator, [part], d) for part in (rows[:cut], rows[cut:]))
+    left, right = (folded(accumulator, [part], d) for part in (rows[:cut], rows[cut:]))
     both = accumulator.merge([left, right])
     before = [both.origin.copy(), both.offset.copy(), both.scatter.copy()]
     try:
@@ -123,7 +122,7 @@ def test_forgetting_is_what_its_weights_say(data: tuple[NDArray[Any], list[int]]
     mean = weights @ (rows - rows[-1]) / total
     rest = rows - rows[-1] - mean
     accumulator = Covariance(forgetting=factor, tile_size=size)
-    states = [fold(accumulator, [Block(batch)], rows.shape[1]) for batch in batches(rows, edges)]
+    states = [folded(accumulator, [Block(batch)], rows.shape[1]) for batch in batches(rows, edges)]
     state = accumulator.merge(states)
     assert state.n_samples == len(rows)
     assert state.weight == pytest.approx(total, rel=SAME)

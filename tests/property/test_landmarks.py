@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import Block, folded
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.stats import chi2
@@ -20,9 +21,7 @@ from sklearn.datasets import load_digits
 
 from streampca.accumulators import ColumnNormLandmarks, RPCholeskyLandmarks, UniformLandmarks, WeightedLandmarks
 from streampca.accumulators.pivots import random_pivots
-from streampca.block import Block
 from streampca.errors import DataError, NotFiniteError, ParameterError
-from streampca.execution.fold import fold
 from streampca.kernels import RBF, Custom, Linear, Polynomial, Sigmoid
 from streampca.system.workspace import release
 
@@ -33,7 +32,7 @@ KERNEL = Polynomial(degree=3, gamma=0.1)
 
 
 def drawn(accumulator: Any, *blocks: Block) -> Any:
-    return accumulator.finalize(fold(accumulator, blocks, blocks[0].values.shape[1]))
+    return accumulator.finalize(folded(accumulator, blocks, blocks[0].values.shape[1]))
 
 
 def normal(n: int, d: int, seed: int = 0) -> NDArray[np.float64]:
@@ -139,7 +138,7 @@ def test_landmarks_do_not_depend_on_blocks_order_or_threads(dtype: str) -> None:
                 random.shuffle(blocks)  # type: ignore[arg-type]
                 leaves = [blocks[i::4] for i in range(4)]
                 with ThreadPoolExecutor(4) as pool:
-                    states = list(pool.map(lambda leaf, own=accumulator: fold(own, leaf, 5), leaves))
+                    states = list(pool.map(lambda leaf, own=accumulator: folded(own, leaf, 5), leaves))
                 found = accumulator.finalize(accumulator.merge([accumulator.merge(states[:2]), *states[2:]]))
                 np.testing.assert_array_equal(found.index, expected.index)
                 assert found.rows.tobytes() == expected.rows.tobytes() == rows[expected.index].tobytes()
