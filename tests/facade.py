@@ -16,9 +16,14 @@ from unittest.mock import patch
 import numpy as np
 
 from streampca.block import Block, as_block
-from streampca.cli import _status
+from streampca.cli import _status, main
 from streampca.execution.fold import fold as fold_blocks
 from streampca.planning.budget import Resources
+from streampca.runs.config import parse_config
+from streampca.runs.deploy import cluster_of
+from streampca.runs.fingerprint import write_fingerprint
+from streampca.runs.inspection import inspect_path
+from streampca.runs.verify import verify_run
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.solvers.fit import fit as fit_source
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
@@ -27,24 +32,36 @@ from streampca.solvers.registry import SOLVERS
 from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.fetching import division
 from streampca.storage.signals import StopSignalError
+from streampca.system.process import peak_bytes
 
 __all__ = [
     "Block",
+    "Parameters",
     "ReadCount",
+    "Resources",
     "Source",
     "StopSignalError",
     "Unread",
     "all_checkpoints",
     "as_block",
     "blocks_of",
+    "cluster_of",
     "fit",
+    "fit_source",
     "fold",
     "folded",
     "impatient",
+    "inspect_path",
+    "main",
     "open_source",
+    "parse_config",
+    "peak_bytes",
     "plan",
+    "plan_fit",
     "requests_of",
     "run_command",
+    "verify_run",
+    "write_fingerprint",
 ]
 
 MIB = 2**20

@@ -14,19 +14,16 @@ import numpy as np
 import pytest
 import spectra
 import zarr
+from facade import Block, Parameters, Resources, folded, plan_fit
+from facade import fit_source as fit
 
 from streampca import PCA
 from streampca.accumulators import Covariance
-from streampca.block import Block
 from streampca.execution.drive import accumulate
-from streampca.execution.fold import fold
-from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.planning.covariance_accumulators import accumulator_of
-from streampca.planning.plan import Plan, Resources
 from streampca.solvers import disk_covariance
 from streampca.solvers.covariance_model import solve_model
-from streampca.solvers.fit import Parameters, fit, plan_fit
 from streampca.solvers.options import RunOptions
 from streampca.sources import Source, open_source
 from streampca.system.blas_threads import one_blas_thread
@@ -34,7 +31,7 @@ from streampca.system.blas_threads import one_blas_thread
 pytestmark = pytest.mark.distributed
 
 
-def digest(model: PCAModel | PCA) -> str:
+def digest(model: Any | PCA) -> str:
     """Return the SHA-256 of components, eigenvalues, mean and certificate."""
     model = model._model if isinstance(model, PCA) else model
     arrays = (model.components, model.explained_variance, model.mean)
@@ -44,7 +41,7 @@ def digest(model: PCAModel | PCA) -> str:
     return found.hexdigest()
 
 
-def in_leaves(source: Source, parameters: Parameters, threads: int = 2) -> Plan:
+def in_leaves(source: Source, parameters: Parameters, threads: int = 2) -> Any:
     """Return a plan of nine leaves of uneven blocks, as data too large for a test would have."""
     plan, n = plan_fit(source, parameters), source.shape[0]
     if plan.n_leaves > 1:
@@ -54,7 +51,7 @@ def in_leaves(source: Source, parameters: Parameters, threads: int = 2) -> Plan:
     )
 
 
-def by_the_loop(source: Source, parameters: Parameters, plan: Plan | None = None) -> PCAModel:
+def by_the_loop(source: Source, parameters: Parameters, plan: Any | None = None) -> Any:
     """Return the model by the specification: no threads, no cluster, one block after the other."""
     plan = plan or in_leaves(source, parameters)
     accumulator, d = accumulator_of(parameters), source.shape[1]
@@ -62,7 +59,7 @@ def by_the_loop(source: Source, parameters: Parameters, plan: Plan | None = None
         total = accumulator.init(d)
         for leaf in plan.leaves():
             blocks = (Block(source.read(start, stop)[0], start) for start, stop in pairwise(leaf.edges))
-            total = accumulator.absorb(total, fold(accumulator, blocks, d))
+            total = accumulator.absorb(total, folded(accumulator, blocks, d))
         fitted = FittedState(plan.solver, accumulator, total, parameters, plan.work_dtype, source.describe())
         return solve_model(fitted, plan.work_dtype)
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import zarr
+from facade import main
 from stores import (
     call_apart,
     chunk_files,
@@ -23,7 +24,6 @@ from stores import (
 )
 
 from streampca import PCA
-from streampca.cli import main
 
 GOOD = "source: {path: good.zarr}\noutput: {directory: out, report: false}\n"
 BROKEN_CONFIGURATIONS = [

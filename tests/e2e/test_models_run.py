@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from facade import verify_run
 from stores import Command
 
 import streampca as sp
 from streampca.errors import ModelError, OutputError
-from streampca.runs.verify import verify_run
 
 pytestmark = pytest.mark.numerical
 N, D = 2000, 10

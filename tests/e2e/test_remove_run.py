@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from facade import verify_run
 
 import streampca as sp
 from streampca.errors import ConfigError
-from streampca.runs.verify import verify_run
 
 pytestmark = pytest.mark.numerical
 

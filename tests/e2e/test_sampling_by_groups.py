@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import verify_run
 from numpy.typing import NDArray
 from scipy import sparse
 from stores import config_text, write_store
 
 import streampca as sp
 from streampca.errors import ModelError
-from streampca.runs.verify import verify_run
 from streampca.solvers.covariance import CovarianceSolver
 
 pytestmark = pytest.mark.numerical

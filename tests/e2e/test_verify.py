@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from facade import verify_run
 from stores import chunk_files, config_text, make_values, picture, write_store
 
 import streampca as sp
-from streampca.runs.verify import verify_run
 
 pytestmark = pytest.mark.numerical
 

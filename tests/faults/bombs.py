@@ -21,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from facade import peak_bytes
+
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
 import numcodecs  # noqa: E402
@@ -32,7 +34,6 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec  # noqa: E
 import streampca as sp  # noqa: E402
 from streampca.errors import DataError  # noqa: E402
 from streampca.sources import open_source  # noqa: E402
-from streampca.system.process import peak_bytes  # noqa: E402
 
 SIZE = 2**28
 """What a bomb decodes to."""

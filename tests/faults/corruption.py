@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from facade import write_fingerprint
 from numcodecs import BZ2, LZ4, Blosc, GZip, Zlib, Zstd
 from score import Score, again
 from stores import CHAINS, chunk_files
@@ -20,7 +21,6 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 import streampca as sp
 from streampca.errors import AlteredChunkError, DamagedChunkError, DataError, MissingInnerChunkError
-from streampca.runs.fingerprint import write_fingerprint
 from streampca.sources import open_source
 from streampca.sources.zarr.reader import ZarrSource
 

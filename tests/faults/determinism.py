@@ -15,6 +15,7 @@ from typing import Any
 
 import facade
 import numpy as np
+from facade import ReadCount
 from numpy.typing import NDArray
 from score import Score, again
 from stores import write_store
@@ -22,13 +23,7 @@ from stores import write_store
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.kernels import RBF
-from streampca.planning.plan import Plan
-from streampca.random import generator
-from streampca.solvers.fit import Parameters, fit, plan_fit
-from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
-from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.sources import Source, open_source
-from streampca.sources.base import ReadCount
 
 _BLOCKS, _LEAVES, _PER_BLOCK = 24, 8, 250
 _LONGEST_SLEEP = 0.02
@@ -38,8 +33,8 @@ _LONGEST_SLEEP = 0.02
 class Solver:
     """What is fitted."""
 
-    parameters: Any
-    """`Parameters`, or `KernelParameters`."""
+    parameters: dict[str, Any]
+    """Those of `facade.fit`."""
     shape: tuple[int, int]
     """Rows and features; the longer axis is that of the blocks."""
     per_branch: int = 1
@@ -47,24 +42,26 @@ class Solver:
 
 
 SOLVERS = {
-    "covariance": Solver(Parameters(5, solver="covariance", scale=True), (6_000, 24)),
+    "covariance": Solver({"k": 5, "solver": "covariance", "scale": True}, (6_000, 24)),
     "sketch": Solver(
-        Parameters(5, solver="sketch", sketch_size=12, max_passes=2, tolerance=0.0, pilot=10), (6_000, 24)
+        {"k": 5, "solver": "sketch", "sketch_size": 12, "max_passes": 2, "tolerance": 0.0, "pilot": 10}, (6_000, 24)
     ),
-    "adaptive": Solver(Parameters(5, solver="adaptive", pilot=10), (6_000, 24)),
-    "gram": Solver(Parameters(5, solver="gram"), (40, 6_000)),
-    "nystrom": Solver(KernelParameters(RBF(gamma=0.01), 5, method="nystrom", n_landmarks=40), (6_000, 24)),
-    "branches": Solver(Parameters(5, solver="covariance", scale=True), (6_000, 24), per_branch=3),
+    "adaptive": Solver({"k": 5, "solver": "adaptive", "pilot": 10}, (6_000, 24)),
+    "gram": Solver({"k": 5, "solver": "gram"}, (40, 6_000)),
+    "nystrom": Solver({"k": 5, "kernel": RBF(gamma=0.01), "method": "nystrom", "n_landmarks": 40}, (6_000, 24)),
+    "branches": Solver({"k": 5, "solver": "covariance", "scale": True}, (6_000, 24), per_branch=3),
     "sketch-branches": Solver(
-        Parameters(5, solver="sketch", sketch_size=12, max_passes=2, tolerance=0.0, pilot=10), (6_000, 24), per_branch=2
+        {"k": 5, "solver": "sketch", "sketch_size": 12, "max_passes": 2, "tolerance": 0.0, "pilot": 10},
+        (6_000, 24),
+        per_branch=2,
     ),
-    "gram-branches": Solver(Parameters(5, solver="gram"), (40, 6_000), per_branch=3),
+    "gram-branches": Solver({"k": 5, "solver": "gram"}, (40, 6_000), per_branch=3),
     "conversion": Solver(
-        Parameters(5, solver="sketch", sketch_size=12, recovery="conversion", sketch="count_sketch"), (6_000, 24)
+        {"k": 5, "solver": "sketch", "sketch_size": 12, "recovery": "conversion", "sketch": "count_sketch"}, (6_000, 24)
     ),
-    "holes": Solver(Parameters(5, solver="sketch", sketch_size=12, missing="pairwise", pilot=10), (6_000, 24)),
+    "holes": Solver({"k": 5, "solver": "sketch", "sketch_size": 12, "missing": "pairwise", "pilot": 10}, (6_000, 24)),
     "adaptive-passes": Solver(
-        Parameters(5, solver="adaptive", scale=True, max_passes=3, tolerance=0.0, pilot=10), (6_000, 24)
+        {"k": 5, "solver": "adaptive", "scale": True, "max_passes": 3, "tolerance": 0.0, "pilot": 10}, (6_000, 24)
     ),
 }
 """By name: a solver that is to be tried joins by a line."""
@@ -120,7 +117,7 @@ class Slow(Source):
         return Slow(self.source.by_features(), self.seed)
 
     def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
-        time.sleep(float(generator(self.seed, "sleep", start).random()) * _LONGEST_SLEEP)
+        time.sleep(random.Random(1_000_003 * self.seed + start).random() * _LONGEST_SLEEP)
         return self.source.read(start, stop, out)
 
 
@@ -180,11 +177,10 @@ def _store(place: Path, solver: Solver) -> Path:
     return place / ("tall.zarr" if solver.shape[0] >= solver.shape[1] else "wide.zarr")
 
 
-def _plan(source: Source, solver: Solver, way: Way) -> Plan:
+def _plan(source: Source, solver: Solver, way: Way) -> Any:
     """Return the plan that data too large for a test would have: eight leaves of three blocks."""
     parameters = solver.parameters
-    kernel = isinstance(parameters, KernelParameters)
-    plan: Plan = plan_kernel(source, parameters) if kernel else plan_fit(source, parameters)
+    plan = facade.plan(source, **parameters)
     at_once = way.threads * way.workers
     changes: dict[str, Any] = {"rows_per_block": _PER_BLOCK, "n_blocks": _BLOCKS, "n_leaves": _LEAVES, "edges": None}
     changes["leaves_per_branch"] = solver.per_branch
@@ -217,11 +213,10 @@ def digest_of(place: Path, clusters: Clusters, name: str, way: Way, seed: int) -
 
 
 def _fit(source: Source, solver: Solver, plan: Any, progress: Any) -> Any:
-    carry_out: Any = fit_kernel if isinstance(solver.parameters, KernelParameters) else fit
-    return carry_out(source, solver.parameters, plan, progress=progress).model
+    return facade.fit(source, plan, options={"progress": progress}, **solver.parameters).model
 
 
-def _stop_and_go_on(source: Source, solver: Solver, plan: Plan, seed: int) -> Any:
+def _stop_and_go_on(source: Source, solver: Solver, plan: Any, seed: int) -> Any:
     """Stop the fit at a random place, and go on from its checkpoint."""
     part = random.Random(seed).uniform(0.3, 0.9)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from facade import inspect_path, peak_bytes
 from numcodecs import Delta, Zlib
 from numpy.typing import NDArray
 from score import Score, again
@@ -27,9 +28,7 @@ from stores import make_values, write_store
 import streampca as sp
 from streampca.errors import DataError, ParameterError, PlanError
 from streampca.models.persistence.groups import SEAL, seal_of
-from streampca.runs.inspection import inspect_path
 from streampca.sources import open_source
-from streampca.system.process import peak_bytes
 
 LIMIT = 2**29
 """What a fit may take in bytes."""

@@ -12,26 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import facade
 import numpy as np
+from facade import ReadCount
 from numpy.typing import NDArray
 from stores import write_store
 
-from streampca.execution.progress import Progress
 from streampca.kernels import RBF
-from streampca.planning.plan import Plan
-from streampca.solvers.fit import Parameters, fit, plan_fit
-from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
-from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.sources import Source, open_source
-from streampca.sources.base import ReadCount
 
 
 @dataclass(frozen=True)
 class Job:
     """What is fitted."""
 
-    parameters: Any
-    """`Parameters`, or `KernelParameters`."""
+    parameters: dict[str, Any]
+    """Those of `facade.fit`."""
     shape: tuple[int, int]
     """Rows and features; blocks are runs of the longer axis."""
     per_block: int
@@ -51,15 +47,24 @@ class Job:
 
 TALL, WIDE = (64_000, 128), (48, 16_000)
 JOBS = {
-    "covariance": Job(Parameters(5, solver="covariance"), TALL, 500, 32, 0.05),
+    "covariance": Job({"k": 5, "solver": "covariance"}, TALL, 500, 32, 0.05),
     "sketch": Job(
-        Parameters(5, solver="sketch", sketch_size=16, max_passes=2, tolerance=0.0, pilot=10), TALL, 1000, 32, 0.05
+        {"k": 5, "solver": "sketch", "sketch_size": 16, "max_passes": 2, "tolerance": 0.0, "pilot": 10},
+        TALL,
+        1000,
+        32,
+        0.05,
     ),
-    "gram": Job(Parameters(5, solver="gram"), WIDE, 250, 16, 0.05),
-    "nystrom": Job(KernelParameters(RBF(gamma=0.01), 5, method="nystrom", n_landmarks=40), TALL, 1000, 32, 0.05),
-    "branches": Job(Parameters(5, solver="covariance"), TALL, 500, 32, 0.05, 5),
+    "gram": Job({"k": 5, "solver": "gram"}, WIDE, 250, 16, 0.05),
+    "nystrom": Job({"k": 5, "kernel": RBF(gamma=0.01), "method": "nystrom", "n_landmarks": 40}, TALL, 1000, 32, 0.05),
+    "branches": Job({"k": 5, "solver": "covariance"}, TALL, 500, 32, 0.05, 5),
     "sketch-branches": Job(
-        Parameters(5, solver="sketch", sketch_size=16, max_passes=2, tolerance=0.0, pilot=10), TALL, 1000, 32, 0.05, 4
+        {"k": 5, "solver": "sketch", "sketch_size": 16, "max_passes": 2, "tolerance": 0.0, "pilot": 10},
+        TALL,
+        1000,
+        32,
+        0.05,
+        4,
     ),
 }
 """What is fitted, by name: a solver that is to be tried joins by a line."""
@@ -138,14 +143,14 @@ class Rows:
     """Hears of progress, and knows whether every row was counted once in each reading."""
 
     def __init__(self) -> None:
-        self.last: dict[str, Progress] = {}
+        self.last: dict[str, Any] = {}
         self.wrong: list[str] = []
         self.begun = threading.Event()
         """Set as soon as rows were counted."""
         self.began = 0.0
         """When that was, by `time.monotonic`."""
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: Any) -> None:
         if not self.begun.is_set():
             self.began = time.monotonic()
             self.begun.set()
@@ -161,10 +166,9 @@ class Rows:
         return self.wrong + short
 
 
-def planned(source: Source, job: Job, at_once: int = 2) -> Plan:
+def planned(source: Source, job: Job, at_once: int = 2) -> Any:
     """Return the plan that data too large for a test would have."""
-    kernel = isinstance(job.parameters, KernelParameters)
-    plan: Plan = plan_kernel(source, job.parameters) if kernel else plan_fit(source, job.parameters)
+    plan = facade.plan(source, **job.parameters)
     shape: dict[str, Any] = {"rows_per_block": job.per_block, "n_blocks": job.n_blocks, "n_leaves": job.n_leaves}
     shape["leaves_per_branch"] = job.per_branch
     return plan.replace(
@@ -174,12 +178,11 @@ def planned(source: Source, job: Job, at_once: int = 2) -> Plan:
 
 def fitted(source: Source, job: Job, client: Any = None, progress: Rows | None = None) -> Any:
     """Return the model, fitted by the workers of `client` if there is one."""
-    carry_out: Any = fit_kernel if isinstance(job.parameters, KernelParameters) else fit
     plan = planned(source, job)
     if client is None:
-        return carry_out(source, job.parameters, plan, progress=progress).model
+        return facade.fit(source, plan, options={"progress": progress}, **job.parameters).model
     with client.as_current():
-        return carry_out(source, job.parameters, plan, progress=progress).model
+        return facade.fit(source, plan, options={"progress": progress}, **job.parameters).model
 
 
 class Inputs:

@@ -239,7 +239,7 @@ def hunt(directory: Path, secret: str, *, damaged: bool = False) -> Hunt:
 
     Where a chunk is `damaged`, the first one is held back until the error of another has been shown on a page.
     """
-    from streampca.cli import _status
+    from facade import run_command
 
     with Guarded(directory / "web", secret) as server, Watch() as watch, _captured() as said:
         (directory / "c.yaml").write_text(
@@ -253,7 +253,7 @@ def hunt(directory: Path, secret: str, *, damaged: bool = False) -> Hunt:
             server.damaged.add("x.zarr/c/5/0")
             server.held["x.zarr/c/0/0"] = watch.an_error_was_shown
         with patch.dict(os.environ, {"STREAMPCA_CANARY": secret}), facade.blocks_of(4_000):
-            status = _status(["run", str(directory / "c.yaml")])
+            status = run_command("run", directory / "c.yaml")
     text = said.getvalue()
     places = watch.found(secret) + [f"file {name}" for name in files_with(directory, secret)]
     return Hunt(status, text, watch, server.served, places + (["output"] if secret in text else []))

@@ -18,7 +18,6 @@ from streampca.execution.distributed import cluster, payload
 from streampca.execution.fold import merge_neighbours
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import Meter
-from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.distributed_interface import pickled, unpickled
@@ -27,7 +26,7 @@ RETRIES = 3
 """Attempts after the first."""
 
 
-def on_cluster(client: Client, task: Task, plan: Plan, meter: Meter, first: int = 0) -> Generator[LeafResult]:
+def on_cluster(client: Client, task: Task, plan: Any, meter: Meter, first: int = 0) -> Generator[LeafResult]:
     """Yield the results of `task` from leaf `first` on in the plan's order; stands for `cluster.on_cluster`."""
     size, results = task.leaves_per_result(plan), in_order(client, task, plan, first)
     merged = results if size == 1 else merge_neighbours(results, task, size)
@@ -40,7 +39,7 @@ def on_cluster(client: Client, task: Task, plan: Plan, meter: Meter, first: int 
         merged.close()
 
 
-def in_order(client: Client, task: Task, plan: Plan, first: int) -> Generator[LeafResult]:
+def in_order(client: Client, task: Task, plan: Any, first: int) -> Generator[LeafResult]:
     """Yield the results of leaves in order, with at most ``plan.window`` leaves submitted and not yielded."""
     common = pickled(getattr(task, task.common))
     carrier: Future | None = None

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import xxhash
 import zarr
+from facade import write_fingerprint
 from stores import CHAINS, Command, chunk_files, config_text, make_values, picture, write_store
 
 import streampca as sp
 from streampca.errors import AlteredChunkError, DamagedChunkError, DataError, MissingChunkError, OutputError
-from streampca.runs.fingerprint import write_fingerprint
 from streampca.sources import open_source
 from streampca.sources.zarr.digests import default_place, metadata_digest
 

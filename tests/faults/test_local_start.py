@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import zarr
 from dask import config as dask_config
+from facade import cluster_of, parse_config
 from stores import config_text
 
 import streampca as sp
 from streampca.errors import ClusterError
 from streampca.runs import deploy
-from streampca.runs.config import parse_config
-from streampca.runs.deploy import cluster_of
 from streampca.runs.deploy import local as deploy_local
 
 pytestmark = pytest.mark.distributed

@@ -16,11 +16,10 @@ import network
 import numpy as np
 import psutil
 import pytest
+from facade import cluster_of, parse_config
 from stores import REPOSITORY, Command, config_text, make_values, write_store
 
 import streampca as sp
-from streampca.runs.config import parse_config
-from streampca.runs.deploy import cluster_of
 
 pytestmark = pytest.mark.distributed
 

@@ -7,12 +7,12 @@ import distributed
 import numpy as np
 import pytest
 import zarr
+from facade import write_fingerprint
 from stores import config_text
 
 import streampca as sp
 from streampca.errors import OutputError
 from streampca.execution import write
-from streampca.runs.fingerprint import write_fingerprint
 from streampca.sources import open_source
 
 pytestmark = pytest.mark.distributed

@@ -10,6 +10,7 @@ import driver
 import numpy as np
 import psutil
 import pytest
+from facade import inspect_path
 from forks import server
 from slow_run import SlowRun, digest_of_run
 from stores import Command, config_text, make_values, picture, write_store
@@ -17,7 +18,6 @@ from stores import Command, config_text, make_values, picture, write_store
 import streampca as sp
 from streampca.errors import OutputError
 from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.runs.inspection import inspect_path
 
 
 def _write(directory, solver="covariance", output="report: false"):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from facade import parse_config
 from stores import Command
 
 from streampca.errors import ConfigError
-from streampca.runs.config import parse_config
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SOURCE = "source: {path: data/x.zarr}\n"
