@@ -67,7 +67,7 @@ def _needs_state(method: _Method) -> _Method:
 
 
 def _obstacle(estimator: Continuing) -> str | None:
-    return obstacle_to_state(estimator.solver, estimator.remove, estimator.n_components)
+    return obstacle_to_state(estimator.solver, estimator.remove, estimator.n_components, estimator.missing)
 
 
 class Continuing(StreamEstimator[Parameters, Fit]):
@@ -82,6 +82,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         _model: PCAModel
         solver: Solver
         remove: Mapping[str, Any] | None
+        missing: str
         n_components: NComponents
 
     def _set_model(self, model: PCAModel) -> None:
@@ -113,7 +114,8 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         Raises
         ------
         NotAvailableError
-            If the parameters let no state be kept: `solver` "gram" or "adaptive", `remove`, or components counted by cross-validation.
+            If the parameters let no state be kept: `solver` "gram" or "adaptive", "sketch" with ``missing="mean"``,
+            `remove`, or components counted by cross-validation.
             `hasattr` takes the method for absent then.
         MergeError
             If a parameter is not what it was when the first rows came, the rows are of another precision, or the model

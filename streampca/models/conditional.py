@@ -219,7 +219,7 @@ def residual_factors(
     mean = n_observed + trace
     squares = n_observed + 2 * trace + np.einsum("nij,nji->n", product, product)
     factors: FloatArray = np.ones(len(observed))
-    some = (n_observed > 0) & (mean > 0)
+    some = (n_observed > 0) & (mean > 0) & (squares > 0)
     freedom = np.divide(mean**2, squares, out=np.ones_like(mean), where=some)
     complete = float(n_complete - k)
     np.divide(complete * _quantile(complete), mean * _quantile(freedom), out=factors, where=some)

@@ -26,6 +26,7 @@ from streampca.planning.cost import PROBE_WIDTH
 from streampca.planning.detail import SketchDetail
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers.base import PCASolver
+from streampca.solvers.filling import Filling, complete
 from streampca.solvers.options import RunOptions
 from streampca.solvers.plan_sketch import plan_sketch, sizes_of
 from streampca.solvers.result import Accumulated, Fit
@@ -308,10 +309,11 @@ class ApproximateSolver(PCASolver):
         return plan_sketch(source, parameters, resources, self.name)
 
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> Sketch:
-        """Return a sketch with as many columns as that of `plan`."""
-        sizes = sizes_of(plan)
-        columns = sizes.columns + sizes.held_out
-        return Sketch(np.ones((min(plan.n_features, PROBE_WIDTH), columns), dtype=plan.work_dtype), key="probe")
+        """Return a sketch with as many columns as that of `plan`, which lets missing values through where they have a meaning."""
+        sizes, width = sizes_of(plan), min(plan.n_features, PROBE_WIDTH)
+        test = np.ones((width, sizes.columns + sizes.held_out), dtype=plan.work_dtype)
+        missing, origin = ("error", None) if parameters.missing == "error" else ("pairwise", np.zeros(width))
+        return Sketch(test, missing=missing, origin=origin, key="probe")
 
     def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
         """Return why ``solver="auto"`` chose `plan`."""
@@ -324,6 +326,20 @@ class ApproximateSolver(PCASolver):
 
     def run(self, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
         """Read `source` once, and again while passes are left and the certificate asks for it; return the answer."""
+        if parameters.missing == "mean":
+            filling = Filling.read(source, parameters, plan, options)
+            once, filled = replace(options, keep_rows=0), filling.source
+            return filling.finished(self._run(filled, complete(parameters), plan, once, filled.subtracted), parameters)
+        return self._run(source, parameters, plan, options)
+
+    def _run(
+        self,
+        source: Source,
+        parameters: Parameters,
+        plan: Plan,
+        options: RunOptions,
+        subtracted: FloatArray | float = 0.0,
+    ) -> Fit:
         began, clock, sizes = time.perf_counter(), _Clock(), sizes_of(plan)
         reader = Reader(source, parameters, plan, options)
         removing = options.removing  # whose residuals may be float32 where products are float64
@@ -351,6 +367,7 @@ class ApproximateSolver(PCASolver):
                     del basis, test, products
                     answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
             with clock:
+                known = replace(known, mean=known.mean + subtracted)
                 model = answer.model(known, state, parameters, source.describe(), n_passes)
         return Fit(
             model=model,
@@ -372,4 +389,5 @@ class AdaptiveSolver(ApproximateSolver):
     """Approximate, by an incremental low-rank basis that follows the rows in shuffled order; it keeps no state."""
 
     name = "adaptive"
+    missing = ("error", "mean")
     sparse = False

@@ -65,12 +65,18 @@ class RunOptions:
         return self.removing.accumulate(source, accumulator, read)
 
     def accumulate_and_sample(
-        self, source: Source, accumulator: AnyAccumulator, plan: Plan, parameters: Parameters
+        self,
+        source: Source,
+        accumulator: AnyAccumulator,
+        plan: Plan,
+        parameters: Parameters,
+        phase: str = "fit",
     ) -> tuple[Any, RowsState | None, ReadCount]:
         """Read `source` once; return the state of all rows, the copied ones, and the cost."""
         weights = parameters.sample_weight
         if not self.keep_rows:
-            state, count = self.accumulate(source, accumulator, plan, weights)
+            state, count = self.accumulate(source, accumulator, plan, weights, phase)
             return state, None, count
-        (state, samples), count = self.accumulate(source, Joint((accumulator, self.sample_of(source))), plan, weights)
+        joint = Joint((accumulator, self.sample_of(source)))
+        (state, samples), count = self.accumulate(source, joint, plan, weights, phase)
         return state, samples, count

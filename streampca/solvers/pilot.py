@@ -145,7 +145,7 @@ def observed_origin(
     origin, seen, count, start = origin.copy(), seen.copy(), ReadCount(), 0
     dtype, n = work_dtype(source.dtype), source.shape[0]
     while not seen.all() and start < n:
-        stop = min(n, start + max(_ORIGIN_ROWS, source.chunk_rows))
+        stop = min(n, start + _origin_rows(source))
         values, cost = read_with_retries(source, start, stop)
         count += cost
         rows = np.where(np.isfinite(values), values, np.nan).astype(dtype)
@@ -157,6 +157,15 @@ def observed_origin(
             origin[new], seen = sampled_origin(part, dtype)[new], seen | new
         start = stop
     return origin, count
+
+
+def origin_bytes(source: Source) -> int:
+    """Return the decoded bytes that `observed_origin` takes where the first rows tell of every feature."""
+    return source.reads_of(0, min(source.shape[0], _origin_rows(source)))
+
+
+def _origin_rows(source: Source) -> int:
+    return max(_ORIGIN_ROWS, source.chunk_rows)
 
 
 def _runs(chosen: IntArray, source: Source) -> list[IntArray]:

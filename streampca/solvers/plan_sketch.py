@@ -16,6 +16,7 @@ from streampca.planning.memory.sketch import sketch_needs
 from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape, count_leaves, most_leaves
+from streampca.solvers.filling import complete, unread, with_means_first
 from streampca.solvers.pilot import Pilot, plan_pilot
 from streampca.sources.base import Source
 from streampca.typing import DType
@@ -69,6 +70,9 @@ def plan_sketch(source: Source, parameters: Parameters, resources: Resources, so
             f"n_components={selection.name!r} does not go together with missing='pairwise', where noise has no known law"
         )
     _require(source, parameters, solver, k)
+    if parameters.missing == "mean":
+        plan = plan_sketch(unread(source), complete(parameters), resources, solver)
+        return with_means_first(plan, source)
     tried = []
     for columns in _columns_to_try(parameters, n, d, k, solver):
         for keep_all in (True, False):
@@ -88,13 +92,6 @@ def _require(source: Source, parameters: Parameters, solver: str, k: int | None)
     """Raise for what the approximate solvers do not take."""
     if parameters.forgetting != 1:
         raise NotAvailableError(f"solver={solver!r} does not take forgetting: use solver='covariance'")
-    if parameters.missing == "mean":
-        raise NotAvailableError(
-            f"solver={solver!r} does not take missing='mean', which needs the means before the pass: use missing='pairwise' or "
-            "'drop_rows', or solver='covariance'"
-        )
-    if solver == "adaptive" and parameters.missing != "error":
-        raise NotAvailableError(f"solver='adaptive' does not take missing={parameters.missing!r}: use solver='sketch'")
     _require_recovery(parameters, solver)
     if not isinstance(parameters.sketch_size, str) and k is not None and parameters.sketch_size < k:
         raise ParameterError(

@@ -52,7 +52,7 @@ def accumulate(
     MergeError
         If the rows cannot be added to those of `fitted`; nothing is read then.
     """
-    if obstacle := obstacle_to_state(parameters.solver, parameters.remove, parameters.n_components):
+    if obstacle := obstacle_to_state(parameters.solver, parameters.remove, parameters.n_components, parameters.missing):
         raise NotAvailableError(obstacle)
     solver = "covariance" if parameters.solver == "auto" else parameters.solver
     if fitted is not None and isinstance(parameters.scale, str) and source.labels is None:
@@ -75,10 +75,15 @@ def accumulate(
     return rows.fitted_state(source, parameters, plan), plan, rows
 
 
-def obstacle_to_state(solver: str, remove: object, n_components: object) -> str | None:
+def obstacle_to_state(solver: str, remove: object, n_components: object, missing: str = "error") -> str | None:
     """Return why a fit with these parameters keeps no state that rows could be added to, whatever the rows; None where it does."""
     if solver in SOLVERS and solver not in CONTINUABLE:
         return f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUABLE)}"
+    if solver == "sketch" and missing == "mean":
+        return (
+            "solver='sketch' with missing='mean' keeps no state that rows could be added to: the means of all rows have to be known before "
+            "the first is multiplied; use fit, missing='pairwise', or solver='covariance'"
+        )
     if remove is not None:
         return (
             "remove keeps no state that rows could be added to: the groups, trend and covariates of rows to come are not known; fit all "

@@ -39,7 +39,11 @@ BROKEN_CONFIGURATIONS = [
     (GOOD + "model: {kind: kernel_pca, kernel: gauss}", 2, ["model.kernel", "gauss", "the name of a kernel"]),
     (GOOD + "model: {solver: sketch, n_components: 5, sketch_size: 3}", 2, ["sketch_size=3", "n_components=5", "15"]),
     (GOOD + "model: {solver: adaptive, forgetting: 0.9}", 2, ["adaptive", "forgetting", "covariance"]),
-    (GOOD + "model: {solver: sketch}\npreprocess: {missing: mean}", 2, ["sketch", "missing='mean'", "pairwise"]),
+    (
+        GOOD + "model: {solver: adaptive}\npreprocess: {missing: pairwise}",
+        2,
+        ["adaptive", "pairwise", "missing='mean'"],
+    ),
     (GOOD + "model: {solver: skecth}", 2, ["model.solver", "sketch, adaptive"]),
     (GOOD + "preprocess: {scale: 'yes'}", 2, ["preprocess.scale", "true or false"]),
     (GOOD + "preprocess: {missing: drop_rows}\nmodel: {solver: gram}", 2, ["missing", "gram"]),

@@ -22,6 +22,7 @@ MODELS = {
     "qr": "{n_components: 3, solver: qr}",
     "sketch": "{n_components: 3, solver: sketch, max_passes: 2, tolerance: 0.0, sketch_size: 8, pilot: 30}",
     "adaptive": "{n_components: 3, solver: adaptive}",
+    "means first": "{n_components: 3, solver: adaptive, max_passes: 2, tolerance: 0.0}\npreprocess: {missing: mean}",
     "nystrom": "{kind: kernel_pca, n_components: 3, method: nystrom, n_landmarks: 20, kernel: {name: rbf, gamma: 1.0e-2}}",
 }
 """What is fitted, by name: a solver that is to be tried joins by a line."""

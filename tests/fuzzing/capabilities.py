@@ -31,8 +31,8 @@ SOLVERS = {
     "covariance": Takes(missing=("drop_rows", "mean", "pairwise"), continues=True),
     "gram": Takes(sparse=("csr", "csc"), missing=("mean",)),
     "qr": Takes(sparse=(), continues=True),
-    "sketch": Takes(missing=("drop_rows", "pairwise"), approximate=True),
-    "adaptive": Takes(sparse=(), approximate=True),
+    "sketch": Takes(missing=("drop_rows", "mean", "pairwise"), approximate=True),
+    "adaptive": Takes(sparse=(), missing=("mean",), approximate=True),
     "auto": Takes(missing=("drop_rows", "mean", "pairwise"), approximate=True),
 }
 """By name. ``"auto"`` chooses a solver that takes what is given."""

@@ -1,0 +1,95 @@
+"""Missing values replaced by means, for solvers that have to know the means before they multiply rows: one more reading."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streampca.accumulators.centring import sketch_dtype
+from streampca.accumulators.missing import require_observed
+from streampca.accumulators.rows import RowsState
+from streampca.accumulators.sketch import Sketch
+from streampca.accumulators.sketched import SketchState
+from streampca.models.missing import with_missing
+from streampca.parameters import Parameters
+from streampca.planning.blocks import bytes_to_read
+from streampca.planning.plan import DataShape, Plan
+from streampca.solvers.pilot import observed_origin, origin_bytes
+from streampca.sources.base import ReadCount, Source
+from streampca.sources.filled import FilledSource
+
+if TYPE_CHECKING:
+    from streampca.solvers.options import RunOptions
+    from streampca.solvers.result import Fit
+
+
+def complete(parameters: Parameters) -> Parameters:
+    """Return the parameters of a fit of rows whose missing values have been replaced."""
+    return replace(parameters, missing="error")
+
+
+def unread(source: Source) -> FilledSource:
+    """Return the source that will be fitted, to plan for; its means are not known yet."""
+    zeros = np.zeros(source.shape[1])
+    return FilledSource(source, zeros, zeros, sketch_dtype(source.dtype, source.shape[1]))
+
+
+def with_means_first(plan: Plan, source: Source) -> Plan:
+    """Return `plan`, of a fit of the filled rows, with the reading for means of `source` before it."""
+    reading = bytes_to_read(source, plan.rows_per_block) + origin_bytes(source)
+    cost = replace(plan.cost, passes=plan.cost.passes + 1, bytes_to_read=plan.cost.bytes_to_read + reading)
+    note = "the first reading takes the means of features, which later ones put in place of missing values"
+    return replace(plan, data=DataShape.of(source), cost=cost, notes=(*plan.notes, note))
+
+
+@dataclass(frozen=True)
+class Filling:
+    """What the reading for means found."""
+
+    source: FilledSource
+    """The rows without missing values."""
+    means: SketchState
+    """Means and numbers of observed values."""
+    samples: RowsState | None
+    """Rows copied out of the stream, as they are stored."""
+    count: ReadCount
+    """What reading cost."""
+    seconds: float
+    """How long it took."""
+
+    @classmethod
+    def read(cls, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Filling:
+        """Read `source` once for the means of what was observed.
+
+        Raises
+        ------
+        DataError
+            If a feature was observed in no row.
+        """
+        began, d = time.perf_counter(), source.shape[1]
+        origin, seen = np.zeros(d), np.zeros(d, dtype=bool)
+        origin, cost = observed_origin(source, origin, seen, parameters.sample_weight)
+        moments = Sketch(np.empty((d, 0), dtype=plan.work_dtype), missing="pairwise", origin=origin, key="means")
+        state, samples, count = options.accumulate_and_sample(source, moments, plan.in_row_order(), parameters, "means")
+        require_observed(state.observed > 0)
+        # Not the mean itself: beside the rows less `origin`, its rounding would be a part of far means, not of the differences.
+        subtracted, offset = (
+            (state.origin, state.sums / state.observed) if parameters.center else (np.zeros(d), state.mean)
+        )
+        filled = FilledSource(source, subtracted, offset, sketch_dtype(source.dtype, d))
+        return cls(filled, state, samples, cost + count, time.perf_counter() - began)
+
+    def finished(self, fit: Fit, parameters: Parameters) -> Fit:
+        """Return the fit of the filled rows as that of the rows with missing values."""
+        model = with_missing(fit.model, "mean", self.means, 0, None, parameters.missing_scores)
+        return replace(
+            fit,
+            model=model,
+            samples=self.samples,
+            count=self.count + fit.count,
+            stream_seconds=self.seconds + fit.stream_seconds,
+            fitted_state=None,
+        )
