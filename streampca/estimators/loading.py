@@ -27,14 +27,14 @@ from streampca.planning.plan import Plan
 from streampca.solvers.kernel.parameters import SAMPLINGS
 from streampca.solvers.kernel.plan import KernelPlan
 from streampca.solvers.registry import CONTINUABLE
-from streampca.storage.directories import RECORD, read_record
+from streampca.storage.directories import RECORD, read_record, read_unreplaced
 from streampca.typing import Array, Json
 
 
 def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA:
     """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
 
-    With its parameters, its plan and its fitted attributes, as far as they can be written as plain data: `progress` and callables
+    The model that is there, or the one that takes its place meanwhile, as `update` does it; never parts of both. With its parameters, its plan and its fitted attributes, as far as they can be written as plain data: `progress` and callables
     in `kernel_params` are not, and `eigenvectors_` of kernel PCA are saved by `save` and not by a run, whose scores hold
     them. Models of streampca 0.1 have no parameters but those that decide what `transform` does, and no plan. With the state, if
     one was saved, so that `partial_fit` and `merge` go on.
@@ -63,7 +63,11 @@ def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA:
     >>> bool((sp.load("model.zarr").components_ == pca.components_).all())
     True
     """
-    path = model_place(path)
+    return read_unreplaced(Path(path), lambda: _loaded(model_place(path)))
+
+
+def _loaded(path: Path) -> PCA | KernelPCA | RotatedPCA:
+    """Return the fitted estimator of the model at `path`."""
     if is_kernel_model(path):
         return _kernel_estimator(*load_saved_kernel(path), path)
     model, record = load_saved(path)

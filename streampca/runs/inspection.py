@@ -21,7 +21,7 @@ from streampca.sources import open_source
 from streampca.sources.files.paths import is_files_path
 from streampca.sources.options import SourceKeywords, given_keywords
 from streampca.sources.zarr.listing import Listing, list_store
-from streampca.storage.directories import read_record
+from streampca.storage.directories import read_record, read_unreplaced
 from streampca.typing import Json, JsonValue
 
 Description: TypeAlias = dict[str, object]
@@ -46,7 +46,7 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
         return _of_configuration(place)
     record = read_record(place) if place.is_dir() else None
     if record is not None and record["format"] == "streampca-run":
-        return _of_run(place)
+        return read_unreplaced(place, lambda: _of_run(place))
     if record is not None and record["format"] == "streampca-models":
         runs = [str(each) for each in runs_of(place).values()]
         return {
@@ -64,7 +64,7 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
             "meaning": "each of them is a model; of groups, within groups (pooled) and between them",
         }
     if place.is_dir() and format_of(place) == "streampca-model":
-        return _of_model(place)
+        return read_unreplaced(place, lambda: _of_model(place))
     if place.is_dir() and format_of(place) == "streampca-scores":
         return {
             **_of_table(f"{path}/scores", {"decode": "raw"}),

@@ -9,11 +9,13 @@ import re
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
+from glob import escape
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 from streampca.formatting import as_text
@@ -32,6 +34,8 @@ _RUNS = ("run", "models", "groups")
 RECORD = "streampca.json"
 """Name of the commit record. A directory without it is not a result, and is never replaced."""
 
+_MOST_READS, _PAUSE_SECONDS = 20, 0.01  # of an output that is replaced again and again
+_Read = TypeVar("_Read")
 _CHUNK = r"c(/\d+)*"
 _MODEL_ARRAYS = (
     "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
@@ -167,6 +171,37 @@ def require_space(path: Path, n_bytes: int) -> None:
         raise NoSpaceError(
             f"{path}: {as_text(n_bytes)} will be written, {as_text(free)} are free: make room, or name another place"
         )
+
+
+def read_unreplaced(path: Path, read: Callable[[], _Read]) -> _Read:
+    """Return what `read` makes of the output at `path`, all of it from one output: again if another took its place meanwhile."""
+    for _ in range(_MOST_READS):
+        before = _identity(path)
+        try:
+            found = read()
+        except StreamPCAError:
+            if _identity(path) == before and not _between_renames(path):
+                raise
+        else:
+            if _identity(path) == before:
+                return found
+            del found  # before there is another one
+        time.sleep(_PAUSE_SECONDS)
+    return read()
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells the directory at `path` from one that takes its place, None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _between_renames(path: Path) -> bool:
+    """Tell whether the earlier output stands beside `path` under another name, and the new one is about to take its place."""
+    return not path.exists() and any(path.parent.glob(f"{escape(path.name)}.old-*"))
 
 
 class AtomicDirectory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +152,31 @@ def test_state_of_a_loaded_model_is_continued_with_its_rule_for_components(tmp_p
     again = sp.load(merged.save(tmp_path / "merged.zarr"))
     assert not hasattr(again, "plan_")
     assert_same(again, merged, ROWS)
+
+
+def test_a_model_that_is_replaced_while_it_is_loaded_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    fitted, path, done = [sp.PCA(3).fit(make_values(n, 40)) for n in (60, 90)], tmp_path / "model", threading.Event()
+
+    def replace_again_and_again() -> None:
+        while not done.is_set():
+            for pca in fitted:
+                pca.save(path, overwrite=True, state=True)
+
+    fitted[0].save(path, state=True)
+    writer = threading.Thread(target=replace_again_and_again)
+    writer.start()
+    try:
+        for _ in range(10):
+            loaded = sp.load(path)
+            whole = fitted[loaded.n_samples_seen_ == 90]
+            assert np.array_equal(loaded.components_, whole.components_)
+            loaded.partial_fit(ROWS[:1] @ np.ones((5, 40)))  # whose state is that of the same rows
+            assert loaded.n_samples_seen_ == whole.n_samples_seen_ + 1
+    finally:
+        done.set()
+        writer.join()
+    with pytest.raises(ModelError, match="no such model"):
+        sp.load(tmp_path / "none")
 
 
 def test_clone_of_a_loaded_model_fits_the_same(tmp_path: Path) -> None:
