@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.accumulators.centring import sketch_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.missing import require_observed
 from streampca.accumulators.rows import RowsState
 from streampca.accumulators.sketch import Sketch
@@ -34,7 +34,7 @@ def complete(parameters: Parameters) -> Parameters:
 def unread(source: Source) -> FilledSource:
     """Return the source that will be fitted, to plan for; its means are not known yet."""
     zeros = np.zeros(source.shape[1])
-    return FilledSource(source, zeros, zeros, sketch_dtype(source.dtype, source.shape[1]))
+    return FilledSource(source, zeros, zeros, product_dtype(source.dtype, source.shape[1]))
 
 
 def with_means_first(plan: Plan, source: Source) -> Plan:
@@ -79,7 +79,7 @@ class Filling:
         subtracted, offset = (
             (state.origin, state.sums / state.observed) if parameters.center else (np.zeros(d), state.mean)
         )
-        filled = FilledSource(source, subtracted, offset, sketch_dtype(source.dtype, d))
+        filled = FilledSource(source, subtracted, offset, product_dtype(source.dtype, d))
         return cls(filled, state, samples, cost + count, time.perf_counter() - began)
 
     def finished(self, fit: Fit, parameters: Parameters) -> Fit:
