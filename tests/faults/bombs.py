@@ -21,13 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from facade import peak_bytes
-
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 
 import numcodecs  # noqa: E402
 import numpy as np  # noqa: E402
 import zarr  # noqa: E402
+from facade import peak_bytes  # noqa: E402
 from stores import chunk_files  # noqa: E402
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec  # noqa: E402
 

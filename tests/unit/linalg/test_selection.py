@@ -32,7 +32,7 @@ def rotated(values: np.ndarray, seed: int, dtype: str = "f8") -> np.ndarray:
 def test_ties_are_counted_whatever_the_rotation(asked: Any, expected: int, solver: str, dtype: str) -> None:
     found = {sp.PCA(asked, solver=solver).fit(rotated(TIED, seed, dtype)).n_components_ for seed in range(12)}
     # Values rounded to float32 are tied up to the rounding of float32, which only products in float32 count with.
-    assert found == {expected} or (dtype == "f4" and solver == "qr")
+    assert found == {expected} or (dtype == "f4" and solver != "gram")
 
 
 def test_a_threshold_is_right_in_all_of_60_rotations() -> None:
