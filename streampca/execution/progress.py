@@ -29,6 +29,21 @@ class Progress:
     """Seconds since the phase began."""
     unit: str = "rows"
     """What is counted: ``"rows"``; ``"features"`` where wide data are read by features; ``"chunks"`` of a store."""
+    rows_before: int = 0
+    """Rows, or what `unit` names, among those done that an earlier process did, before it was stopped."""
+    bytes_before: int = 0
+    """Bytes among those read that it read."""
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Return the rate at which this process reads."""
+        return (self.bytes - self.bytes_before) / max(self.seconds, 1e-9)
+
+    @property
+    def seconds_left(self) -> float:
+        """Return how long the rest takes at the rate of this process; 0 where it has done nothing yet."""
+        done = self.rows - self.rows_before
+        return self.seconds * (self.n_samples - self.rows) / done if done > 0 else 0.0
 
 
 ProgressCallback = Callable[[Progress], None]
@@ -40,18 +55,25 @@ class Meter:
     def __init__(self, phase: str, n_samples: int, callback: ProgressCallback | None, unit: str = "rows"):
         self.phase, self.n_samples, self.callback, self.unit = phase, n_samples, callback, unit
         self._rows, self._bytes = 0, 0
+        self._rows_before, self._bytes_before = 0, 0
         self._lock, self._began = threading.Lock(), time.perf_counter()
 
     def skip(self, plan: Plan, first: int, count: ReadCount) -> None:
         """Count the leaves before `first`, which an earlier process read at the cost of `count`."""
         if first:
-            self.add(sum(plan.leaf(index).n_rows for index in range(first)), count.bytes)
+            self._skip(sum(plan.leaf(index).n_rows for index in range(first)), count.bytes)
 
     def skip_begun(self, plan: Plan, record: PassRecord) -> None:
         """Count the blocks of unfinished leaves that an earlier process read."""
         for index, begun in record.begun_leaves().items():
             spans = plan.leaf(index).spans[: begun.blocks]
-            self.add(sum(stop - start for start, stop in spans), begun.count.bytes)
+            self._skip(sum(stop - start for start, stop in spans), begun.count.bytes)
+
+    def _skip(self, n_rows: int, n_bytes: int) -> None:
+        with self._lock:
+            self._rows_before += n_rows
+            self._bytes_before += n_bytes
+        self.add(n_rows, n_bytes)
 
     def add(self, n_rows: int, n_bytes: int) -> None:
         """Count `n_rows` rows, or other units, and `n_bytes` bytes more."""
@@ -60,7 +82,8 @@ class Meter:
             self._bytes += n_bytes
             if self.callback is not None:
                 seconds = time.perf_counter() - self._began
-                self.callback(Progress(self.phase, self._rows, self.n_samples, self._bytes, seconds, self.unit))
+                done = self._rows, self.n_samples, self._bytes, seconds
+                self.callback(Progress(self.phase, *done, self.unit, self._rows_before, self._bytes_before))
 
     def add_block(self, block: Block, count: ReadCount) -> None:
         """Count one block."""

@@ -56,7 +56,13 @@ class ProgressBar:
             self._phase = progress.phase
             label = label_of(progress.phase)
             bar = self._bar = self._make(
-                desc=label, unit="iB", unit_scale=True, unit_divisor=1024, file=self._stream, dynamic_ncols=True
+                desc=label,
+                unit="iB",
+                unit_scale=True,
+                unit_divisor=1024,
+                file=self._stream,
+                dynamic_ncols=True,
+                initial=progress.bytes_before,
             )
         bar.total = progress.bytes * progress.n_samples / max(1, progress.rows)
         bar.update(progress.bytes - bar.n)
@@ -64,10 +70,9 @@ class ProgressBar:
     def _show_line(self, progress: Progress) -> None:
         self._last_line = time.monotonic()
         share = progress.rows / progress.n_samples
-        left = progress.seconds * (1 - share) / share if share else 0.0
-        rate = progress.bytes / max(progress.seconds, 1e-9) / 2**20
         print(
-            f"{label_of(progress.phase)}: {progress.rows:,} of {progress.n_samples:,} {progress.unit} ({share:.0%}), {rate:,.0f} MiB/s, about {left:,.0f} s left",
+            f"{label_of(progress.phase)}: {progress.rows:,} of {progress.n_samples:,} {progress.unit} ({share:.0%}), "
+            f"{progress.bytes_per_second / 2**20:,.0f} MiB/s, about {progress.seconds_left:,.0f} s left",
             file=self._stream,
             flush=True,
         )

@@ -262,6 +262,8 @@ class _Onward:
             n_samples=self.n_readings * step.n_samples,
             bytes=done.bytes + step.bytes,
             seconds=done.seconds + step.seconds,
+            rows_before=done.rows_before + step.rows_before,
+            bytes_before=done.bytes_before + step.bytes_before,
         )
         self.callback(self._last)
 

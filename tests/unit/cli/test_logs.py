@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from facade import run_command
+from facade import StopSignalError, blocks_of, run_command
 from stores import Command, config_text, write_store
 from web import Web
 
@@ -153,3 +153,21 @@ def test_progress_counts_features_where_wide_data_are_read_by_features(call: Com
     }
     called = call("run", "job.yaml", "--set", f"source.path={store}", "--set", "model.n_components=2")
     assert "600 of 600 features (100%)" in called.err
+
+
+def test_rate_and_rest_of_a_resumed_fit_are_those_of_its_own_process(tmp_path: Path, all_checkpoints: None) -> None:
+    rows, seen = np.random.default_rng(0).standard_normal((400, 5)), []
+
+    def stop(progress: Any) -> None:
+        if progress.rows >= 300:
+            raise StopSignalError(15)
+
+    with blocks_of(20):
+        with pytest.raises(StopSignalError):
+            sp.PCA(2, checkpoint=tmp_path / "kept", progress=stop).fit(rows)
+        sp.PCA(2, checkpoint=tmp_path / "kept", progress=seen.append).fit(rows)
+    last = seen[-1]
+    assert 0 < last.rows_before < last.rows == 400
+    assert last.bytes_before == last.rows_before * 40
+    assert last.bytes_per_second == pytest.approx((400 - last.rows_before) * 40 / last.seconds)
+    assert all(each.seconds_left == 0 for each in seen if each.rows in (last.rows_before, 400))
