@@ -67,8 +67,8 @@ def fill(place: Path, leave: int = 0) -> None:
 def crowded(arguments: list[str], place: str) -> None:
     """Call ``streampca`` with little memory and temporary files at `place`, which others fill as soon as room was found."""
     import dask
+    from facade import main
 
-    from streampca.cli import main
     from streampca.execution import components
     from streampca.solvers import disk_covariance, fit, gram
     from streampca.storage.directories import require_space
@@ -87,8 +87,7 @@ def crowded(arguments: list[str], place: str) -> None:
 def beside(arguments: list[str], place: str) -> None:
     """Call ``streampca`` with temporary files at `place`."""
     import dask
-
-    from streampca.cli import main
+    from facade import main
 
     with dask.config.set({"temporary-directory": place}):
         main(arguments)
@@ -96,7 +95,7 @@ def beside(arguments: list[str], place: str) -> None:
 
 def checkpointed(arguments: list[str], place: str) -> None:
     """Call ``streampca`` so that it writes checkpoints however short the run."""
-    from streampca.cli import main
+    from facade import main
 
     with facade.blocks_of(100), facade.all_checkpoints():
         main(arguments)

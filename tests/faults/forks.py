@@ -225,6 +225,6 @@ def _carry_out(job: dict[str, Any]) -> None:
 
 def command(arguments: list[str]) -> None:
     """Call ``streampca`` with these arguments; a target of `Server.start`."""
-    from streampca.cli import main
+    from facade import main
 
     main(arguments)

@@ -26,7 +26,7 @@ _HELD = re.compile(r"out\.lock is held by run [0-9a-f]{16} on (\S+), process (\d
 
 def late(arguments: list[str], seconds: float) -> None:
     """Call ``streampca`` a little later and print how long it took."""
-    from streampca.cli import main
+    from facade import main
 
     os.fsync = lambda _: None  # which takes most of the time, and only a loss of power would tell
     time.sleep(seconds)

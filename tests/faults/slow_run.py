@@ -21,7 +21,8 @@ import facade  # noqa: E402 from the directory of tests
 
 def go_slowly(arguments: list[str], *, delay: float, block_rows: int, log: str, flushes: bool = False) -> None:
     """Call ``streampca run c.yaml`` in this process, which then reads small blocks slowly, says so, and has cheap checkpoints."""
-    from streampca.cli import main
+    from facade import main
+
     from streampca.sources.zarr.reader import ZarrSource
 
     read = ZarrSource.read

@@ -16,7 +16,6 @@ from streampca.errors import ModelError, OutputError
 from streampca.runs import publish as publishing
 from streampca.runs.publish import CLAIM
 from streampca.sources import remote
-from streampca.sources.remote import RetryPolicy
 
 pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto.moto_server.werkzeug_app", reason="moto and flask are not installed")

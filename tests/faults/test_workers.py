@@ -25,7 +25,6 @@ from stores import REPOSITORY, config_text, make_values, write_store
 
 import streampca as sp
 from streampca.errors import ClusterError, NotFiniteError, StreamPCAError
-from streampca.logs import ROOT
 
 pytestmark = pytest.mark.distributed
 
@@ -49,7 +48,7 @@ def test_a_block_that_kills_is_named_after_four_attempts(
     two_workers: tuple[Any, Any], inputs: jobs.Inputs, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     local, client = two_workers
-    with caplog.at_level(logging.WARNING, logger=ROOT):
+    with caplog.at_level(logging.WARNING, logger="streampca"):
         assert workers.poisoned(inputs, client, 17, tmp_path / "attempts.log") == ""
     lost = re.compile(r"worker \w+://\S+ was lost: \d+ leaves are read again")
     warned = [record for record in caplog.records if lost.fullmatch(record.getMessage())]

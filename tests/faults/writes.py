@@ -130,7 +130,7 @@ class _CountedFile(io.FileIO):
 
 def attempt(arguments: list[str], number: int, code: int, persistent: bool, kill: bool) -> None:
     """Call ``streampca`` in this process with one fault in what it does in the working directory; print how many acts there were."""
-    from streampca.cli import main
+    from facade import main
 
     faults = Faults()
     faults.fail_writes()
