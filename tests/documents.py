@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from facade import run_command
+from facade import parse_config, run_command
 from hypothesis import strategies as st
 
 from streampca.errors import ConfigError
-from streampca.runs.config import parse_config
 
 VALID: list[Any] = [
     {"source": {"path": "builtin:iris"}},

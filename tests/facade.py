@@ -10,13 +10,18 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
+from streampca.anndata.writing import slots_at
 from streampca.block import Block, as_block
-from streampca.cli import _status, main
+from streampca.cli import _status, cli, main
+from streampca.estimators.exporting import export
+from streampca.execution.checkpoint.directory import CheckpointDirectory
+from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.execution.fold import fold as fold_blocks
 from streampca.planning.budget import Resources
 from streampca.runs.config import parse_config
@@ -31,11 +36,19 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.registry import SOLVERS
 from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.fetching import division
-from streampca.storage.signals import StopSignalError
-from streampca.system.process import peak_bytes
+from streampca.sources.zarr.digests import default_place
+from streampca.storage.directories import AtomicDirectory, tidy_after
+from streampca.storage.lock import BEAT, Lock, lock_of
+from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
+from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import peak_bytes, process_bytes
 
 __all__ = [
+    "BEAT",
+    "AtomicDirectory",
     "Block",
+    "CheckpointDirectory",
+    "Lock",
     "Parameters",
     "ReadCount",
     "Resources",
@@ -45,21 +58,33 @@ __all__ = [
     "all_checkpoints",
     "as_block",
     "blocks_of",
+    "checkpoints_in",
+    "cli",
     "cluster_of",
+    "default_place",
+    "deliver",
+    "export",
     "fit",
     "fit_source",
     "fold",
     "folded",
     "impatient",
     "inspect_path",
+    "lock_of",
     "main",
+    "one_blas_thread",
     "open_source",
     "parse_config",
     "peak_bytes",
     "plan",
     "plan_fit",
+    "process_bytes",
+    "raise_pending_signal",
     "requests_of",
     "run_command",
+    "slots_at",
+    "tidy_after",
+    "uninterrupted",
     "verify_run",
     "write_fingerprint",
 ]
@@ -78,6 +103,15 @@ def blocks_of(n_rows: int) -> Any:
 def all_checkpoints() -> Any:
     """Return a context in which every checkpoint that is due is written, whatever the time that it takes."""
     return patch.dict(os.environ, {"STREAMPCA_CHECKPOINT_SHARE": "1"})
+
+
+@contextmanager
+def checkpoints_in(place: Path) -> Iterator[None]:
+    """Have fits write their checkpoints to a directory, and go on from the newest that is there."""
+    directory = CheckpointDirectory(place)
+    found = directory.newest()[0] if place.exists() else None
+    with recording(ProgressLog(directory, RunIdentity("0" * 16, {}), found)):
+        yield
 
 
 @contextmanager

@@ -14,14 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import zarr
-from facade import StopSignalError
+from facade import StopSignalError, deliver, one_blas_thread, raise_pending_signal, uninterrupted
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from streampca import PCA, KernelPCA
 from streampca.sources import open_source, remote
-from streampca.storage.signals import deliver, raise_pending_signal, uninterrupted
-from streampca.system.blas_threads import one_blas_thread
 
 FORK_SECONDS = 30.0
 

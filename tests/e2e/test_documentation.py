@@ -12,13 +12,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from facade import run_command
+from facade import cli, run_command
 from run_page import blocks, run_page
 from stores import REPOSITORY
 
 import scripts
 import streampca
-from streampca.cli import cli
 
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _FENCED = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import cli
 from stores import REPOSITORY, Command, make_values, write_store
-
-from streampca.cli import cli
 
 PAGE = REPOSITORY / "docs" / "reference" / "json.md"
 TYPES = {

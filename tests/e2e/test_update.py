@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 import zarr
-from facade import StopSignalError
+from facade import Lock, StopSignalError
 from fragments import parquet_table, write_hdf5, write_npy, write_parquet
 from stores import Command, picture
 
@@ -21,7 +21,6 @@ import streampca as sp
 from streampca import update
 from streampca.errors import NotAvailableError
 from streampca.sources.files.npy import NpyReader
-from streampca.storage.lock import Lock
 
 ROWS = np.random.default_rng(5).standard_normal((6000, 8)) * np.arange(9, 1, -1) + 3
 CUTS = (0, 1000, 1100, 2500, 4000, 6000)

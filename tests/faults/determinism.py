@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from score import Score, again
 from stores import write_store
 
-from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.kernels import RBF
 from streampca.sources import Source, open_source
 
@@ -225,14 +223,12 @@ def _stop_and_go_on(source: Source, solver: Solver, plan: Any, seed: int) -> Any
             raise _StoppedError
 
     with tempfile.TemporaryDirectory() as name, _eager_checkpoints():
-        place, terms = CheckpointDirectory(Path(name) / "kept"), RunIdentity("0" * 16, {})
         try:
-            with recording(ProgressLog(place, terms)):
+            with facade.checkpoints_in(Path(name) / "kept"):
                 _fit(source, solver, plan, stop_late)
         except _StoppedError:
-            found, damaged = place.newest()
-            assert found is not None, damaged
-            with recording(ProgressLog(place, terms, found)):
+            assert any((Path(name) / "kept").iterdir())
+            with facade.checkpoints_in(Path(name) / "kept"):
                 return _fit(source, solver, plan, None)
     raise AssertionError("it was not stopped")
 

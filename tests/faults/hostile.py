@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import random
@@ -27,7 +28,6 @@ from stores import make_values, write_store
 
 import streampca as sp
 from streampca.errors import DataError, ParameterError, PlanError
-from streampca.models.persistence.groups import SEAL, seal_of
 from streampca.sources import open_source
 
 LIMIT = 2**29
@@ -198,8 +198,11 @@ def mutated(text: bytes, rng: random.Random) -> bytes:
         else:
             node.append(copy.deepcopy(rng.choice(_VALUES)))
     attributes = document.get("attributes") if isinstance(document, dict) else None
-    if isinstance(attributes, dict) and SEAL in attributes and rng.random() < 0.7:  # whoever can change it can seal it
-        attributes[SEAL] = seal_of({name: value for name, value in attributes.items() if name != SEAL})
+    if (
+        isinstance(attributes, dict) and "seal" in attributes and rng.random() < 0.7
+    ):  # whoever can change it can seal it
+        told = {name: value for name, value in attributes.items() if name != "seal"}
+        attributes["seal"] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     try:
         return json.dumps(document).encode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):  # one that holds itself, by a swap

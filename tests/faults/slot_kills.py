@@ -11,11 +11,11 @@ from typing import Any
 
 import cells
 import numpy as np
+from facade import slots_at
 from forks import server
 from score import Score, again
 
 from streampca.anndata.results import Keys
-from streampca.anndata.writing import slots_at
 
 COUNTS = cells.make_counts(400, 30)
 _SECONDS = 60.0

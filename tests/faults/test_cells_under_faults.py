@@ -13,10 +13,10 @@ import cells
 import numpy as np
 import pytest
 import slot_kills
+from facade import slots_at
 from stores import Command, picture
 
 import streampca as sp
-from streampca.anndata.writing import slots_at
 from streampca.errors import DamagedChunkError, DataError, NotAvailableError, OutputError, StreamPCAError
 
 pytestmark = [

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import xxhash
 import zarr
-from facade import write_fingerprint
+from facade import default_place, write_fingerprint
 from stores import CHAINS, Command, chunk_files, config_text, make_values, picture, write_store
 
 import streampca as sp
 from streampca.errors import AlteredChunkError, DamagedChunkError, DataError, MissingChunkError, OutputError
 from streampca.sources import open_source
-from streampca.sources.zarr.digests import default_place, metadata_digest
+from streampca.sources.zarr.digests import metadata_digest
 
 LAYOUTS = {
     "v3": {"version": 3, "chunks": (50, 8)},

@@ -13,6 +13,7 @@ import time
 
 import pytest
 import races
+from facade import BEAT, Lock, lock_of
 from slow_run import SlowRun
 from stores import Command, config_text, make_values, picture, write_store
 
@@ -20,7 +21,6 @@ import streampca as sp
 import streampca.runs.run  # now, so that the time until a refusal is not that of importing
 from streampca.errors import OutputError
 from streampca.storage import lock as lock_module
-from streampca.storage.lock import BEAT, Lock, lock_of
 
 
 def _stale(path, **changes):

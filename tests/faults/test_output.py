@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trees
+from facade import AtomicDirectory
 from hypothesis import given, settings
 from stores import Command, call_apart, config_text, make_values, picture, write_store
 from writes import Faults
 
 import streampca as sp
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
-from streampca.storage.directories import AtomicDirectory
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facade import impatient
 from stores import make_values, write_store
 
 import streampca as sp
 from streampca.errors import ModelError, OutputError
-from streampca.runs import publish as publishing
-from streampca.runs.publish import CLAIM
-from streampca.sources import remote
 
 pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto.moto_server.werkzeug_app", reason="moto and flask are not installed")
@@ -30,11 +28,11 @@ def filled(tmp_path_factory):
 
 
 @pytest.fixture
-def bucket(filled, monkeypatch):
+def bucket(filled):
     """Return a bucket that answers well, until it is told otherwise, and that is asked again soon."""
-    monkeypatch.setattr(remote, "PATIENCE", RetryPolicy(first_seconds=0.01, longest_seconds=0.02))
     filled.faults.start(None)
-    return filled
+    with impatient():
+        yield filled
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +117,7 @@ def test_a_copy_that_broke_off_is_gone_on_with(bucket, run):
     with pytest.raises(OutputError, match=r"cannot be written: status 403.*output\.storage_options"):
         sp.publish(run, url, storage_options=bucket.options())
     there = bucket.objects("broken")
-    assert CLAIM in there
+    assert "streampca.claim" in there
     assert "streampca.json" not in there
     with pytest.raises(ModelError, match=r"there is no streampca\.json in it"):
         sp.fetch(url, run.parent / "nothing", storage_options=bucket.options())
@@ -168,10 +166,10 @@ def test_what_is_of_others_is_left(bucket, run, tmp_path):
 
 
 def test_what_goes_while_it_is_fetched_is_not_taken_for_empty(bucket, run, tmp_path, monkeypatch):
-    url, ask = f"s3://{bucket.name}/going", publishing._content
+    url = f"s3://{bucket.name}/going"
     sp.publish(run, url, storage_options=bucket.options())
-    gone = "model.zarr/zarr.json"
-    monkeypatch.setattr(publishing, "_content", lambda store, key: None if key == gone else ask(store, key))
+    monkeypatch.setattr(bucket.faults, "methods", ("GET",))
+    bucket.faults.start(lambda path, rng: "404" if path.endswith("/going/model.zarr/zarr.json") else None)
     with pytest.raises(ModelError, match=r"model\.zarr/zarr\.json was removed while it was fetched"):
         sp.fetch(url, tmp_path / "back", storage_options=bucket.options())
     assert not list(tmp_path.iterdir())

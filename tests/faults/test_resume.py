@@ -10,14 +10,13 @@ import driver
 import numpy as np
 import psutil
 import pytest
-from facade import inspect_path
+from facade import CheckpointDirectory, inspect_path
 from forks import server
 from slow_run import SlowRun, digest_of_run
 from stores import Command, config_text, make_values, picture, write_store
 
 import streampca as sp
 from streampca.errors import OutputError
-from streampca.execution.checkpoint.directory import CheckpointDirectory
 
 
 def _write(directory, solver="covariance", output="report: false"):

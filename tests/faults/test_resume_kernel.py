@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import CheckpointDirectory
 from stores import write_store
 
 import streampca as sp
 from streampca.errors import OutputError, ParameterError
-from streampca.execution.checkpoint.directory import CheckpointDirectory
 
 
 class _PowerCutError(Exception):

@@ -17,7 +17,6 @@ from stores import Command, chunk_files, config_text, make_values, write_store
 import streampca as sp
 from streampca.errors import DataError
 from streampca.sources import open_source
-from streampca.storage.regular_files import NotRegularFileError, open_regular
 
 
 @contextmanager
@@ -102,15 +101,3 @@ def test_commands_refuse_pipes_by_name(tmp_path: Path, capsys: Any, monkeypatch:
         command("plan", "c.yaml", "--set", "source.verify=manifest").refused(5, "fingerprint", "named pipe")
     with pipe_at(tmp_path / "out/manifest.json"):
         command("report", "out").refused(5, "manifest.json", "named pipe")
-
-
-def test_regular_file_is_opened_and_others_are_not(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"abc")
-    with open_regular(tmp_path / "a") as file:
-        assert file.read() == b"abc"
-    with pytest.raises(NotRegularFileError, match="character device"):
-        open_regular("/dev/null")
-    with pytest.raises(IsADirectoryError):
-        open_regular(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        open_regular(tmp_path / "b")

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from facade import AtomicDirectory, lock_of, tidy_after
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import seed as from_seed
 from hypothesis import strategies as st
@@ -17,8 +18,6 @@ from stores import config_text, make_values, picture, write_store
 
 import streampca as sp
 from streampca.errors import OutputError
-from streampca.storage.directories import AtomicDirectory, tidy_after
-from streampca.storage.lock import lock_of
 
 # Names that we use somewhere, in places where we do not use them, and names of others.
 _HOSTILE = (

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from facade import cli
 from stores import Command
-
-from streampca.cli import cli
 
 
 @pytest.fixture

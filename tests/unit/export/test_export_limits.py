@@ -11,11 +11,11 @@ import cells
 import numpy as np
 import onnxruntime
 import pytest
+from facade import export
 from sklearn.exceptions import NotFittedError
 
 import streampca as sp
 from streampca.errors import NotAvailableError, OutputError, ParameterError, PlanError
-from streampca.estimators.exporting import export
 
 ROWS = np.random.default_rng(0).standard_normal((60, 6)) @ np.diag([6.0, 5, 4, 3, 2, 1])
 HOLES = np.where(np.random.default_rng(1).random(ROWS.shape) < 0.1, np.nan, ROWS)

@@ -15,6 +15,7 @@ import onnxruntime
 import psutil
 import pytest
 import xarray as xr
+from facade import export
 from numpy.typing import NDArray
 from sklearn import decomposition
 from sklearn.base import clone
@@ -22,7 +23,6 @@ from sklearn.pipeline import Pipeline
 
 import streampca as sp
 from streampca.errors import PlanError
-from streampca.estimators.exporting import export
 
 pytestmark = pytest.mark.numerical
 

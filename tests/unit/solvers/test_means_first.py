@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from facade import blocks_of
+from facade import blocks_of, process_bytes
 from numpy.typing import NDArray
 
 import streampca as sp
 from streampca.errors import DataError, NotFiniteError
-from streampca.system.process import process_bytes
 
 pytestmark = pytest.mark.numerical
 

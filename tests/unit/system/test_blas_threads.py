@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import scipy.linalg  # noqa: F401 loads its BLAS
 import zarr
+from facade import one_blas_thread
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import streampca as sp
 from streampca import PCA, KernelPCA
-from streampca.system.blas_threads import libraries, one_blas_thread
+from streampca.system.blas_threads import libraries
 
 SECONDS = 60.0
 Work = Callable[[Callable[[Any], None]], list[np.ndarray]]
