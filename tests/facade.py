@@ -18,14 +18,14 @@ import numpy as np
 
 from streampca.anndata.writing import slots_at
 from streampca.block import Block, as_block
-from streampca.cli import _status, cli, main
-from streampca.estimators.exporting import export
-from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
+from streampca.cli import _status, main
+from streampca.execution.distributed import payload
 from streampca.execution.fold import fold as fold_blocks
 from streampca.planning.budget import Resources
+from streampca.runs import deploy
 from streampca.runs.config import parse_config
 from streampca.runs.deploy import cluster_of
+from streampca.runs.deploy import local as local_start
 from streampca.runs.fingerprint import write_fingerprint
 from streampca.runs.inspection import inspect_path
 from streampca.runs.verify import verify_run
@@ -69,6 +69,7 @@ __all__ = [
     "fold",
     "folded",
     "impatient",
+    "impatient_clusters",
     "inspect_path",
     "lock_of",
     "main",
@@ -82,9 +83,7 @@ __all__ = [
     "raise_pending_signal",
     "requests_of",
     "run_command",
-    "slots_at",
-    "tidy_after",
-    "uninterrupted",
+    "sent_apart",
     "verify_run",
     "write_fingerprint",
 ]
@@ -128,6 +127,22 @@ def impatient(requests: int = 12) -> Any:
     """Return a context in which a request is sent at most `requests` times, after a few hundredths of a second each."""
     policy = remote.RetryPolicy(requests=requests, first_seconds=0.01, longest_seconds=0.02)
     return patch.object(remote, "PATIENCE", policy)
+
+
+@contextmanager
+def impatient_clusters(start: float = 5.0, attempts: int = 3, close: float = 2.0) -> Iterator[None]:
+    """Look after `start` seconds whether workers come, start them `attempts` times, and wait `close` seconds for their end."""
+    with (
+        patch.object(deploy, "_START_SECONDS", start),
+        patch.object(deploy, "_CLOSE_SECONDS", close),
+        patch.object(local_start, "_ATTEMPTS", attempts),
+    ):
+        yield
+
+
+def sent_apart() -> Any:
+    """Return a context in which what leaves have in common is sent to workers by itself, however small it is."""
+    return patch.object(payload, "_SMALL_BYTES", 0)
 
 
 def fold(accumulator: Any, rows: Any, blocks: Sequence[int] | int = 0, weights: Any = None) -> Any:

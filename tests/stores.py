@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -80,14 +81,39 @@ def chunk_files(store: Path) -> list[Path]:
     return sorted(p for p in store.rglob("*") if p.is_file() and p.name not in ("zarr.json", ".zarray", ".zattrs"))
 
 
+def seal_of(attributes: dict[str, Any]) -> str:
+    """Return the seal of a saved model with these other attributes."""
+    return hashlib.sha256(json.dumps(attributes, sort_keys=True).encode()).hexdigest()
+
+
 def resealed(model: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the attributes of a saved model and seal them again, as whoever can change them can: a SHA-256 of all the others."""
     document = json.loads((model / "zarr.json").read_text())
     told = {name: value for name, value in document["attributes"].items() if name != "seal"}
     change(told)
-    seal = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    document["attributes"] = {**told, "seal": seal}
+    document["attributes"] = {**told, "seal": seal_of(told)}
     (model / "zarr.json").write_text(json.dumps(document))
+
+
+def write_lock(place: Path, run_id: str, pid: int | None = None, **changes: object) -> Path:
+    """Write the lock of the run `run_id` for `place`, held by a process of this machine, or by one that is gone; return its path."""
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE) if pid is None else None
+    number = pid or process.pid  # type: ignore[union-attr]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    holder = {
+        "format": "streampca-lock",
+        "host": socket.gethostname(),
+        "place": f"{boot} {os.readlink('/proc/self/ns/pid')}",
+        "pid": number,
+        "started": Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19],
+        "run_id": run_id,
+        "since": "2026-01-01T00:00:00+00:00",
+    }
+    if process is not None:
+        process.communicate()
+    lock = place.with_name(f"{place.name}.lock")
+    lock.write_text(json.dumps(holder | changes, sort_keys=True) + "\n")
+    return lock
 
 
 def picture(directory: Path) -> dict[str, bytes | str]:

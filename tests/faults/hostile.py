@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from facade import inspect_path, peak_bytes
 from numcodecs import Delta, Zlib
 from numpy.typing import NDArray
 from score import Score, again
-from stores import make_values, write_store
+from stores import make_values, seal_of, write_store
 
 import streampca as sp
 from streampca.errors import DataError, ParameterError, PlanError
@@ -201,8 +202,8 @@ def mutated(text: bytes, rng: random.Random) -> bytes:
     if (
         isinstance(attributes, dict) and "seal" in attributes and rng.random() < 0.7
     ):  # whoever can change it can seal it
-        told = {name: value for name, value in attributes.items() if name != "seal"}
-        attributes["seal"] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        with suppress(ValueError, RecursionError):
+            attributes["seal"] = seal_of({name: value for name, value in attributes.items() if name != "seal"})
     try:
         return json.dumps(document).encode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):  # one that holds itself, by a swap

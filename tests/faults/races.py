@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import facade
 from forks import Forked, server
 from score import Score, again
 from slow_run import digest_of_run
@@ -26,13 +27,11 @@ _HELD = re.compile(r"out\.lock is held by run [0-9a-f]{16} on (\S+), process (\d
 
 def late(arguments: list[str], seconds: float) -> None:
     """Call ``streampca`` a little later and print how long it took."""
-    from facade import main
-
     os.fsync = lambda _: None  # which takes most of the time, and only a loss of power would tell
     time.sleep(seconds)
     began = time.monotonic()
     try:
-        main(arguments)
+        facade.main(arguments)
     finally:
         print(f"took {time.monotonic() - began}")
 

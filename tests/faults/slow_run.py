@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import zarr
 from forks import Forked, server
 
 _HERE = Path(__file__).parent
@@ -19,13 +20,15 @@ sys.path.insert(1, str(_HERE.parent))
 import facade  # noqa: E402 from the directory of tests
 
 
+def reader_of_stores() -> type:
+    """Return the class of what reads a zarr store."""
+    return type(facade.open_source(zarr.create_array({}, shape=(1, 1), dtype="f8")))
+
+
 def go_slowly(arguments: list[str], *, delay: float, block_rows: int, log: str, flushes: bool = False) -> None:
     """Call ``streampca run c.yaml`` in this process, which then reads small blocks slowly, says so, and has cheap checkpoints."""
-    from facade import main
-
-    from streampca.sources.zarr.reader import ZarrSource
-
-    read = ZarrSource.read
+    reader: Any = reader_of_stores()
+    read = reader.read
 
     def slow(self: Any, start: int, stop: int, out: Any = None) -> Any:
         time.sleep(delay)
@@ -33,11 +36,11 @@ def go_slowly(arguments: list[str], *, delay: float, block_rows: int, log: str, 
             lines.write(f"{os.getpid()} {self.column_major} {start} {stop}\n")
         return read(self, start, stop, out)
 
-    ZarrSource.read = slow  # type: ignore[method-assign]
+    reader.read = slow
     if not flushes:  # which takes long, and only a loss of power would tell
         os.fsync = lambda _: None
     with facade.blocks_of(block_rows), facade.all_checkpoints():
-        main(["run", "c.yaml", "--quiet", *arguments])
+        facade.main(["run", "c.yaml", "--quiet", *arguments])
 
 
 class SlowRun:

@@ -11,15 +11,18 @@ DELAY, LOG, HOLD = "STREAMPCA_TEST_DELAY", "STREAMPCA_TEST_LOG", "STREAMPCA_TEST
 
 def dask_setup(worker: Any) -> None:
     """Slow down the readings of this worker process."""
-    from streampca.sources.zarr.reader import ZarrSource
+    import zarr
 
-    read, delay, log, hold = ZarrSource.read, float(os.environ[DELAY]), os.environ[LOG], os.environ[HOLD]
+    from streampca.sources import open_source
 
-    def slow(self: ZarrSource, start: int, stop: int, out: Any = None) -> Any:
+    reader: Any = type(open_source(zarr.create_array({}, shape=(1, 1), dtype="f8")))
+    read, delay, log, hold = reader.read, float(os.environ[DELAY]), os.environ[LOG], os.environ[HOLD]
+
+    def slow(self: Any, start: int, stop: int, out: Any = None) -> Any:
         if os.path.exists(hold):
             time.sleep(delay)
         with open(log, "a") as file:
             file.write(f"{os.getpid()} {start} {stop}\n")
         return read(self, start, stop, out)
 
-    ZarrSource.read = slow  # type: ignore[method-assign]
+    reader.read = slow

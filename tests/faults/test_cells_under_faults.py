@@ -13,8 +13,7 @@ import cells
 import numpy as np
 import pytest
 import slot_kills
-from facade import slots_at
-from stores import Command, picture
+from stores import Command, picture, write_lock
 
 import streampca as sp
 from streampca.errors import DamagedChunkError, DataError, NotAvailableError, OutputError, StreamPCAError
@@ -44,12 +43,13 @@ def test_a_second_writer_is_refused_and_the_first_one_named(tmp_path: Path, kind
     if kind == "h5ad":
         pytest.importorskip("h5py")
     path = slot_kills.make(tmp_path, kind)
-    with slots_at(str(path), "first"):
-        before = picture(tmp_path)
-        with pytest.raises(OutputError, match=r"first") as caught:
-            sp.anndata.pca(path, 2)
-        assert caught.value.exit_status == 6
-        assert picture(tmp_path) == before
+    lock = write_lock(path, "first", os.getpid())
+    before = picture(tmp_path)
+    with pytest.raises(OutputError, match=r"first") as caught:
+        sp.anndata.pca(path, 2)
+    assert caught.value.exit_status == 6
+    assert picture(tmp_path) == before
+    lock.unlink()
     sp.anndata.pca(path, 2)
 
 

@@ -11,10 +11,9 @@ import fsspec
 import numpy as np
 import pytest
 import zarr
-from stores import Command, chunk_files, config_text, make_values, write_store
+from stores import chunk_files, config_text, make_values, write_store
 
 import streampca as sp
-import streampca.runs.run
 from streampca.errors import ChangedInputError
 from streampca.sources import open_source
 
@@ -71,11 +70,9 @@ def test_chunk_changed_during_a_fit_raises_named_error(tmp_path: Path, name: str
     assert raised.value.exit_status == 5
 
 
-def test_chunk_changed_while_an_exact_kernel_matrix_is_read_raises_named_error(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_chunk_changed_while_an_exact_kernel_matrix_is_read_raises_named_error(tmp_path: Path) -> None:
     store = write_store(tmp_path / "x.zarr", make_values(N, D), chunks=(100, D))
-    source = open_source(store)
+    source: Any = open_source(store)
     read, change = source.read, replace_chunk(store)
 
     def read_and_change(start: int, stop: int, out: Any = None) -> Any:
@@ -83,29 +80,26 @@ def test_chunk_changed_while_an_exact_kernel_matrix_is_read_raises_named_error(
         change()
         return found
 
-    monkeypatch.setattr(source, "read", read_and_change)
+    source.read = read_and_change
     with pytest.raises(ChangedInputError):
         sp.KernelPCA(2, gamma=0.1, method="exact").fit(source)
 
 
 @pytest.mark.parametrize("orientation", ["samples_first", "features_first"])
-def test_store_replaced_between_fit_and_scores_ends_the_run_with_status_5(
-    tmp_path: Path, capsys: Any, monkeypatch: Any, orientation: str
-) -> None:
+def test_store_replaced_between_fit_and_scores_ends_the_run_with_status_5(tmp_path: Path, orientation: str) -> None:
     store = write_store(tmp_path / "x.zarr", make_values(N, D), chunks=(100, D))
     (tmp_path / "c.yaml").write_text(config_text(store, tmp_path / "out"))
-    write = streampca.runs.run.write_scores
 
-    def replaced_before(*arguments: Any, **options: Any) -> Any:
+    def replace() -> None:
         store.rename(tmp_path / "old.zarr")
         write_store(store, make_values(N, D, seed=1), chunks=(100, D))
         for path in store.rglob("*"):
             set_later(path)
-        return write(*arguments, **options)
 
-    monkeypatch.setattr(streampca.runs.run, "write_scores", replaced_before)
-    called = Command(capsys).quietly("run", tmp_path / "c.yaml", "--set", f"source.orientation={orientation}")
-    called.refused(5, "changed")
+    changes = [f"source.orientation={orientation}"]
+    with pytest.raises(ChangedInputError) as raised:
+        sp.run(tmp_path / "c.yaml", overrides=changes, progress=once_in("scores", replace))
+    assert raised.value.exit_status == 5
     assert not (tmp_path / "out").exists()
 
 

@@ -8,13 +8,13 @@ import random
 import numpy as np
 import pytest
 import zarr
+from facade import blocks_of
 from missing import LAYOUTS
-from stores import Command, call_apart, chunk_files, config_text, make_values, write_store
+from stores import call_apart, chunk_files, config_text, make_values, write_store
 
 import streampca as sp
 from streampca.errors import MissingChunkError
 from streampca.sources import open_source
-from streampca.sources.zarr.reader import ZarrSource
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -38,32 +38,27 @@ def test_missing_chunks_are_filled_where_asked_and_counted(tmp_path, layout, how
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_chunk_that_vanishes_after_the_check_is_an_error(tmp_path, monkeypatch, layout):
+def test_a_chunk_that_vanishes_after_the_check_is_an_error(tmp_path, layout):
     store = write_store(tmp_path / "x.zarr", **LAYOUTS[layout])
-    check, chunk = ZarrSource.check, chunk_files(store)[3]
-
-    def and_then_it_goes(source):
-        check(source)
-        chunk.unlink()
-
-    monkeypatch.setattr(ZarrSource, "check", and_then_it_goes)
+    source, chunk = open_source(store), chunk_files(store)[3]
+    source.check()
+    chunk.unlink()
     with pytest.raises(MissingChunkError, match=chunk.relative_to(store).as_posix()):
-        sp.PCA().fit(store)
+        source.read(0, 400)
 
 
-def test_a_chunk_that_vanishes_between_fit_and_scores_leaves_no_output(tmp_path, monkeypatch, capsys):
+def test_a_chunk_that_vanishes_between_fit_and_scores_leaves_no_output(tmp_path):
     store = write_store(tmp_path / "x.zarr")
     (tmp_path / "c.yaml").write_text(config_text(store, tmp_path / "out"))
-    import streampca.runs.run
+    gone = chunk_files(store)[3]
 
-    write = streampca.runs.run.write_scores
+    def it_goes(progress):
+        if progress.phase == "scores":
+            gone.unlink(missing_ok=True)
 
-    def it_goes_and_then(*arguments, **options):
-        chunk_files(store)[1].unlink()
-        return write(*arguments, **options)
-
-    monkeypatch.setattr(streampca.runs.run, "write_scores", it_goes_and_then)
-    Command(capsys).quietly("run", tmp_path / "c.yaml").refused(5, "c/1/0")
+    with blocks_of(100), pytest.raises(MissingChunkError, match="c/3/0") as raised:
+        sp.run(tmp_path / "c.yaml", overrides=["resources.threads=1"], progress=it_goes)
+    assert raised.value.exit_status == 5
     assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "c.yaml"}
 
 

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import zarr
 from dask import config as dask_config
-from facade import cluster_of, parse_config
+from facade import cluster_of, impatient_clusters, parse_config
 from stores import config_text
 
 import streampca as sp
 from streampca.errors import ClusterError
-from streampca.runs import deploy
-from streampca.runs.deploy import local as deploy_local
 
 pytestmark = pytest.mark.distributed
 
@@ -30,16 +28,16 @@ for turn in range({times}):
 
 
 @pytest.fixture
-def harmed(tmp_path, monkeypatch):
+def harmed(tmp_path):
     """Return what makes the first so many workers send themselves a signal while they start."""
-    monkeypatch.setattr(deploy, "_START_SECONDS", 5.0)
 
     def harm(signal, times):
         script = tmp_path / "harm.py"
         script.write_text(PRELOAD.format(times=times, marker=str(tmp_path / "harmed-"), signal=signal))
         return dask_config.set({"distributed.worker.preload": [str(script)]})
 
-    return harm
+    with impatient_clusters():
+        yield harm
 
 
 def of(cluster):
@@ -53,11 +51,10 @@ def test_a_worker_that_is_lost_while_it_starts_is_started_again(signal, harmed):
         assert client.submit(sum, (1, 2)).result(60) == 3
 
 
-def test_workers_that_never_start_are_a_named_error_within_wait(harmed, tmp_path, monkeypatch):
-    monkeypatch.setattr(deploy_local, "_ATTEMPTS", 2)
+def test_workers_that_never_start_are_a_named_error_within_wait(harmed):
     cluster = of("{kind: local, n_workers: 1, threads_per_worker: 1, wait: 6s}")
     with harmed("SIGSTOP", 9), pytest.raises(ClusterError, match="0 of 1 workers came within 6s: they ended") as found:  # noqa: SIM117
-        with cluster_of(cluster):
+        with impatient_clusters(attempts=2), cluster_of(cluster):
             pytest.fail("it went on")
     assert found.value.exit_status == 3
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -15,21 +13,20 @@ import pytest
 import races
 from facade import BEAT, Lock, lock_of
 from slow_run import SlowRun
-from stores import Command, config_text, make_values, picture, write_store
+from stores import Command, config_text, make_values, picture, write_lock, write_store
 
 import streampca as sp
-import streampca.runs.run  # now, so that the time until a refusal is not that of importing
 from streampca.errors import OutputError
-from streampca.storage import lock as lock_module
+from streampca.storage.lock import Lock
 
 
 def _stale(path, **changes):
     """Write the lock of a run of this machine whose process is gone."""
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    with Lock(path, "00000000deadbeef"):
-        holder = json.loads(lock_of(path).read_bytes())
-    lock_of(path).write_text(json.dumps(holder | {"pid": dead.pid} | changes))
+    write_lock(path, "00000000deadbeef", **changes)
+
+
+def lock_of(path):
+    return path.with_name(f"{path.name}.lock")
 
 
 def test_a_second_run_is_refused_at_once_and_told_who_is_at_work(tmp_path, capsys, monkeypatch):
@@ -96,11 +93,11 @@ def test_a_holder_elsewhere_is_judged_by_its_signs_of_life(tmp_path, monkeypatch
     _stale(tmp_path / "out", host="elsewhere")
     with pytest.raises(OutputError, match="on elsewhere, process"), Lock(tmp_path / "out", "1" * 16):
         pass
-    old = time.time() - 2 * BEAT - 5
+    old = time.time() - 2 * 15 - 5
     os.utime(lock_of(tmp_path / "out"), (old, old))
     with Lock(tmp_path / "out", "1" * 16) as lock:
         assert lock.dead == ["00000000deadbeef"]
-    monkeypatch.setattr(lock_module, "BEAT", 0.05)
+    monkeypatch.setattr(sys.modules[Lock.__module__], "BEAT", 0.05)
     with Lock(tmp_path / "out", "2" * 16):
         os.utime(lock_of(tmp_path / "out"), (old, old))
         deadline = time.monotonic() + 10

@@ -16,7 +16,7 @@ import network
 import numpy as np
 import psutil
 import pytest
-from facade import cluster_of, parse_config
+from facade import cluster_of, impatient_clusters, parse_config
 from stores import REPOSITORY, Command, config_text, make_values, write_store
 
 import streampca as sp
@@ -45,15 +45,14 @@ def children():
     return set(psutil.Process().children(recursive=True))
 
 
-def test_a_cluster_of_our_own_from_its_start_to_its_end(tmp_path, monkeypatch):
+def test_a_cluster_of_our_own_from_its_start_to_its_end(tmp_path):
     """It listens on the loopback and shows nothing, opens a guarded store, and closes although its workers are frozen."""
     pytest.importorskip("aiohttp")
-    monkeypatch.setattr("streampca.runs.deploy._CLOSE_SECONDS", 2.0)
     network.write_guarded(tmp_path)
     config = parse_config("source: {path: x}\ncluster: {kind: local, n_workers: 2, threads_per_worker: 1}", name="c")
     before, told = children(), []
     with network.Guarded(tmp_path / "web", "a-password") as server, network.Watch() as watch:
-        with cluster_of(config, told.append):
+        with impatient_clusters(close=2.0), cluster_of(config, told.append):
             shows_nothing()
             computes_lazy_scores(tmp_path / "web/x.zarr", server)
             wait_until(lambda: len(watch.sockets) >= 8)

@@ -1,6 +1,8 @@
 """Relative paths, on workers with another working directory; an output that workers cannot write to."""
 
+import errno
 import os
+import tempfile
 from pathlib import Path
 
 import distributed
@@ -12,7 +14,6 @@ from stores import config_text
 
 import streampca as sp
 from streampca.errors import OutputError
-from streampca.execution import write
 from streampca.sources import open_source
 
 pytestmark = pytest.mark.distributed
@@ -75,28 +76,27 @@ def test_a_change_of_the_working_directory_during_a_fit_changes_nothing(here, tm
     assert list(elsewhere.iterdir()) == []
 
 
-def _no_such_directory(directory):
-    return "No such file or directory"
+def _let_no_file_be_made():
+    def refuse(*arguments, **options):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    tempfile.before, tempfile.TemporaryFile = tempfile.TemporaryFile, refuse
 
 
-def _say_that_it_cannot_write():
-    write.before, write._why_not_writable = write._why_not_writable, _no_such_directory
-
-
-def _say_the_truth():
-    write._why_not_writable = write.before
+def _let_files_be_made():
+    tempfile.TemporaryFile = tempfile.before
 
 
 def test_an_output_that_workers_cannot_write_to_is_refused_before_reading(here, client):
     address = f"cluster: {{kind: address, address: '{client.scheduler.address}'}}"
     Path("c.yaml").write_text(config_text("x.zarr", "out", address))
-    client.run(_say_that_it_cannot_write)
+    client.run(_let_no_file_be_made)
     read = []
     try:
         with pytest.raises(OutputError, match=r"cannot write there: No such file.*scores: false"):
             sp.run("c.yaml", progress=read.append)
     finally:
-        client.run(_say_the_truth)
+        client.run(_let_files_be_made)
     assert read == []
     assert not Path("out").exists()
     assert sp.run("c.yaml").directory == Path("out")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
-import numpy as np
 import psutil
 import pytest
 from stores import Command, call_apart, config_text, make_values, picture, write_store
 
-import streampca as sp
-from streampca.storage import signals as interrupts
-
 _SLOW = """
 import sys, time
-from streampca.sources.zarr.reader import ZarrSource
+import streampca.sources, zarr
+ZarrSource = type(streampca.sources.open_source(zarr.create_array({{}}, shape=(1, 1), dtype='f8')))
 read = ZarrSource.read
 writing = []
 def slow(self, start, stop, out=None):
@@ -139,21 +137,23 @@ def test_a_signal_leaves_no_worker_behind(tmp_path):
     assert picture(tmp_path) == before
 
 
-def test_a_signal_that_python_drops_is_heeded_at_the_next_leaf(monkeypatch):
-    monkeypatch.setattr(interrupts._Held, "asked", None)
-    interrupts.raise_pending_signal()
+def test_a_signal_that_python_drops_is_heeded_at_the_next_leaf(tmp_path, monkeypatch, capsys):
+    write_store(tmp_path / "x.zarr", make_values(5_000, 4), chunks=(100, 4))
+    (tmp_path / "c.yaml").write_text(config_text(tmp_path / "x.zarr", tmp_path / "out"))
+    command, dropped = Command(capsys), []
 
     class Dropping:
-        def __del__(self) -> None:
-            interrupts.deliver(interrupts.StopSignalError(signal.SIGTERM))
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
 
-    with monkeypatch.context() as quiet:
-        quiet.setattr(sys, "unraisablehook", lambda _: None)
+    def ask(path, usage=shutil.disk_usage):
         Dropping()  # what a finalizer raises goes nowhere
-    with pytest.raises(interrupts.StopSignalError):
-        interrupts.raise_pending_signal()
-    rows = np.random.default_rng(0).standard_normal((5_000, 4))
-    with pytest.raises(interrupts.StopSignalError):
-        sp.PCA(2, solver="covariance").fit(rows)
-    monkeypatch.setattr(interrupts._Held, "asked", None)
-    sp.PCA(2, solver="covariance").fit(rows)
+        return usage(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "unraisablehook", dropped.append)
+        patched.setattr(shutil, "disk_usage", ask)  # which a run calls before it reads
+        command("run", tmp_path / "c.yaml", "--quiet").refused(143, "stopped by SIGTERM")
+    assert dropped
+    assert not (tmp_path / "out").exists()
+    assert command("run", tmp_path / "c.yaml", "--quiet").status == 0

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from facade import AtomicDirectory, lock_of, tidy_after
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import seed as from_seed
 from hypothesis import strategies as st
 from score import Score, again
-from stores import config_text, make_values, picture, write_store
+from stores import config_text, make_values, picture, write_lock, write_store
 
 import streampca as sp
 from streampca.errors import OutputError
@@ -99,15 +104,11 @@ def check(outputs: Path, tree: Any, kind: str, overwrite: bool, ends: str) -> No
         before, out = picture(root), root / "out"
         foreign = bool(out.exists() and picture(out).keys() - ours.keys()) or there in ("foreign", "no record")
         if ends == "dead":
-            _die_and_tidy(root, outputs, kind)
-            assert picture(root) == before
-            return
+            _die(root, outputs, kind)
         try:
-            with AtomicDirectory(out, kind, overwrite=overwrite) as part:
-                shutil.copytree(outputs / kind, part, dirs_exist_ok=True)
-                if ends == "badly":
-                    raise KeyError("mine")
-        except (OutputError, KeyError):
+            with patch.object(os, "fsync", _failing_at(3)) if ends == "badly" else nullcontext():
+                _write(outputs, kind, out, overwrite=overwrite)
+        except OutputError:
             assert picture(root) == before
             return
         assert not foreign
@@ -140,15 +141,38 @@ def _grow(root: Path, outputs: Path, there: str, planted: Any, around: Any) -> d
     return ours
 
 
-def _die_and_tidy(root: Path, outputs: Path, kind: str) -> None:
-    """Leave what a run leaves that dies between its two renames, and let the next one tidy."""
+def _write(outputs: Path, kind: str, out: Path, *, overwrite: bool) -> None:
+    """Write an output of that kind."""
+    if kind == "run":
+        changes = [f"output.directory={out}", f"output.overwrite={str(overwrite).lower()}"]
+        sp.run(outputs / "c.yaml", overrides=changes)
+    elif kind == "model":
+        sp.load(outputs / "model").save(out, overwrite=overwrite)
+    else:
+        sp.load(outputs / "model").transform_to(outputs / "x.zarr", out, overwrite=overwrite)
+
+
+def _failing_at(number: int) -> Callable[[int], None]:
+    """Return what flushes nothing, and fails the time after so many."""
+    calls = itertools.count(1)
+
+    def fsync(handle: int) -> None:
+        if next(calls) == number:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    return fsync
+
+
+def _die(root: Path, outputs: Path, kind: str) -> None:
+    """Leave what a run leaves that dies between its two renames."""
     out = root / "out"
     shutil.copytree(outputs / kind, root / f"out.part-{_DEAD}")
     moved = out.is_dir() and not out.is_symlink()
     if moved:
         out.rename(root / f"out.old-{_DEAD}")
-    tidy_after(out, _DEAD)
-    assert not lock_of(out).exists()
+    write_lock(root / f"out.{_DEAD}", _DEAD)
+    if kind == "run":
+        write_lock(out, _DEAD)
 
 
 def run(count: int, seed: int) -> Score:

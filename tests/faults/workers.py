@@ -15,15 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import dask
 from clusters import cluster, restored, running
+from facade import sent_apart
 from jobs import JOBS, Disturbed, Inputs, Killing, Rows, digest, fitted, within
 from score import Score, again
 
 from streampca.errors import StreamPCAError
-from streampca.execution.distributed import payload as parcel
 
 _JOB_SECONDS = 150.0  # no sound run takes that long, whatever befalls it
 _BETWEEN_KILLS = 0.5  # seconds on average
@@ -94,7 +93,7 @@ def run(count: int, seed: int, mode: str = "SIGKILL", found: tuple[Any, Any] | N
             killer = Killer(local, client, own, mode, count - score.injected)
             # In every other round what leaves have in common is sent apart, as if it were large.
             name, apart = list(JOBS)[own % len(JOBS)], own // len(JOBS) % 2 == 1
-            with patch.object(parcel, "_SMALL_BYTES", 0 if apart else parcel._SMALL_BYTES):
+            with sent_apart() if apart else nullcontext():
                 _one(inputs, name, killer, client, score, again(loop, own))
     score.seconds = time.monotonic() - began
     return score
