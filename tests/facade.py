@@ -16,9 +16,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from streampca.anndata.writing import slots_at
 from streampca.block import Block, as_block
-from streampca.cli import _status, main
+from streampca.cli import _status, cli, main
+from streampca.estimators.exporting import export
+from streampca.execution.checkpoint.directory import CheckpointDirectory
+from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.execution.distributed import payload
 from streampca.execution.fold import fold as fold_blocks
 from streampca.planning.budget import Resources
@@ -37,9 +39,9 @@ from streampca.solvers.registry import SOLVERS
 from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.fetching import division
 from streampca.sources.zarr.digests import default_place
-from streampca.storage.directories import AtomicDirectory, tidy_after
+from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import BEAT, Lock, lock_of
-from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
+from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import peak_bytes, process_bytes
 

@@ -69,7 +69,6 @@ def fill(place: Path, usage: Callable[[Path], Any] = shutil.disk_usage, leave: i
 def crowded(arguments: list[str], place: str) -> None:
     """Call ``streampca`` with little memory and temporary files at `place`, which others fill as soon as room was found."""
     import dask
-    from facade import main
 
     usage = shutil.disk_usage
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import cells
 import numpy as np
-from facade import slots_at
 from forks import server
 from score import Score, again
 

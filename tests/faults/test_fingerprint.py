@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xxhash
 import zarr
-from facade import default_place, write_fingerprint
+from facade import write_fingerprint
 from stores import CHAINS, Command, chunk_files, config_text, make_values, picture, write_store
 
 import streampca as sp

@@ -11,7 +11,6 @@ import time
 
 import pytest
 import races
-from facade import BEAT, Lock, lock_of
 from slow_run import SlowRun
 from stores import Command, config_text, make_values, picture, write_lock, write_store
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trees
-from facade import AtomicDirectory
 from hypothesis import given, settings
 from stores import Command, call_apart, config_text, make_values, picture, write_store
 from writes import Faults
@@ -36,7 +35,10 @@ def faults(_faults):
 
 
 @pytest.fixture
-def config(tmp_path):
+def config(tmp_path, monkeypatch):
+    monkeypatch.setenv(
+        "STREAMPCA_CHECKPOINT_SHARE", "0"
+    )  # on a busy machine one is written in time, and stays where a run is stopped
     write_store(tmp_path / "x.zarr", make_values(30, 3), chunks=(10, 3))
     path = tmp_path / "c.yaml"
     rare = "checkpoint: {every: 1h}"  # on a busy machine one is written in time, and stays where a run is stopped

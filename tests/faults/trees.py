@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from facade import AtomicDirectory, lock_of, tidy_after
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import seed as from_seed
 from hypothesis import strategies as st

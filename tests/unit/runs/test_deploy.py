@@ -169,7 +169,8 @@ def test_the_job_that_slurm_gets_and_its_cancelled_jobs_are_closed(run, tmp_path
 
 
 def test_what_kubernetes_is_given(run, played):
-    run(PODS)
+    with dask.config.set({TTL: dask.config.get(TTL, config=dask.config.merge(*dask.config.defaults))}):
+        run(PODS)
     (given,) = played.calls
     variables = given.pop("env")
     assert given == {
