@@ -155,6 +155,13 @@ def patches(tree: ast.AST) -> Iterator[tuple[int, str]]:
         for alias in node.names
         if "streampca" not in (getattr(node, "module", None) or alias.name)
     }
+    others |= {
+        name.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and "importorskip" in ast.unparse(node.value)
+        for name in ast.walk(node.targets[0])
+        if isinstance(name, ast.Name)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PATCHING:
             text = ast.unparse(node)
