@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import signal
 from collections.abc import Sequence
@@ -84,6 +85,8 @@ def _described(error: BaseException, arguments: Sequence[str], command: str) -> 
     if isinstance(error, MemoryError):
         message = f"the system gave no more memory ({error}): allow less with resources.memory, or free some"
         return kind, message, 7, "allow less with resources.memory, or free some memory"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return kind, f"{str(error.filename)[:60]}… is too long a name for the file system", 2, "give a shorter path"
     debug = "set STREAMPCA_DEBUG=1 to see where, and please report it"
     return "InternalError", f"internal error ({kind}: {error}); {debug}", 1, debug
 

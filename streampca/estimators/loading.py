@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -90,8 +91,8 @@ def model_place(path: str | Path) -> Path:
         If there is none, or nothing says that it is complete.
     """
     given = Path(path)
-    place = given / "model.zarr" if (given / "model.zarr").is_dir() else given
-    if not place.exists():
+    place = given / "model.zarr" if os.path.isdir(given / "model.zarr") else given
+    if not os.path.exists(place):  # which is false of names that are too long, too
         raise ModelError(f"{given}: no such model")
     if not place.is_dir():
         raise ModelError(f"{given} is a file: expected a model or the directory of a run")

@@ -34,7 +34,8 @@ def with_integer_rounding(model: PCAModel) -> PCAModel:
     step = np.spacing(np.abs(model.mean))
     factors = np.ones(len(step)) if model.weights is None else model.weights.copy()
     if model.scale is not None:  # what is constant after rounding may have varied by as much
-        factors[model.constant_features] = 1 / step[model.constant_features]
+        constant = np.intersect1d(model.constant_features, far)
+        factors[constant] = 1 / step[constant]
     length = float(np.linalg.norm((step * factors)[far])) * np.sqrt(model.weight / (model.weight - model.ddof))
     first = float(model.explained_variance[0])
     share = length / np.sqrt(first) if first > 0 else np.inf

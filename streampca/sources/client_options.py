@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import IPv6Address
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 from streampca.errors import DataError
@@ -20,9 +20,23 @@ _OF_ONE_OBJECT = frozenset({"x-amz-signature", "x-goog-signature", "signature"})
 _SHOWN_OPTIONS = ("endpoint_url", "region_name")
 
 
+def parts_of(url: str) -> SplitResult:
+    """Return the parts of a URL; `DataError` if it is none."""
+    try:
+        return urlsplit(url)
+    except ValueError:  # whose message may hold the password
+        raise _no_url(url) from None
+
+
+def _no_url(url: str) -> DataError:
+    return DataError(
+        f"{shown(url)} is not a URL: expected one such as https://host/path, with an IPv6 address in brackets, as in https://[::1]/path"
+    )
+
+
 def without_query(url: str) -> tuple[str, list[tuple[str, str]]]:
     """Return the URL of a store on a web server without its query, and the query, which every request has."""
-    parts = urlsplit(url)
+    parts = parts_of(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
     if _OF_ONE_OBJECT & {name.lower() for name, _ in query}:
         raise DataError(
@@ -34,7 +48,10 @@ def without_query(url: str) -> tuple[str, list[tuple[str, str]]]:
 
 def without_double_colons(url: str) -> str:
     """Return a URL with an IPv6 address in full: fsspec takes two colons for a chain of file systems."""
-    return _ADDRESS.sub(lambda match: f"[{IPv6Address(match[1]).exploded}]", url, count=1)
+    try:
+        return _ADDRESS.sub(lambda match: f"[{IPv6Address(match[1]).exploded}]", url, count=1)
+    except ValueError:
+        raise _no_url(url) from None
 
 
 def protocol_of(url: str) -> str:
@@ -70,7 +87,7 @@ def with_limits(url: str, options: StorageOptions) -> dict[str, object]:
 
 def _has_proxy(url: str) -> bool:
     """Return whether variables such as ``HTTPS_PROXY`` and ``NO_PROXY`` name a proxy for `url`."""
-    host = urlsplit(url).hostname
+    host = parts_of(url).hostname
     return protocol_of(url) in getproxies() and host is not None and not proxy_bypass(host)
 
 

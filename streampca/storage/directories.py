@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 _NOUNS = {"scores": "store of scores", "models": "run of several models", "groups": "run of groups"}
 _RUNS = ("run", "models", "groups")
+_MOST_NAME_BYTES, _MOST_PATH_BYTES = 220, 3900
+"""Length of the name of an output, less than the 255 of file systems, which the names beside it need."""
 RECORD = "streampca.json"
 """Name of the commit record. A directory without it is not a result, and is never replaced."""
 
@@ -95,12 +97,22 @@ def write_commit_record(path: Path, kind: str, run_id: str, more: Mapping[str, o
 
 
 def require_local(path: Path) -> None:
-    """Raise `OutputError` if `path` was made of a URL."""
+    """Raise `OutputError` if `path` was made of a URL, or is longer than file systems allow for it and the names beside it."""
     if re.fullmatch(r"[a-z][a-z0-9+.-]+:", path.parts[0] if path.parts else ""):
         raise OutputError(
             f"{path} names a URL: expected a local directory; output.publish, or streampca publish, copies it to the store when it is "
             "complete"
         )
+    if not is_short_enough(path):
+        raise OutputError(
+            f"{str(path)[:60]}… is too long a path: expected names of at most {_MOST_NAME_BYTES} bytes, and {_MOST_PATH_BYTES:,} in all"
+        )
+
+
+def is_short_enough(path: Path) -> bool:
+    """Tell whether file systems allow `path`, and the names beside it, which are longer by a run and its kind."""
+    names = [len(os.fsencode(part)) for part in path.absolute().parts]
+    return max(names) <= _MOST_NAME_BYTES and sum(names) + len(names) <= _MOST_PATH_BYTES
 
 
 def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
@@ -201,7 +213,7 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 
 def _between_renames(path: Path) -> bool:
     """Tell whether the earlier output stands beside `path` under another name, and the new one is about to take its place."""
-    return not path.exists() and any(path.parent.glob(f"{escape(path.name)}.old-*"))
+    return _identity(path) is None and any(path.parent.glob(f"{escape(path.name)}.old-*"))
 
 
 class AtomicDirectory:

@@ -23,6 +23,7 @@ from stores import (
     write_store,
 )
 
+import streampca as sp
 from streampca import PCA
 
 GOOD = "source: {path: good.zarr}\noutput: {directory: out, report: false}\n"
@@ -57,6 +58,7 @@ BROKEN_CONFIGURATIONS = [
     (GOOD + "name: [", 2, ["broken.yaml: line 3: not YAML"]),
     (GOOD + "name: '../../etc'", 2, ["name: found"]),
     ("source: {path: good.zarr}\noutput: {directory: ''}", 2, ["output.directory"]),
+    ("source: {path: good.zarr}\noutput: {directory: " + 300 * "a" + "}", 2, ["output.directory", "at most 220 bytes"]),
     ("source: {path: '${NO_SUCH_NAME}'}", 2, ["NO_SUCH_NAME"]),
     ("source: {path: 'builtin:irsi'}\noutput: {directory: out}", 5, ["did you mean iris?"]),
     ("source: {path: good.zarr}\noutput: {directory: good.zarr/out}", 6, ["lie in each other"]),
@@ -76,6 +78,23 @@ def test_a_broken_configuration(call, tmp_path, text, status, words):
     before = picture(tmp_path)
     call.quietly("run", "broken.yaml").refused(status, *words)
     assert picture(tmp_path) == before
+
+
+@pytest.mark.parametrize("host", ["[::1", "[1:2]"])
+def test_a_url_that_is_none_is_told_without_its_password(call, host):
+    called = call.quietly("inspect", f"https://user:secret@{host}/x.zarr")
+    called.refused(5, f"https://{host}/x.zarr is not a URL", "IPv6 address in brackets")
+    assert "secret" not in called.err + called.out
+
+
+def test_names_that_are_too_long_for_the_file_system_are_told(call, job):
+    called = call("inspect", 300 * "a")
+    assert called.status in (2, 5)
+    assert "internal error" not in called.err
+    with pytest.raises(sp.errors.ModelError, match="no such model"):
+        sp.load(300 * "a")
+    with pytest.raises(sp.errors.OutputError, match="is too long a path: expected names of at most 220 bytes"):
+        sp.PCA(1).fit(np.arange(12.0).reshape(6, 2)).save(300 * "a")
 
 
 def test_a_scheduler_that_does_not_answer_is_given_up_after_wait(call, tmp_path):

@@ -27,6 +27,7 @@ from streampca.parameters import Parameter
 from streampca.parameters.choices import Sampling as SamplingName
 from streampca.parameters.domains import Choice, Domain, Special, Whole
 from streampca.runs.config.yaml import KeyPath, has_control_characters
+from streampca.storage.directories import is_short_enough
 
 MIN_MEMORY_BYTES = 64 * 2**20
 _MAX_MEMORY_BYTES = 2**60
@@ -78,8 +79,9 @@ def _directory(value: object) -> Path:
     if isinstance(value, Path):
         return value
     path = _text(value)
-    _need("://" not in path)
-    return Path(os.path.expanduser(path))
+    directory = Path(os.path.expanduser(path))
+    _need("://" not in path and is_short_enough(directory))
+    return directory
 
 
 def _publish_url(value: object) -> str:
@@ -336,7 +338,7 @@ Directory: TypeAlias = Annotated[
     PlainValidator(_directory),
     _TEXT,
     Field(
-        description="the path of a local directory, which output.publish copies to an object store when it is complete"
+        description="the path of a local directory, of names of at most 220 bytes, which output.publish copies to an object store when it is complete"
     ),
 ]
 PublishURL: TypeAlias = Annotated[
