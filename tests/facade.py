@@ -82,6 +82,7 @@ __all__ = [
     "plan",
     "plan_fit",
     "process_bytes",
+    "process_of",
     "raise_pending_signal",
     "requests_of",
     "run_command",
@@ -145,6 +146,11 @@ def impatient_clusters(start: float = 5.0, attempts: int = 3, close: float = 2.0
 def sent_apart() -> Any:
     """Return a context in which what leaves have in common is sent to workers by itself, however small it is."""
     return patch.object(payload, "_SMALL_BYTES", 0)
+
+
+def process_of(n_bytes: int) -> Any:
+    """Return a context in which plans take the process for one of `n_bytes` bytes, whatever tests have left in memory."""
+    return patch("streampca.solvers.fit.process_bytes", lambda: n_bytes)
 
 
 def fold(accumulator: Any, rows: Any, blocks: Sequence[int] | int = 0, weights: Any = None) -> Any:

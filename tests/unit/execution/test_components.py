@@ -57,9 +57,8 @@ LARGE = wide(28, 250_000, "f4")
 def beside_little_memory(**parameters: Any) -> sp.PCA:
     """Return a fit of `LARGE` rows under a ceiling that leaves no room for the components."""
     pca = sp.PCA(K, solver="gram", **parameters)
-    process = pca.plan(LARGE).budget.bytes_for("process")
-    with facade.blocks_of(50_000):
-        pca.set_params(memory=process + 34 * MIB).fit(LARGE)
+    with facade.blocks_of(50_000), facade.process_of(150 * MIB):
+        pca.set_params(memory=(150 + 24 + 34) * MIB).fit(LARGE)
     assert pca.plan_.components_on_disk
     return pca.set_params(memory=None)
 
