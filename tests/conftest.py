@@ -111,13 +111,18 @@ def _sample(items: list[pytest.Item], n: int) -> list[pytest.Item]:
     return [item for *_, item in sorted(chosen, key=lambda each: each[1])]
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of a file together, and all tests that use the cluster, which one process of pytest-xdist starts."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Any:
+    """Keep the tests of a file together, and all tests that use the cluster, which one process of pytest-xdist starts.
+
+    A sample is of the tests that ``-m`` and ``-k`` leave.
+    """
+    for item in items:
+        shared = "session_cluster" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.name))
+    result = yield
     if config.getoption("--at-most") is not None:
         kept = _sample(items, config.getoption("--at-most"))
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept
-    for item in items:
-        shared = "session_cluster" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.name))
+    return result
