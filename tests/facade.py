@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 
 from streampca.block import Block, as_block
-from streampca.cli import _status, cli, main
+from streampca.cli import cli, main
 from streampca.estimators.exporting import export
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
@@ -41,7 +41,7 @@ from streampca.sources.fetching import division
 from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import BEAT, Lock, lock_of
-from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal
+from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import peak_bytes, process_bytes
 
@@ -216,4 +216,8 @@ def fit(data: Any, plan: Any = None, *, k: Any = None, options: Any = None, **pa
 
 def run_command(*arguments: object) -> int:
     """Run ``streampca`` with `arguments` in this process; return its exit status. Output goes where the process writes."""
-    return _status([str(argument) for argument in arguments])
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+    raise AssertionError("the command did not exit")

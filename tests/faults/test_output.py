@@ -134,7 +134,7 @@ def test_a_limit_on_file_size_is_no_space(tmp_path, limit):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 4, done.stderr
     assert done.stderr.startswith("streampca: error: ")
-    assert "/out: no room to write (File too large)" in done.stderr
+    assert ": no room to write (File too large)" in done.stderr  # a model, or a checkpoint where writing took long
     assert len(done.stderr.splitlines()) == 1
     assert picture(tmp_path) == before
 
