@@ -56,5 +56,7 @@ def test_wide_data_take_the_memory_of_whole_features_and_their_coefficients() ->
     plan = sp.PCA(4, remove=remove, memory=memory).plan(rows)
     assert plan.solver == "gram"
     assert plan.memory["removal"] < 2 * 8 * 20 * rows.shape[1]
-    with pytest.raises(PlanError, match=r"process itself takes [\d.]+ [MG]iB, what remove fits to the features \d+ MiB"):
+    with pytest.raises(
+        PlanError, match=r"process itself takes [\d.]+ [MG]iB, what remove fits to the features \d+ MiB"
+    ):
         sp.PCA(4, remove=remove, memory=process + 80 * 2**20, solver="gram").plan(rows)
