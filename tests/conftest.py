@@ -14,6 +14,7 @@ from typing import Any
 import facade
 import pytest
 from hypothesis import HealthCheck, settings
+from strategies import spread
 from threadpoolctl import threadpool_limits
 
 # Two processes of pytest with a BLAS thread for each core take several times as long: the threads wait for each other.
@@ -88,13 +89,40 @@ def client(two_workers: tuple[Any, Any]) -> Any:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark of pytest-xdist known where that is not installed."""
+    """Make the mark of pytest-xdist known where that is not installed; tell tests and their processes of the deep form."""
+    if config.getoption("--deep"):
+        os.environ["STREAMPCA_TEST_DEEP"] = "1"
     config.addinivalue_line("markers", "xdist_group(name): runs in the same process as others of that name")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that takes a sample of the tests."""
     parser.addoption("--at-most", type=int, help="run so many tests, spread over all files, without those marked slow")
+    parser.addoption(
+        "--deep", action="store_true", help="run tests and cases marked deep, and all places of faults, as well"
+    )
+
+
+def _kept_in_the_check(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return `items` without those of the deep form: tests marked ``deep``, and all but `keep` of the cases of ``deep(keep=…)``.
+
+    `keep` is a number of cases, which are spread evenly over all, or a list of their names.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("deep") is not None:
+            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+    left_out: set[pytest.Item] = set()
+    for each in cases.values():
+        keep = each[0].get_closest_marker("deep").kwargs.get("keep", 0)
+        if isinstance(keep, int):
+            kept = set(spread(each, keep))
+        else:
+            kept = {item for item in each if item.callspec.id in keep}
+            if len(each) > 1 and not kept:
+                raise pytest.UsageError(f"{each[0].nodeid}: deep(keep={keep!r}) names none of its cases")
+        left_out |= set(each) - kept
+    return [item for item in items if item not in left_out]
 
 
 def _sample(items: list[pytest.Item], n: int) -> list[pytest.Item]:
@@ -121,8 +149,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         shared = "session_cluster" in getattr(item, "fixturenames", ())
         item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.name))
     result = yield
+    kept = items
+    if not config.getoption("--deep"):
+        kept = _kept_in_the_check(kept)
     if config.getoption("--at-most") is not None:
-        kept = _sample(items, config.getoption("--at-most"))
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        kept = _sample(kept, config.getoption("--at-most"))
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=sorted(set(items) - set(kept), key=items.index))
         items[:] = kept
     return result

@@ -41,7 +41,7 @@ from streampca.sources.fetching import division
 from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import BEAT, Lock, lock_of
-from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal
+from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import peak_bytes, process_bytes
 
@@ -87,6 +87,7 @@ __all__ = [
     "requests_of",
     "run_command",
     "sent_apart",
+    "uninterrupted",
     "verify_run",
     "write_fingerprint",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,6 +20,18 @@ KINDS = ("normal", "far", "farther", "constant", "rank_deficient", "wild_first_r
 def examples(n: int) -> int:
     """Return how many examples hypothesis tries: `n` times STREAMPCA_TEST_TIMES, which may be a fraction; at least five."""
     return max(min(n, 5), round(n * float(os.environ.get("STREAMPCA_TEST_TIMES", "1"))))
+
+
+def spread(places: Sequence[Any], n: int) -> list[Any]:
+    """Return `n` of `places`, from the first to the last at equal distances."""
+    if n >= len(places):
+        return list(places)
+    return [places[i * (len(places) - 1) // max(n - 1, 1)] for i in range(n)]
+
+
+def in_depth(check: Any, deep: Any) -> Any:
+    """Return `check`; in the deep form (``scripts/test deep``) `deep`, such as the numbers of faults that are injected."""
+    return deep if os.environ.get("STREAMPCA_TEST_DEEP") else check
 
 
 def make_rows(n: int, d: int, dtype: str, kind: str, seed: int) -> NDArray[Any]:

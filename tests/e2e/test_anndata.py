@@ -175,6 +175,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], int]:
     return lambda: done
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(("version", "earlier"), [(2, False), (3, True)])
 def test_a_kill_at_any_point_leaves_all_or_nothing_after_the_next_call(
     tmp_path: Path, version: int, earlier: bool

@@ -83,6 +83,7 @@ def test_every_method_on_a_spectrum_of_1_over_i() -> None:
     assert found["adaptive, two passes"][1] <= 1e-5
 
 
+@pytest.mark.deep
 def test_incremental_updates_on_a_slow_spectrum() -> None:
     found = medians(-0.5, 1, ("adaptive", "adaptive, two passes"))
     assert found["adaptive"][0] >= 0.999

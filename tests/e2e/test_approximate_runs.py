@@ -150,6 +150,7 @@ def test_check_knows_the_keys_of_sketches(call, slow):
     assert call("check", slow, "--set", "model.pilot=0", "--set", "model.sketch=sparse_sign").status == 0
 
 
+@pytest.mark.deep
 def test_the_state_of_a_sketch_needs_room_for_its_columns_alone(call, tmp_path):
     """Four times the square of 1,000,000 features would be 16 TB, which no disk of a test has."""
     array = tmp_path / "wide.npy"

@@ -233,6 +233,7 @@ def test_labels_of_parquet_columns_files_and_arrays_divide_the_rows(
     assert_groups(run, rows, labels)
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("kind", ["zarr", "h5ad"])
 def test_columns_of_obs_divide_cells(kind: str, rows: Any, labels: Any, tmp_path: Path) -> None:
     anndata, pd = pytest.importorskip("anndata"), pytest.importorskip("pandas")

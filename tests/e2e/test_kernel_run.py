@@ -90,6 +90,7 @@ def test_every_method_runs(config: Path, method: str) -> None:
     assert scores.shape == (1797, 6)
 
 
+@pytest.mark.deep
 def test_a_run_whose_rows_are_on_disk(tmp_path: Path, capsys: Any) -> None:
     path = make_store(tmp_path / "x.zarr", (4000, 1500), "float32", 500, kinds=3)
     lines = [
@@ -147,6 +148,7 @@ def test_what_kernel_runs_do_not_take(config: Path) -> None:
         sp.run(config, overrides=["output.state=true"])
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("shape", "dtype", "chunk", "parameters"),
     [
@@ -165,6 +167,7 @@ def test_memory_stays_below_the_projection(
     assert result["passes"] == (1 if "method" in parameters else 2)
 
 
+@pytest.mark.deep
 def test_memory_stays_below_the_projection_where_rows_are_on_disk(tmp_path: Path) -> None:
     path = make_store(tmp_path / "x.zarr", (6000, 1200), "float32", 1000, kinds=3)
     parameters = {"method": "empirical_map", "gamma": 1e-4, "sketch_size": 40}

@@ -90,6 +90,7 @@ STORES: dict[str, tuple[tuple[int, int], str, int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("name", STORES)
 def test_stores(name: str, tmp_path: Path) -> None:
     shape, dtype, chunk_rows, options = STORES[name]
@@ -109,6 +110,7 @@ LARGE_CHUNKS: dict[str, tuple[tuple[int, int], int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("name", LARGE_CHUNKS)
 def test_the_least_memory_that_a_plan_accepts_is_enough_for_blocks_that_are_fractions_of_a_chunk(
     name: str, tmp_path: Path
@@ -121,6 +123,7 @@ def test_the_least_memory_that_a_plan_accepts_is_enough_for_blocks_that_are_frac
     assert (result["read_again_bytes"] > 0) == ("underflow" in name)
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("shape", "chunks", "shards"),
     [
@@ -147,6 +150,7 @@ def test_the_least_memory_is_enough_for_chunks_that_zarr_decodes(
     assert_kept(f"by zarr, chunks {chunks}, shards {shards}: least memory", result)
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("place", ["local", "URL"])
 def test_blocks_that_are_read_again_take_no_further_memory(place: str, tmp_path: Path) -> None:
     """Whole chunks of 32 MiB, decoded where they belong, each in a leaf of its own."""
@@ -163,6 +167,7 @@ def test_blocks_that_are_read_again_take_no_further_memory(place: str, tmp_path:
     assert 0 < result["read_again_bytes"] < shape[0] * shape[1] * 4
 
 
+@pytest.mark.deep
 def test_the_least_memory_is_enough_for_chunks_across_the_rows_of_a_table(tmp_path: Path) -> None:
     """One chunk of 57 MiB without compression, of features beside those of another variable: rows of memory are not rows of the chunk."""
     group, n = zarr.create_group(tmp_path / "x.zarr"), 30_000
@@ -184,6 +189,7 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_of_arrays_of_three_dimensions(name: str, tmp_path: Path) -> None:
     options, parameters = TABLES[name]
@@ -218,6 +224,7 @@ def test_tables_of_arrays_of_three_dimensions(name: str, tmp_path: Path) -> None
     assert_kept(f"{name}: transform_to", result["scores"])
 
 
+@pytest.mark.deep
 def test_a_matrix_on_disk(tmp_path: Path) -> None:
     """100 MiB of tiles, where the matrix in memory would project 470 MiB."""
     path = make_store(tmp_path / "x.zarr", (3000, 5000), "float32", 200)
@@ -226,6 +233,7 @@ def test_a_matrix_on_disk(tmp_path: Path) -> None:
     assert_kept("5000 features on disk", result)
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("k", [10, None])
 def test_every_component(k: int | None, tmp_path: Path) -> None:
     path = make_store(tmp_path / "x.zarr", (8000, 1400), "float32", 1000)
@@ -245,6 +253,7 @@ def test_arrays_in_memory(parameters: dict[str, Any]) -> None:
     assert_kept(f"numpy, {parameters}", measure(job))
 
 
+@pytest.mark.deep
 def test_memory_mapped_file(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(400_000, 200)).flush()
@@ -283,6 +292,7 @@ def test_a_run_with_scores_and_report(tmp_path: Path) -> None:
     assert_kept("run with scores and report", measure({"do": "run", "config": str(tmp_path / "config.yaml")}))
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("graph", ["blocks", "anomalies", "rechunked", "cube"])
 def test_dask_graph_stays_below_its_projection(tmp_path: Path, graph: str) -> None:
     shape = (60_000, 300) if graph == "cube" else (18_000, 1500)

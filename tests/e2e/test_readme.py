@@ -64,6 +64,7 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.deep
 def test_blocks_of_the_readme_run_in_the_environment_of_the_quickstart(clone: Path) -> None:
     before = {path.name for path in clone.iterdir()}
     command = [clone / ".venv/bin/python", "-I", REPOSITORY / "tests/run_page.py", "README.md"]

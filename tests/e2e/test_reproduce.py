@@ -189,6 +189,7 @@ def test_a_linear_kernel_is_pca_in_the_textbook_example(tmp_path):
     assert "a linear kernel is PCA" in done.stdout
 
 
+@pytest.mark.deep
 def test_figures_of_the_tutorial_are_drawn_from_what_is_installed(tmp_path):
     """The cheap parts, one of each module, each with its picture; the bounds of figure 5 hold."""
     parts = ("figure-2", "figure-5", "figure-9", "table-3")

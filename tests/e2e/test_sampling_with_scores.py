@@ -49,6 +49,7 @@ def errors_of(run: Any) -> dict[str, Any]:
     return errors
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("lines", "output"),
     [

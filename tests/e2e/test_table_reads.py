@@ -80,6 +80,7 @@ def expected(source: Source) -> Any:
     return np.linalg.eigvalsh(np.cov(source.read(0, source.shape[0])[0].astype("f8").T))[::-1][:4]
 
 
+@pytest.mark.deep(keep=11)
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", DATA)
 def test_every_chunk_of_a_store_is_requested_once_in_every_pass(name: str, solver: str, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("kind", OF_KIND)
 def test_an_update_makes_the_run_of_all_rows_and_reads_the_new_ones(kind, finished, call):
     finished(kind, **OF_KIND[kind], output={"report": kind == "npy", "scores": True})
@@ -148,6 +149,7 @@ def test_rows_of_files_that_were_read_before_are_not_read(finished, monkeypatch)
     assert sorted(set(read)) == ["p-1.npy", "p-4.npy"]
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     "sections",
     [

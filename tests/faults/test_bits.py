@@ -25,6 +25,7 @@ def prepared(session_cluster):
     cluster.scale(2)
 
 
+@pytest.mark.deep(keep=3)
 @pytest.mark.usefixtures("two_workers")
 @pytest.mark.parametrize("name", [name for name in determinism.SOLVERS if name != "branches"])
 def test_some_ways_of_fitting_give_the_same_bits(prepared, name):
@@ -33,6 +34,7 @@ def test_some_ways_of_fitting_give_the_same_bits(prepared, name):
     assert len(set(found.values())) == 1, found
 
 
+@pytest.mark.deep
 def test_all_ways_of_fitting_give_the_same_bits(prepared):
     """Twenty-four ways, with up to four workers, and two in which threads share the products of a leaf."""
     assert len(determinism.WAYS) == 24

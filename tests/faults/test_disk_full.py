@@ -8,6 +8,7 @@ import pytest
 _FIRST = disk_full.CASES[:10]
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     "number",
     [pytest.param(i, marks=[pytest.mark.distributed] if case[0] == "workers" else []) for i, case in enumerate(_FIRST)],

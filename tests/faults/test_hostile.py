@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import zarr
 from stores import REPOSITORY, Command, chunk_files, config_text, make_values, picture, write_store
+from strategies import in_depth
 from test_corruption import SEED, stretch
 
 import streampca as sp
@@ -170,6 +171,7 @@ REFUSED: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.deep(keep=20)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, name):
     REFUSED[name](tmp_path)
@@ -325,11 +327,12 @@ def test_nothing_is_unpickled_out_of_a_store(tmp_path, capsys, change):
     assert (tmp_path / "marker").exists()  # it would have worked
 
 
-def test_500_documents_that_were_changed() -> None:
-    score = stretch("hostile", 500, SEED, 240)
+def test_documents_that_were_changed_are_refused_or_read() -> None:
+    n = in_depth(150, 500)
+    score = stretch("hostile", n, SEED, 240)
     print(score.line(), *score.notes, sep="\n")
     score.require_clean()
-    assert score.injected > 450
+    assert score.injected > 0.9 * n
     assert score.detected + score.survived == score.injected
     assert score.detected > 0.3 * score.injected
 
@@ -345,6 +348,7 @@ def test_bombs_are_refused_before_they_take_memory() -> None:
         assert told["grown"] < 2**26, (name, told)
 
 
+@pytest.mark.deep
 def test_what_is_said_of_a_number_that_is_a_list_of_thousands_is_short():
     score = stretch("hostile", 1, 900355, 60)
     score.require_clean()

@@ -17,6 +17,7 @@ from streampca.errors import MissingChunkError
 from streampca.sources import open_source
 
 
+@pytest.mark.deep(keep=7)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("how_many", [0, 1, 2, "all"])
 def test_missing_chunks_are_filled_where_asked_and_counted(tmp_path, layout, how_many):
@@ -84,6 +85,7 @@ def test_damage_is_told_in_one_line_by_a_process_of_its_own(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "c.yaml"}
 
 
+@pytest.mark.deep
 @pytest.mark.distributed
 def test_workers_name_the_chunk_too(tmp_path):
     store = write_store(tmp_path / "x.zarr", make_values(40_000, 8), chunks=(1000, 8), chain="zstd+crc32c")

@@ -44,6 +44,7 @@ def of(cluster):
     return parse_config(f"source: {{path: x.zarr}}\ncluster: {cluster}", name="c.yaml")
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
 def test_a_worker_that_is_lost_while_it_starts_is_started_again(signal, harmed):
     with harmed(signal, 1), cluster_of(of("{kind: local, n_workers: 1, threads_per_worker: 1, wait: 2min}")):

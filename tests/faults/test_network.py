@@ -101,6 +101,7 @@ def wait_until(true):
         time.sleep(0.05)
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("damaged", [False, True], ids=["a run that succeeds", "a run that fails"])
 def test_a_secret_is_nowhere_but_with_those_who_need_it(tmp_path, damaged):
     pytest.importorskip("aiohttp")
@@ -276,6 +277,7 @@ def test_slurm_that_refuses_a_job(tmp_path, store, slurm, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.deep
 def test_the_job_script_runs_scheduler_workers_and_the_run(tmp_path, store, slurm):
     path = write(tmp_path, "{kind: threads}")
     done = subprocess.run(

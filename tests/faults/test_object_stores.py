@@ -68,6 +68,7 @@ def only(path: str, fault: str, times: int = 10**9) -> Any:
     return draw
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("seed", range(4))
 def test_faults_that_pass_leave_the_bits_as_they_are(seed):
     score = s3.run(1, seed, stall_seconds=1.0)
@@ -189,6 +190,7 @@ def test_a_slow_chunk_holds_up_no_other(bucket):
     assert all_asked.is_set()
 
 
+@pytest.mark.deep
 def test_a_run_reads_s3_writes_here_and_compares_with_a_fingerprint(bucket, tmp_path, monkeypatch, capsys):
     bucket.faults.start(s3.PROFILES["flaky"], seed=7)
     monkeypatch.setenv("STORE_SECRET", "canary-5d8f2c")
@@ -217,6 +219,7 @@ def test_a_run_reads_s3_writes_here_and_compares_with_a_fingerprint(bucket, tmp_
     assert "canary" not in line
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("fault", ["stall", "503"])
 def test_a_signal_is_obeyed_while_the_store_does_not_answer(bucket, tmp_path, fault):
     options = bucket.options()
@@ -255,6 +258,7 @@ def test_shards_of_a_bucket_with_faults_give_the_same_bits(bucket, hasty, tmp_pa
     assert bucket.faults.injected.total() > 3
 
 
+@pytest.mark.deep
 @pytest.mark.distributed
 def test_workers_read_a_store_with_faults(bucket, client):
     expected = s3.digest_of_fit(bucket.source())

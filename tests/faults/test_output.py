@@ -15,6 +15,7 @@ import pytest
 import trees
 from hypothesis import given, settings
 from stores import Command, call_apart, config_text, make_values, picture, write_store
+from strategies import in_depth
 from writes import Faults
 
 import streampca as sp
@@ -46,16 +47,20 @@ def config(tmp_path, monkeypatch):
     return path
 
 
-@pytest.mark.parametrize(("code", "kind", "step"), [(errno.EIO, OutputError, 1), (errno.ENOSPC, NoSpaceError, 5)])
-def test_every_write_of_a_run_fails_once(config, tmp_path, faults, code, kind, step):
+@pytest.mark.parametrize(
+    ("code", "kind", "step"), [(errno.EIO, OutputError, in_depth(6, 1)), (errno.ENOSPC, NoSpaceError, in_depth(11, 5))]
+)
+def test_writes_of_a_run_fail_once(config, tmp_path, faults, code, kind, step):
     sp.run(config)
     before = picture(tmp_path)
     assert _fail_each(lambda: sp.run(config), faults, tmp_path, before, code, kind, step) > 40
     assert sp.load(tmp_path / "out").n_components_ == 3
 
 
-@pytest.mark.parametrize(("code", "kind", "step"), [(errno.EIO, OutputError, 1), (errno.ENOSPC, NoSpaceError, 3)])
-def test_every_write_of_a_model_and_of_scores_fails_once(config, tmp_path, faults, code, kind, step):
+@pytest.mark.parametrize(
+    ("code", "kind", "step"), [(errno.EIO, OutputError, in_depth(3, 1)), (errno.ENOSPC, NoSpaceError, in_depth(5, 3))]
+)
+def test_writes_of_a_model_and_of_scores_fail_once(config, tmp_path, faults, code, kind, step):
     model = sp.PCA(2).fit(make_values(30, 3))
     model.save(tmp_path / "m.zarr")
     model.transform_to(tmp_path / "x.zarr", tmp_path / "s.zarr")
@@ -89,7 +94,7 @@ def _fail_each(act, faults, directory, before, code, kind, step):
 def test_a_disk_that_stays_broken_leaves_the_old_run_whole(config, tmp_path, faults):
     sp.run(config)
     old = picture(tmp_path / "out")
-    for number in range(1, 1000, 2):
+    for number in range(1, 1000, in_depth(7, 2)):
         faults.arm(tmp_path, number, errno.EIO, persistent=True)
         error = None
         try:
@@ -121,6 +126,7 @@ def test_room_is_checked_before_anything_is_read(config, tmp_path, monkeypatch, 
     assert picture(tmp_path) == before
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("limit", [3_000, 100_000])
 def test_a_limit_on_file_size_is_no_space(tmp_path, limit):
     write_store(tmp_path / "x.zarr", make_values(30_000, 8), chunks=(10_000, 8))

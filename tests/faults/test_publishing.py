@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from facade import impatient
 from stores import make_values, write_store
+from strategies import in_depth
 
 import streampca as sp
 from streampca.errors import ModelError, OutputError
@@ -86,10 +87,11 @@ def test_writes_that_fail_or_are_not_answered_change_nothing(bucket, run, seed):
 
 
 def test_many_copies_one_or_two_at_a_time():
-    score = s3.run_publishing(12, 0)
+    n = in_depth(4, 12)
+    score = s3.run_publishing(n, 0)
     print(score.line())
     score.require_clean()
-    assert score.injected > 12
+    assert score.injected > n
 
 
 def test_the_record_whose_answer_was_lost_is_ours(bucket, run):

@@ -44,6 +44,7 @@ def undisturbed(tmp_path_factory):
     return of
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("number", range(len(driver.MODELS)), ids=driver.MODELS)
 def test_a_run_that_is_killed_again_and_again_has_the_bits_of_one_that_was_not(number):
     score = driver.run(3, seed=number)
@@ -51,6 +52,7 @@ def test_a_run_that_is_killed_again_and_again_has_the_bits_of_one_that_was_not(n
     assert score.survived == score.injected >= 3
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("solver", ["covariance", "qr", "adaptive", "nystrom"])
 def test_an_undisturbed_run_reads_each_chunk_once_in_each_reading(tmp_path, solver):
     known = driver.Jobs(tmp_path, {}).undisturbed(solver)
@@ -107,6 +109,7 @@ def test_a_finished_reading_is_not_read_again_and_a_finished_run_reads_nothing(t
     assert "finished run already" in said
 
 
+@pytest.mark.deep
 def test_what_is_left_of_a_chunk_that_was_being_written_does_not_get_into_the_result(tmp_path, undisturbed):
     directory = tmp_path / "job"
     directory.mkdir()
@@ -121,6 +124,7 @@ def test_what_is_left_of_a_chunk_that_was_being_written_does_not_get_into_the_re
     assert not list(directory.rglob("*.partial"))
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("part", [0.3, 0.8])
 def test_a_signal_keeps_what_is_done_and_tells_the_command_that_goes_on(tmp_path, undisturbed, number, part):

@@ -60,6 +60,7 @@ def slow_config(tmp_path):
     return tmp_path / "c.yaml"
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("phase", ["fit", "scores"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_run_and_leaves_what_was_there(slow_config, tmp_path, number, phase):
@@ -107,6 +108,7 @@ def test_a_second_signal_ends_the_run_at_once_and_the_next_run_is_not_in_its_way
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "out", other.name, "x.zarr"]
 
 
+@pytest.mark.deep
 @pytest.mark.distributed
 def test_a_signal_leaves_no_worker_behind(tmp_path):
     write_store(tmp_path / "x.zarr", make_values(400_000, 64), chunks=(1_000, 64), chain="gzip")

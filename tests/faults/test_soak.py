@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import soak
+from strategies import in_depth
 
 
 def test_fits_one_after_the_other_leave_nothing_behind():
-    score = soak.run(20, seed=0)
+    n = in_depth(10, 20)
+    score = soak.run(n, seed=0)
     score.require_clean()
-    assert score.survived == 20
+    assert score.survived == n
 
 
 @pytest.mark.parametrize(("values", "expected"), [([1, 1, 1, 1], 0), ([0, 1, 2, 3, 4], 1), ([5, 5, 5, 99, 5, 5, 5], 0)])

@@ -128,6 +128,7 @@ def test_store_behind_a_url_is_opened_again_after_connections_were_closed(served
     np.testing.assert_array_equal(sp.open(f"{served}/field.zarr", **OPTIONS).read(0, 4)[0], first)
 
 
+@pytest.mark.deep
 def test_run_that_is_killed_and_resumed_has_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
     source = "{path: field.zarr, samples: [time], variables: [u, v], mask: land}"
     text = config_text("x", "out", "model: {n_components: 3, solver: covariance}", "resources: {threads: 2}")

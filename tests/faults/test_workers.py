@@ -22,6 +22,7 @@ import workers
 from clusters import restored, running
 from slow_run import digest_of_run
 from stores import REPOSITORY, config_text, make_values, write_store
+from strategies import in_depth
 
 import streampca as sp
 from streampca.errors import ClusterError, NotFiniteError, StreamPCAError
@@ -32,11 +33,12 @@ MODEL = "model: {n_components: 3, solver: covariance}"
 SEED = int(os.environ.get("STREAMPCA_TEST_SEED", "20260719"))
 
 
-def test_forty_killed_workers_change_no_bit(two_workers: tuple[Any, Any]) -> None:
-    score = workers.run(40, SEED, found=two_workers)
+def test_killed_workers_change_no_bit(two_workers: tuple[Any, Any]) -> None:
+    n = in_depth(8, 40)
+    score = workers.run(n, SEED, found=two_workers)
     print(f"seed {SEED}")
     score.require_clean()
-    assert (score.injected, score.survived, score.detected) == (40, 40, 0), score.notes
+    assert (score.injected, score.survived, score.detected) == (n, n, 0), score.notes
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,7 @@ def test_a_block_that_kills_is_named_after_four_attempts(
     assert after == inputs.expected("covariance")
 
 
+@pytest.mark.deep
 def test_a_frozen_worker_is_given_up(two_workers: tuple[Any, Any], inputs: jobs.Inputs) -> None:
     local, client = two_workers
     ttl, job = 6.0, jobs.JOBS["covariance"]
@@ -139,6 +142,7 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.deep
 def test_a_scheduler_and_workers_started_by_hand(tmp_path: Path, blocks_of: Any) -> None:
     """One of two workers is killed midway and a third joins; then all are frozen, and the next run says so in time."""
     from concurrent.futures import ThreadPoolExecutor

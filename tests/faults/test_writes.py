@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 import writes
+from strategies import in_depth
 
 
 def test_acts_on_the_disk_that_fail():
-    score = writes.run(20, seed=0)
+    n = in_depth(6, 20)
+    score = writes.run(n, seed=0)
     score.require_clean()
-    assert score.survived + score.detected == 20
+    assert score.survived + score.detected == n
 
 
 @pytest.mark.parametrize("run", [writes.run_updates, writes.run_store_updates])
 def test_acts_of_an_update_on_the_disk_that_fail(run):
-    score = run(10, seed=0)
+    n = in_depth(4, 10)
+    score = run(n, seed=0)
     score.require_clean()
-    assert score.survived + score.detected == 10
+    assert score.survived + score.detected == n

@@ -68,6 +68,7 @@ def test_wrong_attribute_is_noticed(monkeypatch: pytest.MonkeyPatch, change: Any
     assert verdict.kind == "wrong"
 
 
+@pytest.mark.deep
 def test_script_counts_fits_and_writes_them(tmp_path: Path) -> None:
     out = tmp_path / "counts.json"
     command = [sys.executable, SCRIPT, "--only", "pca", "--count", "3", "--jobs", "1", "--out", out]

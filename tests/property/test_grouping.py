@@ -64,6 +64,7 @@ def assert_same_model(found: sp.PCA, expected: sp.PCA, rows: NDArray[Any]) -> No
     np.testing.assert_allclose(*covariance, rtol=0, atol=10 * same * top)
 
 
+@pytest.mark.deep(keep=2)
 @every_option
 @settings(max_examples=EXAMPLES)
 @given(data=grouped())
@@ -75,6 +76,7 @@ def test_partial_fit_in_any_grouping_is_one_fit(name: str, data: tuple[NDArray[A
     assert_same_model(found, expected, rows)
 
 
+@pytest.mark.deep(keep=2)
 @every_option
 @settings(max_examples=EXAMPLES)
 @given(data=grouped(), cut=st.integers(1, 5))

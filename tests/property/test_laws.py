@@ -319,6 +319,7 @@ def of_blocks(accumulator: AnyAccumulator, data: Chunked) -> list[Any]:
     return [folded(accumulator, [block], data.rows.shape[1]) for block in data.blocks]
 
 
+@pytest.mark.deep(keep=14)
 @every_law
 @settings(max_examples=EXAMPLES)
 @given(data=chunked())
@@ -329,6 +330,7 @@ def test_any_chunking_gives_one_state(law: Law, data: Chunked) -> None:
     law.require_right(accumulator, whole, data.rows)
 
 
+@pytest.mark.deep(keep=12)
 @every_law
 @settings(max_examples=EXAMPLES)
 @given(data=chunked(), order=st.randoms(use_true_random=False), cut=st.integers(0, 7))
@@ -347,6 +349,7 @@ def test_any_order_and_grouping_of_merges_gives_one_state(law: Law, data: Chunke
     law.require_right(accumulator, accumulator.merge(parts), data.rows)
 
 
+@pytest.mark.deep(keep=12)
 @every_law
 @settings(max_examples=EXAMPLES)
 @given(data=chunked())
@@ -360,6 +363,7 @@ def test_init_is_the_identity(law: Law, data: Chunked) -> None:
     law.require_same(accumulator, accumulator.merge([empty, empty]), empty, data.rows)
 
 
+@pytest.mark.deep(keep=13)
 @every_law
 @settings(max_examples=EXAMPLES)
 @given(data=chunked())

@@ -108,6 +108,7 @@ def variance(make: Make, x: NDArray[np.float64], y: NDArray[np.float64], q: int)
     return float(spread * (1 / widths).sum() / transform.n_hashes**2)
 
 
+@pytest.mark.deep(keep=2)
 @every_random
 @pytest.mark.parametrize("same", [False, True], ids=["two rows", "one row"])
 def test_dot_products_are_kept_in_expectation(make: Make, same: bool) -> None:
@@ -215,6 +216,7 @@ def test_keys_tell_matrices_apart() -> None:
     assert Grouping.of_pictures(np.array([4, 15]), np.int64(2)).key == Grouping.of_pictures((4, 15), 2).key
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     "transform",
     [

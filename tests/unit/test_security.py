@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _MESSAGES_OF_A_CLUSTER = {"system/distributed_interface.py"}
 """Messages of Dask are pickles and cannot be otherwise; files never are."""
 
 
+@cache
 def _modules() -> list[tuple[str, ast.Module]]:
     files = sorted(PACKAGE.rglob("*.py"))
     assert len(files) > 80

@@ -34,6 +34,7 @@ def test_mypy_knows_the_type_of_every_expression(environment: dict[str, str]) ->
     assert errors == [], done.stdout + done.stderr  # the values of the mapping error_ are of any type
 
 
+@pytest.mark.deep
 def test_scores_have_types_where_xarray_is_not_installed(environment: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n[mypy-xarray.*]\nfollow_imports = skip\n")

@@ -280,6 +280,7 @@ def test_t2_and_q_of_components_on_disk_are_those_of_components_in_memory(
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-9 * np.abs(expected).max())
 
 
+@pytest.mark.deep
 def test_a_run_and_the_transform_command_beside_little_memory(tmp_path: Path, capsys: Any) -> None:
     rows = wide(64, 200_000, "f4")
     array = zarr.create_array(tmp_path / "x.zarr", shape=rows.shape, chunks=(64, 4096), dtype="f4", compressors=None)

@@ -40,6 +40,7 @@ SHAPES: list[dict[str, Any]] = [
 CASES = [(shape, True) for shape in SHAPES] + [(shape, False) for shape in SHAPES[::6]]
 
 
+@pytest.mark.deep(keep=5)
 @pytest.mark.parametrize(("shape", "samples"), CASES)
 def test_every_shape_of_run_has_a_page(tmp_path: Path, shape: dict[str, Any], samples: bool) -> None:
     run = make_run(tmp_path / "run", **shape, samples=samples)
@@ -87,6 +88,7 @@ def test_names_are_escaped_and_control_characters_written_out(tmp_path: Path) ->
     assert "\\x1b[31m\\x00\\u202e\\ud800" in page.text
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     "value",
     [None, "text", -1, 1e400, ["x", None], {"0.9": "x"}, 10**400],

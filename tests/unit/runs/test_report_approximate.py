@@ -122,6 +122,7 @@ def test_the_conversion_has_no_directions_and_no_proven_sums(tmp_path: Path) -> 
     assert "possible" not in page.text
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("k", "sizes"), [(1, SIZES), (2, None), (12, {}), (2, {"tolerance": None, "pilot_rows": 0, "passes": 1})]
 )
@@ -132,6 +133,7 @@ def test_every_number_of_components_has_a_page(tmp_path: Path, k: int, sizes: An
     assert k > 1 or written(run) == html
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     ("value", "name"),
     [

@@ -71,6 +71,7 @@ def decoded(image: dict[str, str]) -> NDArray[np.uint8]:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(image["src"].partition(",")[2]))).convert("RGB"))
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("lat", "lon", "order"),
     [
@@ -125,6 +126,7 @@ def test_dimensions_without_coordinates_are_an_image_and_no_map(tmp_path: Path) 
     assert images(page, "Image of component 1")
 
 
+@pytest.mark.deep
 def test_a_panel_for_each_place_of_the_smallest_dimension_and_no_more_than_some(tmp_path: Path) -> None:
     dims = {"time": DAYS, "level": np.array([850.0, 500.0]), "y": np.arange(5.0), "x": np.arange(6.0)}
     (tmp_path / "a").mkdir()

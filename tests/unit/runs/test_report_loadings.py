@@ -66,6 +66,7 @@ def test_the_page_has_the_biplot_with_names_of_any_text(page: Any) -> None:
     assert all(NAMES[j] in page.text for j in longest)
 
 
+@pytest.mark.deep
 def test_whitened_scores_are_not_divided_again(tmp_path: Path) -> None:
     said = []
     for whiten in (False, True):

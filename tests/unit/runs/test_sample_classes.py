@@ -39,6 +39,7 @@ def write_table(directory: Path) -> Path:
     return directory / "c.yaml"
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [

@@ -56,6 +56,7 @@ def of_numpy(rows: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     return np.linalg.eigvalsh(values)[::-1][:k]
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.usefixtures("on_disk")
 @pytest.mark.parametrize(("dtype", "scale"), [(np.float32, False), (np.float64, False), (np.float64, True)])
 def test_a_fit_agrees_with_numpy_and_with_rows_in_memory(

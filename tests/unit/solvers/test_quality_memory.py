@@ -18,6 +18,7 @@ KERNEL = [
 ]
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("model", [*PCA, *KERNEL])
 def test_error_names_quality_where_the_plan_fits_without_it(model: str, tmp_path: Path, capsys: Any) -> None:
     np.save(tmp_path / "x.npy", np.zeros((1500, 1000), dtype=np.float32))

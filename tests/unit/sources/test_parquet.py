@@ -146,6 +146,7 @@ def test_files_without_rows_and_columns_in_another_order_are_read_by_name(tmp_pa
     assert [fragment.n_rows for fragment in opened.fragments] == [0, 100, 150, 0]
 
 
+@pytest.mark.deep
 def test_a_row_group_larger_than_memory_is_refused_by_the_plan(path):
     write_parquet(path, {f"c{i}": np.zeros(2_000_000, "f4") for i in range(60)}, 2_000_000)
     with pytest.raises(PlanError, match="chunks of fewer than 2,000,000 rows"):

@@ -70,6 +70,7 @@ def ranges(web, key):
     return {span: count for (path, span), count in web.requests.items() if path == key}
 
 
+@pytest.mark.deep(keep=3)
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("ignores_ranges", [False, True])
 def test_rows_are_those_of_local_shards(web, stores, request, name, ignores_ranges):
