@@ -12,7 +12,6 @@ from streampca.errors import NotAvailableError
 _DISTRIBUTIONS = {
     "PIL": "pillow",
     "dask_jobqueue": "dask-jobqueue",
-    "dask_kubernetes": "dask-kubernetes",
     "sklearn": "scikit-learn",
 }
 _LEFT_OUT: set[str] = set()

@@ -137,7 +137,7 @@ def test_report_writes_the_page_again(call, job, tmp_path):
     assert picture(tmp_path) == before
 
 
-NEED_A_CLUSTER = ("slurm.yaml", "kubernetes.yaml")
+NEED_A_CLUSTER = ("slurm.yaml",)
 LABELLED = {"field.yaml": "48,18,36", "movie.yaml": "80,24,24", "cube.yaml": "40,30,24", "cells.yaml": "300,200"}
 """Shapes of the data that the comments of a configuration say how to write."""
 

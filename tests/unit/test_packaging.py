@@ -18,7 +18,7 @@ CONDA_NAMES = {"dask[array]": "dask-core", "xxhash": "python-xxhash"}
 
 @pytest.mark.parametrize(
     "name",
-    ["CITATION.cff", "configs/kubernetes.yaml", "scripts/packaging/recipe.yaml", "scripts/packaging/Dockerfile"],
+    ["CITATION.cff", "scripts/packaging/recipe.yaml", "scripts/packaging/Dockerfile"],
 )
 def test_files_name_the_version_of_the_package(name: str) -> None:
     assert sp.__version__ in (ROOT / name).read_text()

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
 from streampca.redaction import redacted, without_secrets
 from streampca.runs.config.cells import NormalizeConfig
-from streampca.runs.config.clusters import AnyCluster, ThreadsCluster
+from streampca.runs.config.clusters import AnyCluster, ThreadsCluster, without_kubernetes
 from streampca.runs.config.document import Document, read_text
 from streampca.runs.config.kernels import KernelConfig, Kernels
 from streampca.runs.config.problems import problems_of
@@ -274,7 +274,9 @@ class RunConfig(Section):
     """Examine the quality of the data while they are read: drift, copies of blocks, features that hardly vary, missing values."""
     resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
     """What the process may use."""
-    cluster: Annotated[AnyCluster, Field(discriminator="kind")] = Field(default_factory=ThreadsCluster)
+    cluster: Annotated[AnyCluster, Field(discriminator="kind"), BeforeValidator(without_kubernetes)] = Field(
+        default_factory=ThreadsCluster
+    )
     """Where the work is done."""
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     """How often progress is kept."""

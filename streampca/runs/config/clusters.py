@@ -127,37 +127,18 @@ class SlurmCluster(Section):
         return self
 
 
-class KubernetesCluster(Section):
-    """Workers that the Dask operator of a Kubernetes cluster starts as pods."""
-
-    kind: Literal["kubernetes"]
-    """Says that workers are pods."""
-    n_workers: Count = 1
-    """Number of workers asked for."""
-    threads_per_worker: AutoOrCount = "auto"
-    """Number of threads of each; auto leaves it to `options`."""
-    allow_remote: Flag = False
-    """Must be true: the pods are on other machines, and the operator gives them no encryption."""
-    wait: Wait = "10min"
-    """How long to wait for workers."""
-    dashboard: Flag = False
-    """Say where Dask's pages are, which the scheduler's pod serves in any case."""
-    options: Options = Field(default_factory=PrivateOptions)
-    """Passed on to ``dask_kubernetes.operator.KubeCluster``."""
-
-    @model_validator(mode="after")
-    def _pods_were_allowed(self) -> KubernetesCluster:
-        _require_free(self.options)
-        if not self.allow_remote:
-            raise PydanticCustomError(
-                "rule",
-                "pods talk to each other without encryption: set allow_remote: true if their network is yours alone; kind "
-                "address joins a scheduler with tls",
-            )
-        return self
+AnyCluster = ThreadsCluster | LocalCluster | AddressCluster | SlurmCluster
 
 
-AnyCluster = ThreadsCluster | LocalCluster | AddressCluster | SlurmCluster | KubernetesCluster
+def without_kubernetes(cluster: object) -> object:
+    """Refuse ``kind: kubernetes``, which 0.2.0 had, with what to do instead; return everything else as it is."""
+    if isinstance(cluster, dict) and cluster.get("kind") == "kubernetes":
+        raise PydanticCustomError(
+            "rule",
+            "kind kubernetes is no longer there: have the Dask operator start scheduler and workers, and give the scheduler as kind: "
+            "address, address: tls://HOST:PORT, allow_remote: true",
+        )
+    return cluster
 
 
 def _require_free(options: Iterable[str]) -> None:

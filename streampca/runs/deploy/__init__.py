@@ -1,4 +1,4 @@
-"""Clusters for a run: workers on this machine, a scheduler that runs already, jobs of SLURM, pods of Kubernetes."""
+"""Clusters for a run: workers on this machine, a scheduler that runs already, jobs of SLURM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from streampca.execution.distributed.active_client import using_client
 from streampca.runs.config.clusters import (
     AddressCluster,
     AnyCluster,
-    KubernetesCluster,
     LocalCluster,
     SlurmCluster,
     ThreadsCluster,
@@ -34,7 +33,6 @@ from streampca.runs.deploy.options import (
     certificates_of,
     class_of,
     closing_jobs,
-    kubernetes_options,
     security_of,
     settings_of,
     slurm_options,
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from streampca.runs.config import RunConfig
 
 
-Startable = LocalCluster | SlurmCluster | KubernetesCluster
+Startable = LocalCluster | SlurmCluster
 
 _NOISE = re.compile(r"in <[^>]*>: |\[Errno -?[0-9]+\] ")
 _CONNECT_SECONDS = 20.0  # to a scheduler that was just started, if `wait` is less
@@ -107,7 +105,7 @@ def cluster_of(config: RunConfig, notice: Notice | None = None) -> Iterator[None
             _in_use(_client_of(started, cluster)) as client,
         ):
             if cluster.dashboard:
-                notify(f"dashboard: {_pages(started, cluster)}")
+                notify(f"dashboard: {_pages(started)}")
             wanted, workers = cluster.n_workers, None
             if isinstance(cluster, LocalCluster):
                 wanted, _ = n_workers_and_threads(cluster)
@@ -160,21 +158,15 @@ def _starting(
         options = _local_options(cluster)
         advice = "they ended or stood still while they started; look at the memory and the load of this machine"
         return lambda: distributed.LocalCluster(**options), advice, _CLOSE_SECONDS  # type: ignore[no-untyped-call]
-    if isinstance(cluster, SlurmCluster):
-        slurm = class_of("dask_jobqueue", "SLURMCluster", "slurm")
-        if shutil.which("sbatch") is None:
-            raise ClusterError(
-                "cluster.kind: slurm: there is no sbatch on this machine: run this where jobs are submitted"
-            )
-        advice = "squeue tells what the jobs wait for, and with options.log_directory they write down what they say"
-        security = stack.enter_context(certificates_of(config, cluster))
-        options = slurm_options(config, cluster, settings, security)
-        if hasattr(slurm, "job_cls"):
-            options["job_cls"] = closing_jobs(slurm.job_cls)
-        return lambda: slurm(**options), advice, _CLOSE_JOBS_SECONDS
-    pods = class_of("dask_kubernetes.operator", "KubeCluster", "kubernetes")
-    advice = "kubectl get pods tells what they wait for"
-    return lambda: pods(**kubernetes_options(cluster, settings)), advice, _CLOSE_JOBS_SECONDS
+    slurm = class_of("dask_jobqueue", "SLURMCluster", "slurm")
+    if shutil.which("sbatch") is None:
+        raise ClusterError("cluster.kind: slurm: there is no sbatch on this machine: run this where jobs are submitted")
+    advice = "squeue tells what the jobs wait for, and with options.log_directory they write down what they say"
+    security = stack.enter_context(certificates_of(config, cluster))
+    options = slurm_options(config, cluster, settings, security)
+    if hasattr(slurm, "job_cls"):
+        options["job_cls"] = closing_jobs(slurm.job_cls)
+    return lambda: slurm(**options), advice, _CLOSE_JOBS_SECONDS
 
 
 def _local_options(cluster: LocalCluster) -> dict[str, Any]:
@@ -314,10 +306,8 @@ def _names_of_workers(client: Client) -> set[object]:
     return {worker["name"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}
 
 
-def _pages(started: StartedCluster, cluster: Startable) -> str:
+def _pages(started: StartedCluster) -> str:
     """Return where Dask's pages are: pictures where bokeh is installed, tables of workers and tasks in any case."""
-    if isinstance(cluster, KubernetesCluster):
-        return str(started.dashboard_link)
     page = "status" if find_spec("bokeh") else "info/main/workers.html"
     return f"http://127.0.0.1:{started.scheduler_info['services']['dashboard']}/{page}"
 

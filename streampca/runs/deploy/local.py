@@ -33,7 +33,7 @@ class Closable(Protocol):
 
 
 class StartedCluster(Closable, WithStatus, Protocol):
-    """What is used of a cluster of Dask that started workers; those of Kubernetes have no `workers`."""
+    """What is used of a cluster of Dask that started workers."""
 
     workers: dict[object, Nanny]
     scheduler_info: dict[str, dict[str, object]]

@@ -1,4 +1,4 @@
-"""What Dask's own classes are given to start workers: settings, certificates, and the options of SLURM and Kubernetes."""
+"""What Dask's own classes are given to start workers: settings, certificates, and the options of SLURM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from streampca.errors import ConfigError
 from streampca.runs.config.clusters import (
     AddressCluster,
     AnyCluster,
-    KubernetesCluster,
     LocalCluster,
     SlurmCluster,
     TLSConfig,
@@ -50,7 +49,7 @@ _SCHEDULER_SETTINGS: dict[str, object] = {
 _LOCAL_SETTINGS: dict[str, object] = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
 """Left to itself glibc keeps the memory of one chunk for the next; Dask has it given back each time, for a page fault every 4 KiB."""
 _WORKER_PAGES, _PAGES = "distributed.worker.http.routes", "distributed.scheduler.http.routes"
-"""Every process of Dask serves HTTP; without pages it has nothing to show. Pods need theirs to tell that they live."""
+"""Every process of Dask serves HTTP; without pages it has nothing to show."""
 
 _LOOPBACK = "127.0.0.1:0"
 
@@ -205,18 +204,3 @@ def closing_jobs(job: Any) -> Any:
             mark_closed(self)
 
     return ClosingJob
-
-
-def kubernetes_options(cluster: KubernetesCluster, settings: dict[str, object]) -> Json:
-    """Return what `dask_kubernetes.operator.KubeCluster` is called with."""
-    given: Json = plain_options(cluster.options)
-    given.setdefault("quiet", True)
-    if cluster.threads_per_worker != "auto":
-        given.setdefault("worker_command", ["dask", "worker", "--nthreads", str(cluster.threads_per_worker)])
-    variables = as_environment(settings)
-    theirs = given.get("env") or {}
-    if isinstance(theirs, dict):
-        given["env"] = variables | theirs
-    else:
-        given["env"] = [{"name": name, "value": value} for name, value in variables.items()] + list(theirs)
-    return given | {"n_workers": cluster.n_workers}

@@ -113,7 +113,7 @@ BROKEN = [
     (SOURCE + "resources: {threads: 0}", "resources.threads: found 0, allowed: auto, or a whole number of at least 1"),
     (
         SOURCE + "cluster: {kind: loca}",
-        "cluster.kind: found the text 'loca', allowed: threads, local, address, slurm, kub",
+        "cluster.kind: found the text 'loca', allowed: threads, local, address, slurm",
     ),
     (
         SOURCE + "cluster: {kind: local, n_worker: 2}",
@@ -153,13 +153,10 @@ BROKEN = [
         "cluster: options may not hold security: cluster.tls s",
     ),
     (
-        SOURCE + "cluster: {kind: kubernetes, options: {n_workers: 3}}",
+        SOURCE + "cluster: {kind: slurm, options: {n_workers: 3}}",
         "cluster: options may not hold n_workers: cluster.n",
     ),
-    (
-        SOURCE + "cluster: {kind: kubernetes}",
-        "cluster: pods talk to each other without encryption: set allow_remote: tru",
-    ),
+    (SOURCE + "cluster: {kind: kubernetes}", "cluster: kind kubernetes is no longer there: have the Dask operator"),
     (SOURCE + "checkpoint: {every: 30}", "checkpoint.every: found 30, allowed: a duration such as 30s"),
     (SOURCE + "checkpoint: {every: 0s}", "checkpoint.every: found the text '0s', allowed: a duration"),
     (
@@ -565,7 +562,7 @@ class TestFiles:
         SOURCE
         + "cluster: {kind: address, address: 'tls://h:1', allow_remote: true, tls: {ca_file: a, cert: b, key: c}}",
         SOURCE + "cluster: {kind: address, address: 'tcp://[::1]:8786', wait: 5s}",
-        SOURCE + "cluster: {kind: kubernetes, allow_remote: true, options: {env: {A: '${STREAMPCA_KERNEL}'}}}",
+        SOURCE + "cluster: {kind: slurm, options: {env: {A: '${STREAMPCA_KERNEL}'}}}",
         SOURCE + "cluster: {kind: slurm, options: {queue: '010', n: 1, x: [null, 1e-6]}}",
         KERNEL + "kernel: [{gamma: 1e-4}, {name: poly, coef0: -1}], sampling: [3, 1], n_components: 0.9}",
         KERNEL + "kernel: {name: '${STREAMPCA_KERNEL}'}}",

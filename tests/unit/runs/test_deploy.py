@@ -55,18 +55,14 @@ def program(place: Path, *lines: str) -> None:
 
 @pytest.fixture
 def played(monkeypatch, tmp_path):
-    """Put modules in place of dask_jobqueue and dask_kubernetes, and an sbatch on the path; return their cluster's class."""
+    """Put a module in place of dask_jobqueue, and an sbatch on the path; return their cluster's class."""
 
     class Cluster(Played):
         calls: ClassVar[list[dict[str, Any]]] = []
 
     program(tmp_path / "bin")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    with modules(
-        dask_jobqueue=types.SimpleNamespace(SLURMCluster=Cluster),
-        dask_kubernetes=types.ModuleType("dask_kubernetes"),
-        dask_kubernetes__operator=types.SimpleNamespace(KubeCluster=Cluster),
-    ):
+    with modules(dask_jobqueue=types.SimpleNamespace(SLURMCluster=Cluster)):
         yield Cluster
 
 
@@ -94,18 +90,10 @@ SLURM = {
     "threads_per_worker": 3,
     "options": {"queue": "short", "worker_extra_args": ["--lifetime", "1h"]},
 }
-PODS = {
-    "kind": "kubernetes",
-    "n_workers": 2,
-    "threads_per_worker": 3,
-    "allow_remote": True,
-    "options": {"env": {"A": "b"}, "image": "here"},
-}
 
 
-@pytest.mark.parametrize("cluster", [SLURM, PODS], ids=["slurm", "kubernetes"])
-def test_a_run_on_workers_of_another_system(run, played, cluster):
-    there, here = run(cluster).model, run({"kind": "threads"}, directory="here").model
+def test_a_run_on_workers_of_another_system(run, played):
+    there, here = run(SLURM).model, run({"kind": "threads"}, directory="here").model
     assert there.components_.tobytes() == here.components_.tobytes()
     (given,) = played.calls
     assert given["n_workers"] == 2
@@ -168,28 +156,6 @@ def test_the_job_that_slurm_gets_and_its_cancelled_jobs_are_closed(run, tmp_path
     assert not [words for words in told if "not closed" in words]
 
 
-def test_what_kubernetes_is_given(run, played):
-    with dask.config.set({TTL: dask.config.get(TTL, config=dask.config.merge(*dask.config.defaults))}):
-        run(PODS)
-    (given,) = played.calls
-    variables = given.pop("env")
-    assert given == {
-        "n_workers": 2,
-        "quiet": True,
-        "image": "here",
-        "worker_command": ["dask", "worker", "--nthreads", "3"],
-    }
-    assert variables["A"] == "b"
-    assert variables["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"] == "60s"
-    assert not [name for name in variables if "WORKER__HTTP__ROUTES" in name]  # pods are asked there whether they live
-    own = {"env": [{"name": "A", "value": "b"}], "worker_command": "x"}
-    run({**PODS, "options": own}, directory="own")
-    given = played.calls[1]
-    assert {"name": "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "value": "60s"} in given["env"]
-    assert given["env"][-1] == {"name": "A", "value": "b"}
-    assert given["worker_command"] == "x"
-
-
 def test_settings_of_dask_hold_for_the_cluster_and_where_the_user_has_none(run, played):
     seen = []
 
@@ -216,11 +182,10 @@ def test_fewer_workers_than_asked_for_and_none(run, played, monkeypatch):
     run({"kind": "slurm", "n_workers": 3}, notice=told.append)
     assert "1 of 3 workers have come: going on with them, others may join" in told
     played.come = 0
-    for kind, advice in (({"kind": "slurm"}, "squeue"), ({"kind": "kubernetes", "allow_remote": True}, "kubectl")):
-        closed = played.closed
-        with pytest.raises(ClusterError, match=f"0 of 3 workers came within 300ms: {advice}"):
-            run({**kind, "n_workers": 3, "wait": "300ms"}, directory="none")
-        assert played.closed > closed
+    closed = played.closed
+    with pytest.raises(ClusterError, match="0 of 3 workers came within 300ms: squeue"):
+        run({"kind": "slurm", "n_workers": 3, "wait": "300ms"}, directory="none")
+    assert played.closed > closed
 
 
 @pytest.mark.parametrize(
@@ -245,18 +210,10 @@ def test_what_a_system_refuses_comes_back_in_one_line_without_secrets(run, playe
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("cluster", "module"),
-    [
-        ({"kind": "slurm"}, "dask_jobqueue"),
-        ({"kind": "kubernetes", "allow_remote": True}, "dask_kubernetes__operator"),
-    ],
-    ids=["slurm", "kubernetes"],
-)
-def test_a_package_that_is_not_installed(run, cluster, module):
-    expected = pytest.raises(NotAvailableError, match=r'pip install "streampca\[(slurm|kubernetes)\]"')
-    with modules(**{module: None}), expected as caught:
-        run(cluster)
+def test_a_package_that_is_not_installed(run):
+    expected = pytest.raises(NotAvailableError, match=r'pip install "streampca\[slurm\]"')
+    with modules(dask_jobqueue=None), expected as caught:
+        run({"kind": "slurm"})
     assert caught.value.exit_status == 2
 
 

@@ -43,7 +43,6 @@ USES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("s3", "s3fs"): lambda path: sp.open("s3://bucket/x.zarr"),
     ("s3", "aiohttp"): lambda path: sp.open("https://host.example/x.zarr"),
     ("slurm", "dask_jobqueue"): lambda path: _on({"kind": "slurm"}),
-    ("kubernetes", "dask_kubernetes"): lambda path: _on({"kind": "kubernetes", "allow_remote": True}),
 }
 """What needs a package of an extra, in a directory with files whose content is of no importance."""
 
