@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streampca.runs.report import fields, pictures, words
+from streampca.runs.report import fields, figures, pictures, words
 from streampca.runs.report.layouts import Layout, layout_of, picture_layout
 from streampca.runs.report.parts import Bar, Bars, Chart, Components, FieldFigure, Picture
 from streampca.runs.report.result import ReportedSpectrum, field
@@ -21,7 +21,12 @@ _SIGN = "The sign of a component as a whole is a matter of choice; signs within 
 
 
 def layout_of_run(run: RunFiles) -> Layout | None:
-    """Return how the rows of `run` are drawn: by their labels, or by the shape of pictures that the store declares."""
+    """Return how the rows of `run` are drawn: by their labels, or by the shape of pictures that the store declares.
+
+    None where they are not, or where the packages that draw are not installed.
+    """
+    if not figures.can_draw():
+        return None
     layout = None if run.labels is None or run.labels.n_features != run.n_features else layout_of(run.labels)
     return layout or picture_layout(field(run.manifest, "source", "feature_shape"), run.n_features)
 
@@ -41,12 +46,12 @@ def components(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout | None)
 
 def _by_dimensions(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout) -> Components:
     """Return the mean and the first components in the units of the data, along the dimensions of their features."""
-    figures: list[FieldFigure] = []
+    drawn: list[FieldFigure] = []
     charts: list[Chart] = []
 
     def draw(row: FloatArray, title: str, salt: str, signed: bool) -> None:
         if layout.grids:
-            figures.append(fields.field_figure(layout, row, title, signed=signed))
+            drawn.append(fields.field_figure(layout, row, title, signed=signed))
         charts.extend(fields.line_charts(layout, row, title, salt, signed=signed))
 
     if run.centred:
@@ -63,7 +68,7 @@ def _by_dimensions(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout) ->
     note += f"share of the variance. {_SIGN}"
     left = run.n_components - shown
     omitted = (*layout.left_out, *((f"{left:,} more {'is' if left == 1 else 'are'} in the model.",) if left else ()))
-    return Components((), (), " ".join((note, *omitted)), tuple(figures), tuple(charts))
+    return Components((), (), " ".join((note, *omitted)), tuple(drawn), tuple(charts))
 
 
 def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout) -> Components:

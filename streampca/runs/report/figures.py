@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from streampca.runs.report.marks import marks_together
 from streampca.runs.report.words import power_of_ten
 from streampca.system.optional import is_installed
 from streampca.typing import FloatArray
@@ -352,21 +351,11 @@ def inline(salt: str, draw: Callable[[Axes], None], width: float = WIDTH, height
 
 
 def _for_page(svg: str) -> str:
-    """Return a figure without prologue, namespaces, style sheet, names and fonts, in the colours of the page."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<defs>\s*</defs>\s*", "", svg)
-    svg = re.sub(
-        r"<svg[^>]*?(viewBox=\"[^\"]*\")[^>]*>", r'<svg \1 aria-hidden="true" focusable="false">', svg, count=1
-    )
-    svg = svg.replace("xlink:href=", "href=")
-    needed = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
-    svg = re.sub(r' id="([^"]*)"', lambda match: match.group() if match.group(1) in needed else "", svg)
-    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
-    svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
-    svg = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag.group()), svg)
-    svg = marks_together(re.sub(r"\s*\n\s*", " ", svg))
+    """Return a figure as a part of the page: its colours are those of the page, light or dark, and its names no others have."""
+    box = re.search(r'viewBox="[^"]*"', svg)
+    inner = svg[svg.index("</metadata>") + 11 if "</metadata>" in svg else svg.index(">", svg.index("<svg")) + 1 :]
+    needed = set(re.findall(r'(?:href="|url\()#([^")]+)', inner))
+    inner = re.sub(r' id="([^"]*)"', lambda match: match.group() if match.group(1) in needed else "", inner)
     for sentinel, variable in _VARIABLES.items():
-        svg = svg.replace(sentinel, f"var(--{variable})")
-    return svg
+        inner = inner.replace(sentinel, f"var(--{variable})")
+    return f'<svg {box.group() if box else ""} aria-hidden="true" focusable="false">{inner}'

@@ -58,7 +58,6 @@ def compose(directory: Path) -> Page:
         scores=result.score_charts(spectrum, scores, classes) if scores is not None else (),
         series=along.series,
         score_fields=along.fields,
-        map=samples.sample_map(run, scores, drawn) if scores is not None else None,
         scores_note=f"{result.scores_note(run, scores)} {along.note}".strip(),
         reconstruction=None,
         outliers=None,

@@ -114,7 +114,6 @@ def _compose(run: RunFiles, further: FurtherRows | None) -> Page:
         else (),
         series=along.series,
         score_fields=along.fields,
-        map=samples.sample_map(run, scores, drawn) if scores is not None else None,
         scores_note=f"{result.scores_note(run, scores)} {along.note}".strip(),
         reconstruction=samples.reconstruction(run, scores, layout, drawn, further) if scores is not None else None,
         outliers=outliers.outliers(run, layout, drawn),

@@ -307,8 +307,6 @@ class Page:
     """The scores along the coordinate of the samples."""
     score_fields: tuple[FieldFigure, ...]
     """The scores as maps or images of the samples."""
-    map: Picture | None
-    """The first two axes drawn with the samples themselves."""
     scores_note: str
     """How many samples the scores are of."""
     reconstruction: Reconstruction | None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+import io
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,73 +67,9 @@ def _coloured(unit: FloatArray, stops: FloatArray) -> NDArray[np.uint8]:
 
 
 def data_uri(pixels: NDArray[np.uint8]) -> str:
-    """Return ``(height, width)`` grey, ``(…, 3)`` colour or ``(…, 4)`` with opacity as a ``data:`` address.
+    """Return ``(height, width)`` grey or ``(height, width, 3)`` colour as the ``data:`` address of a PNG file, one pixel for each."""
+    from PIL import Image
 
-    Up to 256 colours are stored as a palette.
-    """
-    pixels = np.ascontiguousarray(pixels)
-    palette, kind = b"", {1: 0, 3: 2, 4: 6}[1 if pixels.ndim == 2 else pixels.shape[2]]
-    if kind == 2:
-        colours, places = np.unique(pixels.reshape(-1, 3).astype(np.int64) @ (65536, 256, 1), return_inverse=True)
-        if len(colours) <= 256:
-            kind, pixels = 3, places.astype(np.uint8).reshape(pixels.shape[:2])
-            palette = _chunk(b"PLTE", (colours[:, np.newaxis] >> (16, 8, 0) & 255).astype(np.uint8).tobytes())
-    height, width = pixels.shape[:2]
-    head = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0))
-    data = _chunk(b"IDAT", zlib.compress(_filtered(pixels, adaptive=kind != 3), 9))
-    png = b"\x89PNG\r\n\x1a\n" + head + palette + data + _chunk(b"IEND", b"")
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
-
-
-def _chunk(name: bytes, data: bytes) -> bytes:
-    """Return a chunk of a PNG file: length, name, data and checksum."""
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-
-def _filtered(pixels: NDArray[np.uint8], *, adaptive: bool) -> bytes:
-    """Return rows of pixels as a PNG file stores them: each after the number of its filter.
-
-    With `adaptive` the differences to the pixel on the left or above replace the values where the sum of their moduli, as signed
-    bytes, is smaller (PNG specification, section 12.7).
-    """
-    rows = pixels.reshape(len(pixels), pixels.shape[1], -1)
-    left, above = np.zeros_like(rows), np.zeros_like(rows)
-    left[:, 1:], above[1:] = rows[:, :-1], rows[:-1]
-    forms = np.stack([each.reshape(len(rows), -1) for each in (rows, rows - left, rows - above)])
-    sizes = np.abs(forms.view(np.int8).astype(np.int64)).sum(axis=2)
-    best = sizes.argmin(axis=0) if adaptive else np.zeros(len(rows), dtype=np.int64)
-    chosen = forms[best, np.arange(len(rows))]
-    return np.concatenate([best[:, np.newaxis].astype(np.uint8), chosen], axis=1).tobytes()
-
-
-def nearest_to_cells(x: FloatArray, y: FloatArray, n_columns: int, n_rows: int) -> dict[tuple[int, int], int]:
-    """Return, for each cell (row from the top, column) of a grid over the points, the point nearest to its centre.
-
-    The grid spans the middle 99 % of each axis; cells without a point are left out.
-    """
-    places = []
-    for values, n in ((x, n_columns), (-y, n_rows)):
-        low, high = (float(edge) for edge in np.quantile(values, [0.005, 0.995]))
-        if not high > low:
-            return {}
-        places.append((values - low) / (high - low) * n)
-    across, down = places
-    inside = np.flatnonzero((across >= 0) & (across <= n_columns) & (down >= 0) & (down <= n_rows))
-    column = np.minimum(across[inside].astype(np.int64), n_columns - 1)
-    row = np.minimum(down[inside].astype(np.int64), n_rows - 1)
-    off_centre = (across[inside] - column - 0.5) ** 2 + (down[inside] - row - 0.5) ** 2
-    nearest: dict[tuple[int, int], int] = {}
-    for i in np.argsort(off_centre, kind="stable"):
-        nearest.setdefault((int(row[i]), int(column[i])), int(inside[i]))
-    return nearest
-
-
-def mosaic(tiles: dict[tuple[int, int], NDArray[np.uint8]], n_columns: int, n_rows: int) -> NDArray[np.uint8]:
-    """Return one picture with `tiles` in their cells, transparent elsewhere, shape ``(height, width, 4)``."""
-    height, width = next(iter(tiles.values())).shape[:2]
-    sheet = np.zeros((n_rows * height, n_columns * width, 4), dtype=np.uint8)
-    for (row, column), tile in tiles.items():
-        cell = sheet[row * height : (row + 1) * height, column * width : (column + 1) * width]
-        cell[..., :3] = tile if tile.ndim == 3 else tile[..., np.newaxis]
-        cell[..., 3] = 255
-    return sheet
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -25,7 +25,7 @@ class Scores:
     """Where the samples lie on some of the axes."""
 
     axes: tuple[int, ...]
-    """Numbers of the axes, from 0: the first, the second and the last, each once."""
+    """Numbers of the axes, from 0: the first and the second."""
     values: FloatArray
     """Scores on `axes` as the model gives them, shape ``(n_samples, n_axes)``."""
     left: FloatArray
@@ -47,7 +47,7 @@ class Classes:
 
 
 def score(run: RunFiles, samples: StoredRows) -> Scores:
-    """Return the scores of `samples` on the first two axes and the last."""
+    """Return the scores of `samples` on the first two axes."""
     axes = axes_of(run.n_components)
     basis = np.empty((len(axes), run.n_features))
     for place, axis in enumerate(axes):
@@ -64,8 +64,8 @@ def score(run: RunFiles, samples: StoredRows) -> Scores:
 
 
 def axes_of(n_components: int) -> tuple[int, ...]:
-    """Return the numbers of the first two axes and of the last, from 0, each once."""
-    return tuple(sorted({0, min(1, n_components - 1), n_components - 1}))
+    """Return the numbers of the first two axes, from 0, or of the only one."""
+    return tuple(range(min(2, n_components)))
 
 
 def scores_by(

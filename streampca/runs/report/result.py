@@ -189,7 +189,7 @@ def _eigenvalue_chart(spectrum: ReportedSpectrum) -> Chart:
 def score_charts(
     spectrum: ReportedSpectrum, scores: projection.Scores, classes: projection.Classes | None = None
 ) -> tuple[Chart, ...]:
-    """Return the samples on the first two axes, and on the first and the last, in the colours of their classes."""
+    """Return the samples on the first two axes, in the colours of their classes; along the only one where there is one."""
     labels = [f"axis {axis + 1:,} ({spectrum.share(axis)} of the variance)" for axis in scores.axes]
     m = words.plural(len(scores.values), "sample")
     if len(scores.axes) == 1:
@@ -200,21 +200,16 @@ def score_charts(
                 f"Histogram of {m}. {seen.spread_of_points(scores.values, [1])}",
             ),
         )
-    legend, caption, result = legend_of(classes), "", []
+    caption = ""
     if classes is not None and classes.others:
         caption = f"Samples of {words.plural(classes.others, 'other class', 'other classes')} are grey."
-    for other in range(1, len(scores.axes)):
-        x, y, axis = scores.values[:, 0], scores.values[:, other], scores.axes[other] + 1
-        numbers = None if classes is None else classes.numbers
-        svg = figures_of_scores.plane(x, y, (labels[0], labels[other]), f"plane-{other}", numbers)
-        title = "First two axes" if other == 1 else "First and last axis"
-        alt = f"{m} plotted on axis 1 against axis {axis:,}"
-        alt += "." if classes is None else f", coloured by class: {', '.join(classes.names)}."
-        points = np.column_stack([x, y])
-        alt += f" {seen.spread_of_points(points, [1, axis])}"
-        alt += "" if classes is None else f" {seen.centres_of_classes(points, classes.numbers, classes.names)}"
-        result.append(Chart(title, svg, alt, caption, legend))
-    return tuple(result)
+    points, numbers = scores.values[:, :2], None if classes is None else classes.numbers
+    svg = figures_of_scores.plane(points[:, 0], points[:, 1], (labels[0], labels[1]), "plane", numbers)
+    alt = f"{m} plotted on axis 1 against axis 2"
+    alt += "." if classes is None else f", coloured by class: {', '.join(classes.names)}."
+    alt += f" {seen.spread_of_points(points, [1, 2])}"
+    alt += "" if classes is None else f" {seen.centres_of_classes(points, classes.numbers, classes.names)}"
+    return (Chart("First two axes", svg, alt, caption, legend_of(classes)),)
 
 
 def legend_of(classes: projection.Classes | None) -> tuple[tuple[str, str], ...]:

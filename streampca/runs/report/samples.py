@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 from streampca.labels import Dimension
 from streampca.runs.report import figures, pictures, projection, words
 from streampca.runs.report.layouts import SMALL_SIDE, Layout
-from streampca.runs.report.parts import Chart, Picture, Reconstruction
+from streampca.runs.report.parts import Chart, Reconstruction
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import FurtherRows, RunFiles
 from streampca.runs.report.sides import numbers, title_of, units_of
 from streampca.typing import Array, FloatArray, IntArray
 
-MAP_COLUMNS, MAP_ROWS = 30, 20
-"""Cells of the map of samples."""
-_MAP_FEATURES = 64 * 64 * 3
 _LINE_POINTS = 300
 
 
@@ -79,28 +76,6 @@ def row_pictures(run: RunFiles, layout: Layout | None, scores: projection.Scores
                 edges.append((float(finite.min()), float(finite.max())))
     low, high = (min(low for low, _ in edges), max(high for _, high in edges)) if edges else (0.0, 1.0)
     return RowPictures(layout, low, high) if origin is None else RowPictures(layout, low, max(-low, high), origin)
-
-
-def sample_map(run: RunFiles, scores: projection.Scores, drawn: RowPictures | None) -> Picture | None:
-    """Return the plane of the first two axes drawn with the samples themselves; None where they cannot fill it."""
-    if run.samples is None or drawn is None or run.n_features > _MAP_FEATURES:
-        return None
-    if len(scores.axes) < 2 or len(scores.values) < 60:
-        return None
-    grid = drawn.layout.grids[0]
-    thin = max(1.0, min(SMALL_SIDE, max(len(grid.down.places), len(grid.across.places))) / 16)
-    columns, rows = max(8, int(MAP_COLUMNS / thin)), max(6, int(MAP_ROWS / thin))
-    cells = pictures.nearest_to_cells(scores.values[:, 0], scores.values[:, 1], columns, rows)
-    if len(cells) < 12:
-        return None
-    wanted = np.unique(scores.position[np.array(list(cells.values()))])
-    small: dict[int, NDArray[np.uint8]] = {}
-    for positions, values in projection.gather(run.samples, wanted):
-        for position, row in zip(positions, values, strict=True):
-            small[int(position)] = drawn.pixels(row)
-    tiles = {cell: small[int(scores.position[sample])] for cell, sample in cells.items()}
-    alt = "The plane of the first two axes, each place filled with a sample that lies there"
-    return Picture(pictures.data_uri(pictures.mosaic(tiles, columns, rows)), alt, f"{len(tiles):,} of the samples")
 
 
 def reconstruction(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING
-
-from streampca.runs.report.downloads import Names, csv_address, svg_address
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -26,5 +25,18 @@ def environment() -> Environment:
 
 
 def helpers() -> dict[str, object]:
-    """Return what the templates of one page call: names of headings, each once, and addresses of the files that links save."""
-    return {"named": Names(), "svg_address": svg_address, "csv_address": csv_address}
+    """Return what the templates of one page call: names of headings, each given once."""
+    return {"named": Names()}
+
+
+class Names:
+    """Names for anchors that follow from titles, each given once."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, int] = {}
+
+    def __call__(self, title: str) -> str:
+        """Return a name for `title`, with a number where an earlier title had the same."""
+        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].strip("-") or "figure"
+        self._given[name] = count = self._given.get(name, 0) + 1
+        return f"at-{name}" if count == 1 else f"at-{name}-{count}"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -23,11 +20,9 @@ def rows_of(n: int = 60, d: int = 40) -> np.ndarray[Any, Any]:
 
 
 def table_of(page: Any) -> list[list[str]]:
-    """Return the lines of the table of loadings, as it is saved from the page; none where there is no table."""
-    for tag, attributes in page.tags:
-        if tag == "a" and "loadings" in str(attributes.get("download")) and "text/csv" in str(attributes["href"]):
-            return list(csv.reader(io.StringIO(unquote(str(attributes["href"]).partition(",")[2]))))
-    return []
+    """Return the lines of the table of loadings; none where there is no table."""
+    tables = (rows for name, rows in page.tables.items() if "oadings" in name)
+    return [[cell.replace("\u2212", "-") for cell in row] for row in next(tables, [])]
 
 
 def has_biplot(page: Any) -> bool:

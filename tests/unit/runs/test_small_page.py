@@ -1,12 +1,9 @@
-"""Pages of runs of several models: anchors, the skip link, and tables as files."""
+"""Pages of runs of several models: anchors, the skip link, and links to the pages of models."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -23,14 +20,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     output = {"directory": str(place / "run")}
     run = sp.run({"source": {"path": str(place / "x.npy")}, "name": "<b>&amp;", "models": models, "output": output})
     return (run.directory / "report.html").read_text(encoding="utf-8")
-
-
-def test_tables_are_saved_as_files_with_names_of_their_own(page: str) -> None:
-    links = re.findall(r'<a class="save" download="([^"]*)" href="([^"]*)"', page)
-    assert links
-    assert len({name for name, _ in links}) == len(links)
-    tables = [unquote(address.partition(",")[2]) for name, address in links if name.endswith(".csv")]
-    assert any([row[0] for row in csv.reader(io.StringIO(table))][1:] == ["raw", "z"] for table in tables)
 
 
 def test_headings_have_anchors_and_the_page_a_skip_link(page: str) -> None:

@@ -1,0 +1,53 @@
+"""Anchors of a page, names in it, and what descriptions say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from pages import audit, change, make_run
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    nasty = ["\"'><script>alert(1)</script>&#34;%22 <!-- 漢字", "=1+1", "-x"]
+    names = nasty + [f"length {i}" for i in range(9)]
+    html, page = audit(make_run(tmp_path / "run", feature_names=names))
+    assert "<script" not in html
+    assert {row[0] for rows in page.tables.values() for row in rows} >= set(nasty)
+
+
+def test_anchors_and_skip_link(tmp_path: Path) -> None:
+    _, page = audit(make_run(tmp_path / "run"))
+    first = next(attributes for tag, attributes in page.tags if tag == "a")
+    assert (first["class"], first["href"]) == ("skip", "#main")
+    assert dict(page.tags)["main"]["id"] == "main"
+    headings = [attributes.get("id") for tag, attributes in page.tags if tag == "h2"]
+    anchors = {attributes["href"] for tag, attributes in page.tags if attributes.get("class") == "anchor"}
+    assert all(f"#{identity}" in anchors for identity in headings)
+
+
+def test_the_page_is_printed_without_its_links(tmp_path: Path) -> None:
+    html, _ = audit(make_run(tmp_path / "run"))
+    printed = html[html.index("@media print") :]
+    assert re.search(r"\.skip, \.anchor \{ display: none; \}", printed)
+
+
+def test_charts_are_described_by_their_numbers(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", k=5)
+    _, page = audit(run)
+    first, second, *_ = json.loads((run / "manifest.json").read_text())["result"]["explained_variance_ratio"]
+    labels = [str(attributes["aria-label"]) for tag, attributes in page.tags if attributes.get("role") == "img"]
+    sentence = f"The first component carries {100 * first:.1f} % of the variance"
+    assert any(
+        f"{sentence} and the second {100 * second:.1f} %" in label.replace("\u00a0", " ")
+        or f"{sentence}, the second {100 * second:.1f} %" in label.replace("\u00a0", " ")
+        for label in labels
+    ), labels
+    assert any(re.search(r"axis 1 against axis 2\. On axis 1 they reach from \S+ to \S+,", label) for label in labels)
+
+
+def test_a_changed_name_is_in_files_as_text(tmp_path: Path) -> None:
+    run = change(make_run(tmp_path / "run"), name="a & b <c>")
+    html, _ = audit(run)
+    assert "<c>" not in html
