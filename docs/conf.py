@@ -35,7 +35,13 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "generated",
 ]
-exclude_patterns = ["_build", "gallery", "auto_gallery/*.ipynb"]  # sphinx-gallery writes notebooks beside its pages
+exclude_patterns = [
+    "_build",
+    "gallery",
+    "auto_gallery/*.ipynb",
+    "decisions.md",
+    "reference/archive",
+]  # for developers, and notebooks
 templates_path = ["_templates"]
 default_role = "literal"
 nitpicky = True
