@@ -93,7 +93,7 @@ def test_labelled_kinds_are_tables_with_names_in_both_formats_of_zarr(
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_chunks_do_not_change_the_values_of_labelled_kinds(tmp_path: Path, kind: str) -> None:
-    with scripts.module(scripts.SCRIPTS / "labelled_data.py") as labelled:
+    with scripts.module(scripts.SCRIPTS / "make_data.py") as labelled:
         data = labelled.KINDS[kind](SMALL[kind])
         for index, chunks in enumerate((None, (7, 5, 4))):
             labelled.write_labelled(data, tmp_path / f"{index}", chunks)
@@ -103,7 +103,7 @@ def test_the_chunks_do_not_change_the_values_of_labelled_kinds(tmp_path: Path, k
 
 
 def test_the_modes_of_the_field_are_its_leading_components_without_the_seasonal_cycle() -> None:
-    with scripts.module(scripts.SCRIPTS / "labelled_data.py") as labelled:
+    with scripts.module(scripts.SCRIPTS / "make_data.py") as labelled:
         data = labelled.sea_temperature((1200, 12, 24))
         stored = np.array(list(data.slices()), dtype=np.float64)
     sea = data.beside["sea_mask"][1]

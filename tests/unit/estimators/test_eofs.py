@@ -82,7 +82,7 @@ def by_xeofs(field: Any) -> Modes:
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the store of a packed field with land."""
     path = tmp_path_factory.mktemp("field") / "packed.zarr"
-    with scripts.module(scripts.SCRIPTS / "labelled_data.py") as labelled:
+    with scripts.module(scripts.SCRIPTS / "make_data.py") as labelled:
         labelled.write_labelled(labelled.sea_temperature(SHAPE), path)
     return path
 
