@@ -57,6 +57,8 @@ class Gram(SequentialMerge[GramState]):
     """Weight of each sample, ``(n_samples,)``; samples of weight 0 are ignored. None = all 1."""
     impute: bool = False
     """Replace NaN by the mean of the observed values of its feature; otherwise NaN is an error."""
+    dtype: str = "float32"
+    """Shortest type of products; features with a longer `work_dtype` are multiplied in that."""
     tile_size: int = 1024
     """Largest side of a tile; enters the bits of the result."""
     n_threads: int = field(default=1, compare=False)
@@ -102,7 +104,7 @@ class Gram(SequentialMerge[GramState]):
         block = as_block(block)
         if len(block) == 0 or self.side(block.values.shape[1]) == 0:
             return state
-        dtype = work_dtype(block.values.dtype)
+        dtype = np.promote_types(self.dtype, work_dtype(block.values.dtype))
         means, variances = np.empty(len(block)), np.empty(len(block))
         n_missing, sparse = 0, issparse(block.values)
         if sparse:
@@ -204,7 +206,7 @@ class Gram(SequentialMerge[GramState]):
             factors = self.factors_of(block.start, variances)
             samples = sparse.scaled(gram.roots, None if factors is None else factors[few])
             self.grid(block.values.shape[1]).add_sparse_products(state.products, samples, self.n_threads)
-        many, dtype = np.flatnonzero(~few), work_dtype(features.dtype)
+        many, dtype = np.flatnonzero(~few), np.promote_types(self.dtype, work_dtype(features.dtype))
         step = panel_features(n_samples, dtype)
         for start in range(0, len(many), step):
             chosen = many[start : start + step]

@@ -154,7 +154,7 @@ class ComponentsTask(Task[ComponentsPart]):
 
     def work_dtype(self) -> DType:
         """Return the type of products: float64 where factors leave the range of float32."""
-        dtype = work_dtype(self.source.dtype)
+        dtype = np.promote_types(self.gram.dtype, work_dtype(self.source.dtype))
         factors = self.gram.factors_of(self.first, self.variances)
         largest = np.abs(self.axes).max(axis=0, initial=0.0)
         sizes = largest if factors is None else np.concatenate([largest, factors])

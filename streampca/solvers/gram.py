@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.gram import Gram
 from streampca.accumulators.gram_by_variable import GramByVariable
 from streampca.accumulators.gram_state import GramOperator
@@ -86,7 +86,7 @@ def _planned(
         solver="gram",
         reason=f"exact; the {side:,} x {side:,} matrix of samples takes {as_text(state)} as tiles of its lower triangle",
         data=DataShape.of(source),
-        work_dtype=str(work_dtype(source.dtype)),
+        work_dtype=str(product_dtype(source.dtype, d)),
         n_components=k,
         shape=shape,
         budget=MemoryBudget.of(needs, resources.allowed_bytes),
@@ -233,7 +233,7 @@ class GramSolver(PCASolver):
         accumulator.divisor(source.shape[0])
         selection = as_selection(parameters.n_components, min(accumulator.side(source.shape[0]), source.shape[1]))
         k = selection.n_components if isinstance(selection, Count) else None
-        sizes = block_rows_to_try(features, work_dtype(source.dtype))
+        sizes = block_rows_to_try(features, product_dtype(source.dtype, source.shape[1]))
         side = accumulator.side(source.shape[0])
         for on_disk in (False, True):
 
@@ -268,6 +268,7 @@ class GramSolver(PCASolver):
             factors=None if parameters.feature_weight is None else np.sqrt(parameters.feature_weight),
             weights=parameters.sample_weight,
             impute=parameters.missing == "mean",
+            dtype=str(product_dtype(source.dtype, source.shape[1])),
         )
 
     def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from streampca.accumulators.centring import work_dtype
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.gram import Gram, panel_features
 from streampca.accumulators.residuals import feature_panel_bytes
 from streampca.models.stored_components import slab_features
@@ -35,13 +35,13 @@ def gram_needs(
     d, n = features.shape
     columns, leaves = shape.rows_per_block, shape.leaves_in_flight
     sampled = 0 if on_disk else resources.report_rows * d * features.dtype.itemsize
-    scratch = accumulator.scratch_bytes(n, columns, work_dtype(features.dtype).itemsize)
+    scratch = accumulator.scratch_bytes(n, columns, product_dtype(features.dtype, d).itemsize)
     if features.sparse:  # a panel is made dense, and a sparse product has numbers of columns
-        panel = min(columns, panel_features(n, work_dtype(features.dtype))) * n * features.dtype.itemsize
+        panel = min(columns, panel_features(n, product_dtype(features.dtype, d))) * n * features.dtype.itemsize
         scratch += panel + accumulator.n_threads * 16 * accumulator.grid(n).longest_side ** 2
     if resources.n_regressors:
         weighted = accumulator.weights is not None
-        scratch += feature_panel_bytes(n, columns, work_dtype(features.dtype).itemsize, weighted=weighted)
+        scratch += feature_panel_bytes(n, columns, product_dtype(features.dtype, d).itemsize, weighted=weighted)
     return [
         *process_needs(replace(resources, removal_bytes=resources.removal_by_features_bytes)),
         MemoryNeed("states", accumulator.state_bytes(n) * shape.n_states, ("reading", "solving")),
@@ -67,7 +67,7 @@ def components_bytes(features: Source, accumulator: Gram, k: int, shape: WorkSha
     d, n = features.shape
     columns, running, n_leaves = shape.rows_per_block, shape.leaves_in_flight, shape.n_leaves
     waiting = min(shape.window + running, n_leaves)
-    dtype, width = work_dtype(features.dtype), min(d, slab_features(k, columns))
+    dtype, width = product_dtype(features.dtype, d), min(d, slab_features(k, columns))
     panel = min(width, panel_features(n, dtype))
     n_without_weight = n - accumulator.side(n)
     copies = _COPIES_ON_DISK if on_disk else 1
