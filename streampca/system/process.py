@@ -36,8 +36,10 @@ def available_bytes() -> int:
 
 
 def process_bytes() -> int:
-    """Return the resident memory in bytes of this process after importing all modules of a fit."""
-    import dask.array  # noqa: F401
+    """Return the resident memory in bytes of this process after importing the modules that every fit needs.
+
+    Dask is in memory already where rows are Dask arrays or a client is active, and is not needed otherwise.
+    """
     import scipy.linalg  # noqa: F401
     import threadpoolctl  # noqa: F401
     import zarr  # noqa: F401
