@@ -68,6 +68,7 @@ def medians(power: float, n_segments: int, names: tuple[str, ...]) -> dict[str, 
     return {name: tuple(np.median(pairs, axis=0)) for name, pairs in found.items()}  # type: ignore[misc]
 
 
+@pytest.mark.deep
 def test_every_method_on_a_spectrum_of_1_over_i() -> None:
     found = medians(-1.0, 1, tuple(METHODS))
     alike, difference = found["conversion"]
@@ -90,6 +91,7 @@ def test_incremental_updates_on_a_slow_spectrum() -> None:
     assert found["adaptive, two passes"][1] <= 1e-3
 
 
+@pytest.mark.deep
 def test_incremental_updates_in_shuffled_order_on_a_file_that_drifts() -> None:
     assert medians(-0.5, 10, ("adaptive",))["adaptive"][0] >= 0.99
 

@@ -142,7 +142,7 @@ LABELLED = {"field.yaml": "48,18,36", "movie.yaml": "80,24,24", "cube.yaml": "40
 """Shapes of the data that the comments of a configuration say how to write."""
 
 
-@pytest.mark.deep(keep=["exact.yaml", "kernel.yaml"])
+@pytest.mark.deep(keep=["exact.yaml"])
 @pytest.mark.parametrize(
     "name", sorted(p.name for p in (REPOSITORY / "configs").glob("*.yaml") if p.name not in NEED_A_CLUSTER)
 )

@@ -34,7 +34,7 @@ def _run_script(words: list[str]) -> str:
     return ""
 
 
-@pytest.mark.deep(keep=4)
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     "page",
     [page for page in _PAGES[1:] if any(language == "python" for language, _ in blocks(page))],

@@ -195,6 +195,7 @@ def write_new_field(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return values[:, np.append(~LAND.ravel(), np.ones(4, dtype=bool))]
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("mask", ["observed", "ocean"])
 @pytest.mark.parametrize("model", ["runs/job", "runs/job/model.zarr"])
 def test_transform_opens_new_data_with_dimensions_variables_and_mask_of_the_fit(

@@ -65,6 +65,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> CountingStore:
     return CountingStore(MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "x.zarr"))
 
 
+@pytest.mark.deep(keep=8)
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("orientation", ["samples_first", "features_first"])
 def test_a_counting_store(store: CountingStore, grid: str, orientation: str, tmp_path: Path) -> None:
@@ -168,6 +169,7 @@ APPROXIMATE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.deep(keep=8)
 @pytest.mark.parametrize("passes", [1, 2, 3])
 @pytest.mark.parametrize("way", APPROXIMATE)
 @pytest.mark.parametrize("grid", ["rows", "uneven, both axes"])

@@ -57,7 +57,7 @@ KINDS = {
 }
 
 
-@pytest.mark.deep(keep=10)
+@pytest.mark.deep(keep=4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_sound_run_agrees_with_its_data(tmp_path, kind, dtype):
@@ -260,7 +260,7 @@ def test_a_changed_configuration_is_noticed(sound):
 VARIANTS = ("{}", "{scale: true}", "{sample_weight: WEIGHTS}", "{center: false}")
 
 
-@pytest.mark.deep(keep=8)
+@pytest.mark.deep(keep=4)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8", "int8", "int16"])
 @pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch", "adaptive"])
 def test_no_untouched_run_is_rejected(tmp_path, solver, dtype):
@@ -351,6 +351,7 @@ def with_holes(dtype: str = "float64") -> np.ndarray:
     return values
 
 
+@pytest.mark.deep(keep=4)
 @pytest.mark.parametrize("missing", ["mean", "pairwise"])
 @pytest.mark.parametrize("settings", ["missing_scores: conditional", "missing_scores: mean", "scale: true"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

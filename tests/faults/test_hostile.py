@@ -171,7 +171,7 @@ REFUSED: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.deep(keep=20)
+@pytest.mark.deep(keep=9)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, name):
     REFUSED[name](tmp_path)
@@ -202,6 +202,7 @@ READ: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("name", READ)
 def test_what_is_only_odd_is_read(tmp_path, capsys, name):
     if "understood" in name and ZARR < (3, 1, 4):

@@ -51,7 +51,7 @@ def test_a_second_run_is_refused_at_once_and_told_who_is_at_work(tmp_path, capsy
 
 
 def test_of_many_that_start_together_one_wins_and_the_result_is_whole():
-    n = in_depth(5, 20)
+    n = in_depth(3, 20)
     score = races.run(n, seed=0)
     score.require_clean()
     assert score.survived == n

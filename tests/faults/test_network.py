@@ -249,6 +249,7 @@ NEEDS_SLURM = pytest.mark.skipif(
 )  # importing it would take SIGINT
 
 
+@pytest.mark.deep
 @NEEDS_SLURM
 def test_workers_of_slurm(tmp_path, store, slurm):
     before = signal.getsignal(signal.SIGINT)

@@ -68,7 +68,7 @@ def only(path: str, fault: str, times: int = 10**9) -> Any:
     return draw
 
 
-@pytest.mark.deep(keep=2)
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("seed", range(4))
 def test_faults_that_pass_leave_the_bits_as_they_are(seed):
     score = s3.run(1, seed, stall_seconds=1.0)
@@ -341,6 +341,7 @@ def test_a_web_server_cannot_list_so_missing_chunks_are_found_when_they_are_read
     faults.start(None)
 
 
+@pytest.mark.deep(keep=4)
 @pytest.mark.parametrize(
     ("status", "n_requests"),
     [("400", 1), ("401", 1), ("403", 1), ("408", 12), ("425", 12), ("429", 12), ("500", 12), ("502", 12), ("599", 12)],

@@ -130,7 +130,7 @@ def test_room_is_checked_before_anything_is_read(config, tmp_path, monkeypatch, 
 @pytest.mark.parametrize("limit", [3_000, 100_000])
 def test_a_limit_on_file_size_is_no_space(tmp_path, limit):
     write_store(tmp_path / "x.zarr", make_values(30_000, 8), chunks=(10_000, 8))
-    (tmp_path / "c.yaml").write_text(config_text("x.zarr", "out", output="overwrite: true"))
+    (tmp_path / "c.yaml").write_text(config_text("x.zarr", "out", output="overwrite: true, report: false"))
     assert call_apart("run", "c.yaml", "--quiet", directory=tmp_path).status == 0
     before = picture(tmp_path)
     code = (

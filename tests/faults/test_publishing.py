@@ -130,6 +130,7 @@ def test_a_copy_that_broke_off_is_gone_on_with(bucket, run):
     assert bucket.objects("broken") == s3.contents(run)
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("attempt", range(5))
 def test_of_several_runs_one_is_published_wholly(bucket, others, attempt):
     prefix = f"race-{attempt}"

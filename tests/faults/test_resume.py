@@ -14,6 +14,7 @@ from facade import CheckpointDirectory, inspect_path
 from forks import server
 from slow_run import SlowRun, digest_of_run
 from stores import Command, config_text, make_values, picture, write_store
+from strategies import in_depth
 
 import streampca as sp
 from streampca.errors import OutputError
@@ -178,7 +179,8 @@ def test_damage_costs_a_checkpoint_or_all_of_them_and_never_the_numbers(stopped,
     ledgers = sorted(place.glob("ledger-*.json"), key=lambda path: int(path.stem.split("-")[1]))
     assert len(ledgers) == 2
     states = sorted(place.glob("state-*.bin"))
-    for number, victims in enumerate(([ledgers[-1]], [states[-1]], ledgers, [*states])):
+    damages = ([ledgers[-1]], [states[-1]], ledgers, [*states])
+    for number, victims in in_depth([*enumerate(damages)][1::2], [*enumerate(damages)]):
         shutil.rmtree(directory)
         shutil.copytree(whole, directory)
         for victim in victims:

@@ -8,7 +8,7 @@ from strategies import in_depth
 
 
 def test_fits_one_after_the_other_leave_nothing_behind():
-    n = in_depth(10, 20)
+    n = in_depth(4, 20)
     score = soak.run(n, seed=0)
     score.require_clean()
     assert score.survived == n

@@ -34,7 +34,7 @@ SEED = int(os.environ.get("STREAMPCA_TEST_SEED", "20260719"))
 
 
 def test_killed_workers_change_no_bit(two_workers: tuple[Any, Any]) -> None:
-    n = in_depth(8, 40)
+    n = in_depth(5, 40)
     score = workers.run(n, SEED, found=two_workers)
     print(f"seed {SEED}")
     score.require_clean()
@@ -193,6 +193,7 @@ def test_a_scheduler_and_workers_started_by_hand(tmp_path: Path, blocks_of: Any)
     assert not (tmp_path / "frozen").exists()
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     ("error", "times", "attempts", "ends_with"),
     [

@@ -404,6 +404,7 @@ def test_a_state_is_as_large_as_the_plan_is_told(law: Law) -> None:
     assert accumulator.scratch_bytes(7, 40, 4) > 0
 
 
+@pytest.mark.deep(keep=38)
 @every_law
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
 def test_more_rows_than_a_panel(law: Law, dtype: str) -> None:

@@ -83,6 +83,7 @@ def test_transform_is_the_product_with_the_matrix(make: Make, dtype: str) -> Non
     assert transform.transform(rows[:0]).shape == (0, transform.size)
 
 
+@pytest.mark.deep(keep=3)
 @every
 def test_products_over_several_slabs_and_panels(make: Make) -> None:
     """There are at least two slabs of 2,048 and of 8,192 features, and two panels of 256 and of 1,024 rows."""

@@ -34,6 +34,7 @@ def days_of(calendar: str, first: int, n_years: int) -> Iterator[tuple[int, int,
 CALENDARS = ("standard", "proleptic_gregorian", "julian", "noleap", "all_leap", "360_day")
 
 
+@pytest.mark.deep(keep=9)
 @pytest.mark.parametrize("calendar", [*CALENDARS, "gregorian", "365_day", "366_day"])
 @pytest.mark.parametrize(("first", "n_years"), [(1, 5), (1560, 50), (1890, 20)])
 def test_years_months_and_days_are_those_of_a_calendar_written_day_by_day(

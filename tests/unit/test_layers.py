@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -40,9 +41,15 @@ MODULES = {
 }
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the tree of a file."""
+    return ast.parse(path.read_text())
+
+
 def imported(module: str) -> Iterator[str]:
     """Yield the modules of the package that `module` imports anywhere: in functions and for type checking, too."""
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(parsed(MODULES[module])):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -100,7 +107,7 @@ def test_internal_modules_of_a_library_are_imported_by_one_module(library: str, 
         f"{module} imports {node.module}"
         for module, path in MODULES.items()
         if module != allowed
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ImportFrom) and node.module is not None
         if node.module.split(".")[0] == library and node.module not in public
     ]
@@ -158,7 +165,9 @@ def patches(tree: ast.AST) -> Iterator[tuple[int, str]]:
     others |= {
         name.id
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and "importorskip" in ast.unparse(node.value)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and "importorskip" in ast.unparse(node.value)
         for name in ast.walk(node.targets[0])
         if isinstance(name, ast.Name)
     }
@@ -168,7 +177,11 @@ def patches(tree: ast.AST) -> Iterator[tuple[int, str]]:
             target = ast.unparse(node.args[0]).strip("'").partition(".")[0] if node.args else ""
             if text.startswith(("monkeypatch.", "patch.", "mock.patch.")) and target not in others:
                 yield node.lineno, text
-        elif isinstance(node, ast.Call) and ast.unparse(node).startswith(("patch('streampca", "mock.patch('streampca")):
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in ("patch", "mock.patch")
+            and ast.unparse(node).partition("(")[2].startswith("'streampca")
+        ):
             yield node.lineno, ast.unparse(node)
 
 

@@ -46,6 +46,13 @@ def _imported(tree: ast.Module) -> set[str]:
     return found
 
 
+def _dotted(function: ast.expr) -> str:
+    """Return the name that is called, such as ``np.load``; what is called otherwise has none."""
+    if isinstance(function, ast.Attribute):
+        return f"{_dotted(function.value)}.{function.attr}"
+    return function.id if isinstance(function, ast.Name) else ""
+
+
 def test_no_module_takes_pickles_or_programs_from_files():
     users = {name for name, tree in _modules() if _imported(tree) & _MODULES}
     assert users <= _MESSAGES_OF_A_CLUSTER
@@ -53,7 +60,7 @@ def test_no_module_takes_pickles_or_programs_from_files():
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
-            called = ast.unparse(node.func)
+            called = _dotted(node.func)
             where = f"{name}:{node.lineno}: {called}"
             assert called not in ("eval", "exec", "compile", "__import__", "os.system", "os.popen"), where
             assert called not in ("yaml.load", "yaml.unsafe_load", "yaml.full_load", "np.loadtxt", "np.fromfile"), where

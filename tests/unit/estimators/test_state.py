@@ -259,6 +259,7 @@ def test_a_forgetting_factor_outside_its_domain(value: Any) -> None:
         sp.PCA(forgetting=value).fit(ROWS)
 
 
+@pytest.mark.deep(keep=3)
 @pytest.mark.parametrize(
     "options",
     [

@@ -63,6 +63,7 @@ def test_lapack(name: str, k: int | None) -> None:
     assert_eigenpairs(pca, rows)
 
 
+@pytest.mark.deep(keep=8)
 @pytest.mark.parametrize("name", [*spectra.SPECTRA, "tiny", "huge"])
 @pytest.mark.parametrize("k", [1, 40])
 def test_all_values_beside_some_vectors(name: str, k: int) -> None:

@@ -112,6 +112,7 @@ def kernel(method: str, **keys: int) -> dict[str, Any]:
     return {"model": {"n_components": 4, "kind": "kernel_pca", "method": method, **keys}}
 
 
+@pytest.mark.deep(keep=4)
 @pytest.mark.parametrize(
     ("keys", "solver"),
     [

@@ -179,6 +179,7 @@ def test_cancelled_reading_ends_while_an_index_is_awaited(web, small_parts):
     np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
 
 
+@pytest.mark.deep(keep=4)
 @pytest.mark.parametrize("place", ["local", "URL"])
 @pytest.mark.parametrize("rows", [25, 40, 50, 100, 130, 430])
 def test_plans_count_the_inner_chunks_that_blocks_decode(web, stores, small_parts, blocks_of, place, rows):
