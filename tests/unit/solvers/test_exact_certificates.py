@@ -62,6 +62,40 @@ def test_rounding_of_integers_beyond_float64_is_counted_and_said(solver: str, sc
     assert "integers beyond 2**53" in pca.certificate_.statement
 
 
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch"])
+@pytest.mark.parametrize("removed", ["groups", "trend"])
+def test_rounding_of_integers_whose_mean_is_near_zero_before_removal_is_counted(solver: str, removed: str) -> None:
+    rng = np.random.default_rng(0)
+    small = np.rint(rng.standard_normal((80, 6)) * 1e5 * np.arange(1, 7)).astype(np.int64)
+    at = np.where(np.arange(80) % 2, -1, 1) if removed == "groups" else 2 * np.arange(80) - 79
+    remove: Any = {"groups": at} if removed == "groups" else {"trend": 1}
+    with pytest.warns(UserWarning, match="integers beyond 2"):
+        pca = sp.PCA(3, solver=solver, remove=remove).fit(small + (at * (2**61 // 80))[:, None])
+    design = np.stack([np.ones(80), at], axis=1)
+    left = small - design @ np.linalg.lstsq(design, small.astype(np.float64))[0]
+    exact = np.linalg.svd(left, compute_uv=False)[:3] ** 2 / 79
+    said = pca.certificate_.integer_rounding
+    assert said is not None
+    assert np.abs(pca.explained_variance_ - exact).max() / exact[0] <= said < 1e-2
+    if solver == "sketch":
+        lower, upper = np.transpose(pca.error_["eigenvalue_intervals"])
+        assert (lower <= exact).all()
+        assert (exact <= upper).all()
+
+
+@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
+def test_intervals_hold_rounding_of_integers_beyond_float64(solver: str) -> None:
+    rng = np.random.default_rng(0)
+    small = np.rint(rng.standard_normal((80, 6)) * 1e5 * np.arange(1, 7)).astype(np.int64)
+    exact = sp.PCA(6).fit(small.astype(np.float64)).explained_variance_
+    with pytest.warns(UserWarning, match="integers beyond 2"):
+        pca = sp.PCA(6, solver=solver).fit(small + 2**61)
+    lower, upper = np.transpose(pca.error_["eigenvalue_intervals"])
+    assert (lower <= exact).all()
+    assert (exact <= upper).all()
+    assert (exact <= pca.error_["proven_upper_bounds"]).all()
+
+
 def test_integers_that_rounding_leaves_nothing_of_are_refused() -> None:
     rows = np.random.default_rng(0).integers(0, 5, (60, 4)) + 2**60
     with pytest.raises(DataError, match="Subtract a whole number near its mean"):
