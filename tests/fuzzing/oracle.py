@@ -115,7 +115,7 @@ def _of_residuals(
         return None
     # What is left of a feature that the columns explain is rounding, which counts as constant.
     eps = float(np.finfo(np.float64).eps)
-    size = np.abs(rows - mean)[weight > 0].max(axis=0) + np.abs(mean) / 4
+    size = np.abs(rows - mean)[weight > 0].max(axis=0)
     constant = np.sqrt(centred.variance) <= 32 * eps * size
     if (constant & (centred.variance > 0)).any():
         left[:, constant] = 0
