@@ -127,6 +127,8 @@ class KernelCertificate(Certificate):
     """Largest residual of an eigenpair relative to the first eigenvalue (method "exact")."""
     numerical_rank: int | None = None
     """How many of the eigenvalues stand above rounding (method "exact")."""
+    integer_rounding: float | None = None
+    """By what part of their distance from their mean rounding of integers beyond 2**53 to float64 may move rows; None: there are none."""
     eigen_solver: str | None = None
     """How the eigenproblem was solved (method "exact")."""
     components_missing: int | None = None

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from streampca.errors import DataError
+from streampca.kernels.standardised import Standardised
+from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.typing import FloatArray
+from streampca.models.stored_rows import StoredRows
+from streampca.typing import DType, FloatArray, IntArray
 
 _WHOLE = 2.0**53
 """Largest number up to which float64 holds every integer."""
@@ -45,10 +48,7 @@ def with_integer_rounding(model: PCAModel) -> PCAModel:
     share = length / np.sqrt(first) if first > 0 else np.inf
     change = float(2 * share + share**2)
     if change >= 1:
-        raise DataError(
-            f"{len(far)} feature(s), first: {far[0]}, hold integers near {float(level[far[0]]):.3g}, which float64 rounds by up to "
-            f"{step[far[0]]:g}: as much as they vary. Subtract a whole number near its mean from each feature first, as in X - X[0]"
-        )
+        raise _as_much_as_varies(far, level, step)
     given = model.certificate
     squared = given["eigen_solver"] != "lapack svd"
     trusted = given["trusted_above"] + change if squared else max(given["trusted_above"], share**2)
@@ -65,6 +65,50 @@ def with_integer_rounding(model: PCAModel) -> PCAModel:
         more["proven_upper_bounds"] = [upper + room for upper in given["proven_upper_bounds"]]
     rank = int(np.count_nonzero(model.explained_variance > trusted * first))
     return replace(model, certificate=given | more, numerical_rank=min(rank, model.numerical_rank))
+
+
+def with_rounded_integers(model: KernelModel, dtype: DType) -> KernelModel:
+    """Return the kernel `model` of rows of `dtype` with the rounding of integers beyond 2**53 in its certificate.
+
+    Kernel values depend on rows in as many ways as there are kernels, so the figure is of rows: by what part of the root mean square
+    distance of the landmarks from their mean, in the units of the kernel, rounding may move one.
+
+    Raises
+    ------
+    DataError
+        If that is so much that a variance along a direction may double, and the kernel matrix is centred.
+    """
+    if dtype.kind not in "iu" or dtype.itemsize < 8 or len(model.landmarks) < 2:
+        return model
+    rows = model.landmarks
+    bands = [band for _, band in rows.bands()] if isinstance(rows, StoredRows) else [rows]
+    origin = np.asarray(bands[0][0], dtype=np.float64)
+    sums = sum((band.astype(np.float64) - origin).sum(axis=0) for band in bands)
+    offset = sums / len(rows)
+    level = np.abs(origin + offset)
+    far = np.flatnonzero(level > _WHOLE)
+    if not len(far):
+        return model
+    variance = sum(np.square(band.astype(np.float64) - origin - offset).sum(axis=0) for band in bands) / len(rows)
+    step, factors = np.spacing(level), np.ones(len(level))
+    if isinstance(model.kernel, Standardised):
+        factors = np.divide(1.0, np.sqrt(variance), out=np.zeros(len(level)), where=variance > 0)
+    spread = float(np.sqrt(np.square(factors) @ variance))
+    share = float(np.linalg.norm((step * factors)[far])) / spread if spread > 0 else np.inf
+    if 2 * share + share**2 >= 1 and model.center:
+        raise _as_much_as_varies(far, level, step)
+    said = (
+        f"; integers beyond 2**53 were rounded, which moves rows by up to {share:.0e} of their distance from their mean"
+    )
+    more = {"integer_rounding": share, "statement": f"{model.certificate['statement']}{said}"}
+    return replace(model, certificate=model.certificate | more)
+
+
+def _as_much_as_varies(far: IntArray, level: FloatArray, step: FloatArray) -> DataError:
+    return DataError(
+        f"{len(far)} feature(s), first: {far[0]}, hold integers near {float(level[far[0]]):.3g}, which float64 rounds by up to "
+        f"{step[far[0]]:g}: as much as they vary. Subtract a whole number near its mean from each feature first, as in X - X[0]"
+    )
 
 
 def _level(model: PCAModel) -> FloatArray:

@@ -107,6 +107,12 @@ class KernelModel:
                 f"rounding of the kernel values takes up to {min(1.0, rounding):.0%} of the first eigenvalue, because they vary by "
                 "little beside their size: subtract the mean of the rows, or use float64 if they are float32"
             )
+        rounded = float(self.certificate.get("integer_rounding") or 0.0)
+        if rounded > 1e-10:
+            concerns.append(
+                f"integers beyond 2**53 were rounded to float64, which may move rows by {rounded:.0e} of their distance from their mean: "
+                "subtract a whole number near the mean from each feature first, as in X - X[0]"
+            )
         return concerns
 
     @property

@@ -12,6 +12,7 @@ from streampca.errors import DataError, NotAvailableError, NotFiniteError, PlanE
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.logs import logger
+from streampca.models.integer_rounding import with_rounded_integers
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
@@ -118,6 +119,7 @@ def fit_kernel(
         fitted = METHODS[plan.solver].run(source, parameters, plan, options)
     fitted = fitted if examined is None else replace(fitted, quality=examined.found)
     _require_range(fitted.model, source)
+    fitted = replace(fitted, model=with_rounded_integers(fitted.model, source.dtype))
     if parameters.sampling_errors:
         limits = parameters.memory, parameters.threads
         sampling = Sampling(source, plan, parameters.sampling_errors, None, False, *limits)

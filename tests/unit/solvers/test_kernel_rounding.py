@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import streampca as sp
-from streampca.errors import StreamPCAError
+from streampca.errors import DataError, StreamPCAError
 from streampca.kernels import RBF, Cosine, Kernel, Laplacian, Linear, Polynomial
 
 pytestmark = pytest.mark.numerical
@@ -158,3 +158,28 @@ def test_rows_far_from_all_landmarks_do_not_raise_float32_eigenvalues(kernel: Ke
     intervals = np.array(kpca.error_["eigenvalue_intervals"])
     assert (intervals[:, 0] <= exact).all()
     assert (exact <= intervals[:, 1]).all()
+
+
+@pytest.mark.parametrize("method", ["exact", "nystrom", "empirical_map", "nystrom_extension"])
+@pytest.mark.parametrize("scale", [False, True])
+def test_rounding_of_integers_beyond_float64_is_said(method: str, scale: bool) -> None:
+    rng = np.random.default_rng(0)
+    small = np.rint(rng.standard_normal((80, 6)) * 1e5 * np.arange(1, 7)).astype(np.int64)
+    kernel = {"method": method, "scale": scale, "gamma": 0.1 if scale else 1e-12, "random_state": 0}
+    exact = sp.KernelPCA(3, **kernel).fit(small)
+    with pytest.warns(UserWarning, match="integers beyond 2"):
+        found = sp.KernelPCA(3, **kernel).fit(small + 2**60)
+    said = found.certificate_.integer_rounding
+    assert said is not None
+    assert 1e-5 < said < 1e-2
+    assert "integers beyond 2**53" in found.certificate_.statement
+    assert exact.certificate_.integer_rounding is None
+    # κ = exp(-γ s) with s moved by up to 2 said² + 4 said of the mean square distance, which γ makes about 1.
+    np.testing.assert_allclose(found.eigenvalues_, exact.eigenvalues_, rtol=8 * said)
+
+
+def test_integers_that_rounding_leaves_nothing_of_are_refused_by_kernels() -> None:
+    rows = np.random.default_rng(0).integers(0, 5, (60, 4)) + 2**60
+    with pytest.raises(DataError, match="Subtract a whole number near its mean"):
+        sp.KernelPCA(2).fit(rows)
+    assert sp.KernelPCA(2).fit(rows - rows[0]).certificate_.integer_rounding is None
