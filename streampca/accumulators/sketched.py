@@ -105,6 +105,8 @@ class Sketched:
     """F⁻¹Ω, ``(n_features, n_columns)``; 0 in features whose factor is 0."""
     products: FloatArray
     """F C Ω, ``(n_features, n_columns)``."""
+    weight_squares: float
+    """Sum of the squares of the weights."""
     excess: FloatArray | None = None
     """Second moments about the origin of the sums minus `diagonal`, without the factors, at least 0, ``(n_features,)``."""
 
@@ -191,6 +193,7 @@ class SketchResult:
                 np.ones_like(weights),
                 self._scaled_test(),
                 products,
+                state.weight_squares,
                 np.maximum(state.squares - diagonal, 0.0) / divisor,
             ),
             weights,

@@ -53,6 +53,7 @@ def sample_of(
     ddof: float,
     *,
     n_means: int,
+    weighted: bool = False,
     n_constant: int = 0,
     n_missing: int = 0,
     feature_weight: FloatArray | None = None,
@@ -70,6 +71,8 @@ def sample_of(
         What is subtracted from it for the divisor.
     n_means : int
         Means and slopes that were fitted to each feature and subtracted.
+    weighted : bool
+        Whether rows have different weights, whose sum may be the number of rows.
     n_constant, n_missing : int
         Features that never vary, and values that are missing.
     feature_weight : array, shape (n_features,), optional
@@ -78,7 +81,7 @@ def sample_of(
         Upper end of the law of the eigenvalues of independent features with the same variances.
     """
     (n, d), reason = shape, ""
-    if weight != n:
+    if weighted or weight != n:
         reason = "rows have weights, for which no law of the eigenvalues of noise is known"
     elif n_missing:
         reason = f"{n_missing:,} values are missing, and what stands in for them has no noise"

@@ -14,7 +14,7 @@ from streampca.linalg.selection import Count, is_count
 from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks, power_of_two, scaled_copy, times
 from streampca.models.decoding import with_decoding
 from streampca.models.missing import with_missing
-from streampca.models.noise import selection_of_fit
+from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.random import generator
 from streampca.typing import FloatArray, Json
@@ -122,7 +122,7 @@ class Answer:
             parameters,
             precision=self.certified.precision,
             source=source,
-            sample_weight=None if moments.weight == moments.n_samples else moments.weight,
+            sample_weight=_known_weight(moments, parameters),
         )
         model = with_decoding(replace(model, certificate=certificate))
         return with_missing(model, parameters.missing, state, state.n_left_out, None, parameters.missing_scores)
@@ -173,7 +173,7 @@ def answer_of(
             )
     taken = low_rank if reported is None else reported
     limit = min(moments.n_samples, len(moments.mean))
-    selection = selection_of_fit(moments, parameters, moments.weight, limit)
+    selection = selection_of_fit(moments, parameters, _known_weight(moments, parameters), limit)
     selected = selection.select(taken.values, moments.total, rounding) if len(taken.values) else None
     n_components = len(taken.values) if selected is None else selected
     certificate = certified(
@@ -187,6 +187,12 @@ def answer_of(
     reached = selected is not None or _n_components(parameters, n_components, moments) >= limit
     left = _residual_moments(taken, n_components, evidence, moments.total, limit)
     return Answer(low_rank, taken, n_components, reached or isinstance(selection, Count), certificate, left)
+
+
+def _known_weight(moments: Sketched, parameters: Parameters) -> float | None:
+    """Return the sum of the weights of the rows, None where all are 1; then the squares of the weights have the same sum."""
+    weighted = moments.weight_squares != moments.n_samples
+    return known_weight(moments, parameters, moments.weight, weighted=weighted)
 
 
 def _residual_moments(taken: LowRank, k: int, evidence: Evidence, total: float, limit: int) -> tuple[float, ...]:

@@ -122,4 +122,5 @@ def _level(model: PCAModel) -> FloatArray:
         largest = np.abs(removal.rows.columns).max(axis=0)
         columns = largest @ np.abs(removal.coefficients[n_groups:])
     groups = np.abs(removal.mean + removal.coefficients[:n_groups]).max(axis=0, initial=0.0)
-    return np.maximum(np.abs(removal.mean), groups) + columns
+    level: FloatArray = np.maximum(np.abs(removal.mean), groups) + columns
+    return level

@@ -43,12 +43,21 @@ def noise_edge(matrix: Moments, parameters: Parameters) -> float | None:
     return edge_of_variances(weighted, n_degrees)
 
 
+def known_weight(matrix: Moments, parameters: Parameters, weight: float, *, weighted: bool = False) -> float | None:
+    """Return the sum of the weights of the rows, which is `weight`; None where all are 1.
+
+    Weights that are not all 1 may sum to the number of rows. `weighted` says that there are some that `parameters` do not hold.
+    """
+    weighted = weighted or parameters.weighted or weight != matrix.n_samples
+    return float(weight) if weighted else None
+
+
 def selection_of_fit(
-    matrix: Moments, parameters: Parameters, weight: float, limit: int, rounding: float = 0.0, n_missing: int = 0
+    matrix: Moments, parameters: Parameters, weight: float | None, limit: int, rounding: float = 0.0, n_missing: int = 0
 ) -> Selection:
     """Return which eigenpairs of an accumulated matrix are taken.
 
-    `weight` is the sum of the weights of the rows, `limit` the largest number of components, `rounding` that of
+    `weight` is that of `known_weight`, `limit` the largest number of components, `rounding` that of
     eigenvalues relative to the first. What noise depends on takes many passes over the variances, and is computed for rules only.
 
     Fewer rows than features vary along fewer directions than there are rows. None takes those, so that a row of weight 2 counts
@@ -62,12 +71,13 @@ def selection_of_fit(
     return replace(selection, sample=_sample_of_fit(matrix, parameters, weight, n_missing), n_all=limit)
 
 
-def _sample_of_fit(matrix: Moments, parameters: Parameters, weight: float, n_missing: int) -> Sample:
+def _sample_of_fit(matrix: Moments, parameters: Parameters, weight: float | None, n_missing: int) -> Sample:
     """Return what noise depends on in the rows of a fit."""
     return sample_of(
         (matrix.n_samples, len(matrix.variance)),
-        weight,
+        float(matrix.n_samples) if weight is None else weight,
         parameters.ddof,
+        weighted=weight is not None,
         n_means=parameters.n_means,
         n_constant=int(np.count_nonzero(matrix.variance == 0)),
         n_missing=n_missing,

@@ -65,7 +65,7 @@ class PCAModel:
     source: Json = field(default_factory=dict)
     """Where the data came from."""
     sample_weight: float | None = None
-    """Sum of the weights of the rows; None where none were given, so that it is `n_samples`."""
+    """Sum of the weights of the rows; None where all are 1, so that it is `n_samples`."""
     feature_weight: FloatArray | None = None
     """Weight of each feature: centred and scaled features were multiplied by its square root; ``(n_features,)`` or None."""
     missing: str = "error"
@@ -418,6 +418,7 @@ class PCAModel:
             self.weight,
             self.ddof,
             n_means=self.n_means,
+            weighted=self.sample_weight is not None,
             n_constant=len(self.constant_features),
             n_missing=int(self.certificate.get("missing_values") or 0),
             feature_weight=self.feature_weight,

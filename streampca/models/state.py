@@ -50,6 +50,8 @@ class FittedState:
     """Factor by which removed rows have increased the relative rounding of the state."""
     exact: bool = False
     """Whether all rows were small integers, whose products are not rounded in whatever type they are taken."""
+    weighted: bool = False
+    """Whether rows have weights other than 1."""
     n_left_out: int = 0
     """Rows that were left out because values are missing in them."""
     labels: Labels | None = None

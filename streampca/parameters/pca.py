@@ -202,6 +202,12 @@ class Parameters:
             raise RuntimeError("the edges of the variables are asked for before the table is known")
         return self.scale
 
+    @property
+    def weighted(self) -> bool:
+        """Return whether rows have weights other than 1; those of weight 0 do not count."""
+        given = self.sample_weight
+        return given is not None and bool((given[given > 0] != 1).any())
+
     def selection(self, source: Source) -> Selection:
         """Return the rule for how many components, checked against the shape of `source`."""
         from streampca.linalg.selection import as_selection  # numpy, which a configuration does not need

@@ -60,6 +60,7 @@ def require_rule(source: Source, parameters: Parameters, n_regressors: int | Non
             weight,
             parameters.ddof,
             n_means=n_means,
+            weighted=parameters.weighted,
             feature_weight=parameters.feature_weight,
             edge=1.0 if parameters.center else None,
         )

@@ -13,7 +13,7 @@ from streampca.linalg.residual_moments import with_moments, with_moments_of_pair
 from streampca.linalg.selection import Rule
 from streampca.models.decoding import with_decoding
 from streampca.models.missing import with_missing
-from streampca.models.noise import selection_of_fit
+from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.typing import FloatArray
@@ -59,9 +59,15 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     # Of weights that fade, the sum from which `ddof` is to be taken for the divisor. That of the matrix of pairwise
     # covariances is 1: each of them has a divisor of its own.
     weight = n_samples if state.weight == n_samples else float(accumulator.divisor(state) + parameters.ddof)
+    known = known_weight(
+        reduced,
+        parameters,
+        weight,
+        weighted=fitted.weighted or getattr(state, "weight_squares", n_samples) != n_samples,
+    )
     n_missing = 0 if parameters.missing == "drop_rows" else int(getattr(state, "n_missing", 0))
     precision = relative_precision(work, reduced.n_features)
-    selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, precision, n_missing)
+    selection = selection_of_fit(reduced, parameters, known, reduced.rank_limit, precision, n_missing)
     validated = bool(fitted.groups) and parameters.n_components == "cross_validation"
     errors = _prediction_errors(fitted, reduced) if validated else None
     if isinstance(selection, Rule) and errors is not None:
@@ -91,7 +97,7 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
         parameters,
         precision=precision,
         source=fitted.source,
-        sample_weight=None if state.weight == n_samples else weight,
+        sample_weight=known,
     )
     model = with_decoding(replace(model, prediction_errors=errors))
     return with_missing(model, parameters.missing, state, fitted.n_left_out, clipped, parameters.missing_scores)

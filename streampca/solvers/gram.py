@@ -20,7 +20,7 @@ from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import Count, as_selection
 from streampca.models.decoding import with_decoding
 from streampca.models.missing import with_missing
-from streampca.models.noise import selection_of_fit
+from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import slab_features
 from streampca.parameters import Parameters
@@ -129,11 +129,16 @@ def _notes(features: Source, shape: WorkShape, reading: int, disk_bytes: int, ke
 def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spectrum:
     """Return the eigenpairs that are asked for, and all eigenvalues where they take little beside a pass."""
     n, d = reduced.n_samples, len(reduced.mean)
-    weight = n if parameters.sample_weight is None else reduced.divisor + parameters.ddof
+    weight = known_weight(reduced, parameters, _weight(reduced, parameters))
     precision = relative_precision(plan.work_dtype, reduced.side)
     selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, precision, reduced.n_missing)
     every = d >= _FEATURES_PER_ROW * n
     return solve(reduced, selection, precision=precision, seed=parameters.seed, all_values=every)
+
+
+def _weight(reduced: GramOperator, parameters: Parameters) -> float:
+    """Return the sum of the weights of the rows."""
+    return float(reduced.n_samples) if parameters.sample_weight is None else reduced.divisor + parameters.ddof
 
 
 def _singular(spectrum: Spectrum, reduced: GramOperator) -> FloatArray:
@@ -156,14 +161,13 @@ def _model(
     reduced: GramOperator,
     wide: WideComponents,
 ) -> PCAModel:
-    weight = reduced.divisor + parameters.ddof
     model = PCAModel.of_spectrum(
         spectrum,
         reduced,
         parameters,
         precision=relative_precision(plan.work_dtype, reduced.side),
         source=source.describe(),
-        sample_weight=None if weight == reduced.n_samples else float(weight),
+        sample_weight=known_weight(reduced, parameters, _weight(reduced, parameters)),
     )
     certificate = model.certificate | {
         "orthonormality": wide.orthonormality,

@@ -14,7 +14,7 @@ from streampca.linalg.eigen import Spectrum, signed
 from streampca.linalg.residual_moments import moments_of_values
 from streampca.linalg.selection import Frobenius, Selection
 from streampca.models.decoding import with_decoding
-from streampca.models.noise import selection_of_fit
+from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -141,7 +141,8 @@ class QRSolver(ContinuableSolver):
         d = len(factored.mean)
         limit = min(factored.n_samples, d)
         precision = relative_precision(d)
-        selection = selection_of_fit(factored, parameters, state.weight, limit, precision)
+        known = known_weight(factored, parameters, state.weight, weighted=fitted.weighted)
+        selection = selection_of_fit(factored, parameters, known, limit, precision)
         spectrum = _spectrum(factored, selection, precision)
         model = PCAModel.of_spectrum(
             spectrum,
@@ -149,7 +150,7 @@ class QRSolver(ContinuableSolver):
             parameters,
             precision=precision,
             source=fitted.source,
-            sample_weight=None if state.weight == state.n_samples else state.weight,
+            sample_weight=known,
         )
         left = model.certificate["relative_residual"]
         rounding = 4 * d * float(np.finfo(np.float64).eps)

@@ -53,6 +53,7 @@ class Accumulated:
             work_dtype=plan.work_dtype,
             source=source.describe(),
             exact=integers,
+            weighted=parameters.weighted,
             n_left_out=self.n_left_out,
             labels=None if source.labels is None else source.labels.without_sample_coordinates(),
             fragments=source.fragments,

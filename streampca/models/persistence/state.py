@@ -44,8 +44,10 @@ FORM = GroupFormat(
         "source": (dict,),
         "magnified": (int, float),
         "exact": (bool,),
+        "weighted": (bool,),
         "n_left_out": (int,),
     },
+    defaults={"weighted": False},
 )
 _ACCUMULATORS: dict[str, type] = {
     "Covariance": Covariance,
@@ -100,6 +102,7 @@ def write_state(fitted: FittedState, path: Path) -> None:
         "source": without_names(fitted.source)[0],
         "magnified": float(fitted.error_growth),
         "exact": fitted.exact,
+        "weighted": fitted.weighted,
         "n_left_out": int(fitted.n_left_out),
     }
     group = zarr.open_group(path / GROUP, mode="a", zarr_format=3)
@@ -139,6 +142,7 @@ def _build(group: StoredGroup, n_features: int) -> FittedState:
         source=attributes["source"],
         error_growth=float(attributes["magnified"]),
         exact=attributes["exact"],
+        weighted=attributes["weighted"],
         n_left_out=attributes["n_left_out"],
         fragments=fragments_from(group),
         stored=record_from(group),

@@ -10,6 +10,7 @@ from sklearn import decomposition
 from sklearn.decomposition._pca import _assess_dimension
 
 import streampca as sp
+from streampca.errors import NotAvailableError
 
 pytestmark = pytest.mark.numerical
 
@@ -138,11 +139,10 @@ def test_evidence_counts_the_degrees_of_freedom_that_removed_means_leave():
     ("asked", "reason"),
     [
         ({"weights": np.linspace(0.5, 2.5, 100)}, "rows have weights"),
-        pytest.param(
-            {"weights": np.linspace(0.5, 1.5, 100)},
-            "rows have weights",
-            marks=pytest.mark.xfail(strict=True, reason="weights whose sum is the number of rows are taken for none"),
-        ),
+        ({"weights": np.linspace(0.5, 1.5, 100)}, "rows have weights"),
+        ({"weights": np.linspace(0.5, 1.5, 100), "solver": "gram"}, "rows have weights"),
+        ({"weights": np.linspace(0.5, 1.5, 100), "solver": "qr"}, "rows have weights"),
+        ({"weights": np.linspace(0.5, 1.5, 100), "solver": "sketch"}, "rows have weights"),
         ({"missing": "mean"}, "3 values are missing"),
         ({"feature_weight": np.arange(20.0)}, "features have weights"),
         ({"n_constant": 18}, "100 rows of 2 features that vary are too few"),
@@ -157,6 +157,28 @@ def test_rule_that_does_not_apply_says_why(asked, reason):
     assert result.n_components is None
     assert result.count == "–"
     assert f"does not apply: {reason}" in result.statement
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr"])
+def test_number_by_a_rule_is_refused_for_weights_whose_sum_is_the_number_of_rows(solver):
+    rows = factor_model(100, 20, 2, seed=13)
+    with pytest.raises(NotAvailableError, match="rows have weights"):
+        sp.PCA("tracy_widom", solver=solver).fit(rows, sample_weight=np.linspace(0.5, 1.5, 100))
+    plain = sp.PCA("tracy_widom", solver=solver).fit(rows)
+    assert (
+        sp.PCA("tracy_widom", solver=solver).fit(rows, sample_weight=np.ones(100)).n_components_ == plain.n_components_
+    )
+
+
+@pytest.mark.parametrize("solver", ["covariance", "qr"])
+def test_weights_of_parts_whose_sum_is_the_number_of_rows_are_weights(solver, tmp_path):
+    rows, pca = factor_model(100, 20, 2, seed=13), sp.PCA(solver=solver)
+    for part in np.split(np.arange(100), 4):
+        pca.partial_fit(rows[part], sample_weight=np.linspace(0.5, 1.5, 25))
+    pca.save(tmp_path / "model", state=True)
+    again = sp.load(tmp_path / "model").partial_fit(rows)
+    assert "rows have weights" in pca.component_rules_["tracy_widom"].statement
+    assert "rows have weights" in again.component_rules_["tracy_widom"].statement
 
 
 def test_constant_features_carry_no_noise():
