@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
-from streampca.errors import ModelError, NotFiniteError
+from streampca.errors import ModelError
 from streampca.estimators import PCA
 from streampca.estimators.groups import BETWEEN, POOLED, GroupModels
 from streampca.estimators.loading import load
 from streampca.estimators.persistence import record_of
-from streampca.execution.checkpoint.progress_log import ProgressLog, recording
-from streampca.execution.checkpoint.resume import array_digest, concluding, recorded_plan
+from streampca.execution.checkpoint.progress_log import ProgressLog
+from streampca.execution.checkpoint.resume import array_digest, recorded_plan
 from streampca.execution.progress import ProgressCallback
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import write_model
@@ -28,27 +26,17 @@ from streampca.models.persistence.state import write_state
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.runs.config import RunConfig
-from streampca.runs.deploy import cluster_of
-from streampca.runs.from_config import fit_of
 from streampca.runs.group_labels import group_by_of, groups_of_rows, source_by_groups
-from streampca.runs.manifest import described_source, read_json, write_json
+from streampca.runs.manifest import Times, common_manifest, read_json, write_json
 from streampca.runs.notices import log_findings
 from streampca.runs.report.groups import write_groups_report
-from streampca.runs.resume import identity_of_run
-from streampca.runs.run import Job, Run, begin_run, bytes_to_write
+from streampca.runs.run import Job, Run, Strategy
 from streampca.solvers.groups import GroupFits, Groups, fit_groups, plan_fits_of_groups
 from streampca.solvers.result import Fit
 from streampca.storage.directories import (
-    AtomicDirectory,
     read_record,
-    require_apart,
-    require_replaceable,
-    require_space,
     write_commit_record,
 )
-from streampca.storage.lock import Lock, lock_of
-from streampca.system.process import peak_bytes
-from streampca.system.versions import versions
 from streampca.typing import Json
 
 KIND = "groups"
@@ -94,81 +82,111 @@ def groups_of_run(directory: Path) -> list[tuple[Json, Path]]:
     return [(entry, directory / "models" / Path(entry["model"]).name) for entry in entries.values()]
 
 
-def prepared(
-    config: RunConfig, progress: ProgressCallback | None = None, notice: Callable[[str], None] = lambda _: None
-) -> tuple[Job, Groups]:
-    """Return the run of `config` before it starts, and the groups of its rows; reads metadata and labels."""
-    source = source_by_groups(config)
-    job = Job(config, source, fit_of(config).of(source), progress, notice)
-    return job, groups_of_rows(config, source)
+@dataclass(frozen=True, kw_only=True)
+class GroupsOfRows(Strategy):
+    """A run of one model for each group of rows."""
+
+    kind: ClassVar[str] = KIND
+    job: Job
+    """The run of one model of all rows."""
+    groups: Groups
+    """The groups of the rows."""
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        progress: ProgressCallback | None = None,
+        notice: Callable[[str], None] = lambda _: None,
+    ) -> GroupsOfRows:
+        """Return the run of `config`; reads metadata and labels."""
+        source = source_by_groups(config)
+        job, groups = Job.of(config, source, progress, notice), groups_of_rows(config, source)
+        return cls(config=config, source=source, notice=notice, progress=progress, job=job, groups=groups)
+
+    @property
+    def parameters(self) -> Parameters:
+        """Parameters of each fit."""
+        parameters = self.job.fit.parameters
+        assert isinstance(parameters, Parameters)  # noqa: S101 group_by is a key of kind: pca alone
+        return parameters
+
+    @override
+    def identity(self) -> dict[str, str]:
+        groups = self.groups
+        labels = array_digest(groups.codes) + array_digest(np.array([str(name) for name in groups.names]))
+        return self.job.identity() | {"contents of model.group_by": labels}
+
+    def planned(self) -> Plan:
+        """Return what the run would do."""
+        return plan_fits_of_groups(self.source, self.parameters, self.groups)
+
+    @override
+    def plan(self, log: ProgressLog) -> Plan:
+        plan = recorded_plan(log, self.planned())
+        log.plan = plan.to_dict()
+        return plan
+
+    @override
+    def bytes_to_write(self, plan: Plan) -> int:
+        return (len(self.groups.names) + 2) * self.job.bytes_to_write(plan)
+
+    @override
+    def read(self, plan: Plan) -> GroupFits:
+        return fit_groups(self.source, self.parameters, self.groups, plan, self.progress)
+
+    @override
+    def write(self, found: GroupFits, plan: Plan, path: Path, log: ProgressLog, times: Times) -> Json:
+        names = directory_names(self.groups)
+        fits = dict(zip(names, (*found.groups, found.pooled, found.between), strict=True))
+        models = {name: fit for name, fit in fits.items() if fit is not None}
+        (path / "models").mkdir()
+        for name, fit in models.items():
+            _write_model(self.job, fit, path / "models" / name, log.identity.run_id)
+        labels = [*map(_plain, self.groups.names), POOLED, BETWEEN]
+        entries = {
+            str(label): {
+                "label": label,
+                "model": f"models/{name}",
+                "n_samples": fit.model.n_samples,
+                "result": fit.summary(),
+                "certificate": fit.model.certificate,
+                "warnings": fit.warnings(),
+            }
+            for label, (name, fit) in zip(labels, models.items(), strict=False)
+        }
+        plan = found.pooled.plan
+        manifest = common_manifest(
+            self.config,
+            self.source,
+            log,
+            times,
+            kind=KIND,
+            allowed_bytes=plan.allowed_bytes,
+            projected_bytes=plan.projected_bytes,
+        ) | {
+            "group_by": group_by_of(self.config),
+            "models": entries,
+            "similarity": similarities({name: fit.model for name, fit in models.items()}, len(self.groups.names)),
+            "passes": 1,
+            "reads": {"fit": asdict(found.count)},
+            "notes": found.pooled.notes(self.source),
+        }
+        manifest["seconds"]["fit"] = found.pooled.stream_seconds
+        log_findings(self.config.name, (), manifest["notes"])
+        write_json(path / "manifest.json", manifest)
+        if self.config.output.report:
+            write_groups_report(path)
+        return manifest
+
+    @override
+    def finished(self, manifest: Any) -> RunOfGroups:
+        return RunOfGroups(self.config.output.directory, manifest)
 
 
 def plan_of_groups(config: RunConfig) -> Plan:
     """Return what a run of groups would do; reads metadata and labels only."""
-    job, groups = prepared(config)
-    return plan_fits_of_groups(job.source, _parameters(job), groups)
-
-
-def run_groups(
-    config: RunConfig,
-    *,
-    resume: bool,
-    fresh: bool,
-    progress: ProgressCallback | None,
-    notice: Callable[[str], None],
-) -> RunOfGroups:
-    """Carry out a configuration with ``model.group_by`` and return the finished run; parameters and errors as of `streampca.run`."""
-    directory, overwrite = config.output.directory, config.output.overwrite
-    may_replace = resume or (directory.name != "" and lock_of(directory).exists())
-    require_replaceable(directory, KIND, overwrite=overwrite or may_replace)
-    job, groups = prepared(config, progress, notice)
-    require_apart(directory, job.source.description)
-    labels = array_digest(groups.codes) + array_digest(np.array([str(name) for name in groups.names]))
-    identity = identity_of_run(config, job.source, job.fit.parameters) | {"contents of model.group_by": labels}
-    with Lock(directory, secrets.token_hex(8)) as lock:
-        manifest, log = begin_run(job, lock, identity, KIND, resume=resume, fresh=fresh)
-        if log is None:
-            return RunOfGroups(directory, manifest)  # type: ignore[arg-type]
-        with concluding(log), recording(log):
-            return _carry_out(job, groups, log)
-
-
-def _parameters(job: Job) -> Parameters:
-    parameters = job.fit.parameters
-    assert isinstance(parameters, Parameters)  # noqa: S101 group_by is a key of kind: pca alone
-    return parameters
-
-
-def _carry_out(job: Job, groups: Groups, log: ProgressLog) -> RunOfGroups:
-    """Carry out the run of `log`, from where it stopped."""
-    config, source, parameters = job.config, job.source, _parameters(job)
-    directory, run_id = config.output.directory, log.identity.run_id
-    times = datetime.now(UTC), time.perf_counter()
-    unfinished = AtomicDirectory(directory, KIND, overwrite=config.output.overwrite, run_id=run_id)
-    with cluster_of(config, job.notice), unfinished as path:
-        plan = recorded_plan(log, plan_fits_of_groups(source, parameters, groups))
-        log.plan = plan.to_dict()
-        solver = job.fit.estimator._solvers[plan.solver]
-        require_space(directory, (len(groups.names) + 2) * bytes_to_write(config, plan, solver))
-        (path / "config.yaml").write_text(config.to_yaml())
-        write_json(path / "plan.json", plan.to_dict())
-        try:
-            done = fit_groups(source, parameters, groups, plan, job.progress)
-        except NotFiniteError as error:
-            raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
-        names = directory_names(groups)
-        fits = dict(zip(names, (*done.groups, done.pooled, done.between), strict=True))
-        models = {name: fit for name, fit in fits.items() if fit is not None}
-        (path / "models").mkdir()
-        for name, fit in models.items():
-            _write_model(job, fit, path / "models" / name, run_id)
-        manifest = _manifest(job, groups, done, models, log, times)
-        log_findings(config.name, (), manifest["notes"])
-        write_json(path / "manifest.json", manifest)
-        if config.output.report:
-            write_groups_report(path)
-        log.require_held()
-    return RunOfGroups(directory, manifest)  # type: ignore[arg-type]
+    return GroupsOfRows.of(config).planned()
 
 
 def directory_names(groups: Groups) -> list[str]:
@@ -216,51 +234,3 @@ class _Components:
 
     components_: Any
     """The components."""
-
-
-def _manifest(
-    job: Job,
-    groups: Groups,
-    done: GroupFits,
-    models: Mapping[str, Fit],
-    log: ProgressLog,
-    times: tuple[datetime, float],
-) -> Json:
-    """Return the manifest of a run of groups; `models` are its fits by the names of their directories."""
-    plan = done.pooled.plan
-    labels = [*map(_plain, groups.names), POOLED, BETWEEN]
-    entries = {
-        str(label): {
-            "label": label,
-            "model": f"models/{name}",
-            "n_samples": fit.model.n_samples,
-            "result": fit.summary(),
-            "certificate": fit.model.certificate,
-            "warnings": fit.warnings(),
-        }
-        for label, (name, fit) in zip(labels, models.items(), strict=False)
-    }
-    return {
-        "format": f"streampca-{KIND}",
-        "format_version": 1,
-        "name": job.config.name,
-        "versions": versions(),
-        "source": described_source(job.config, job.source),
-        "group_by": group_by_of(job.config),
-        "models": entries,
-        "similarity": similarities({name: fit.model for name, fit in models.items()}, len(groups.names)),
-        "passes": 1,
-        "reads": {"fit": asdict(done.count)},
-        "memory": {
-            "allowed_bytes": plan.allowed_bytes,
-            "projected_bytes": plan.projected_bytes,
-            "peak_bytes": peak_bytes(),
-        },
-        "seconds": {"fit": done.pooled.stream_seconds, "total": time.perf_counter() - times[1]},
-        "notes": done.pooled.notes(job.source),
-        "run_id": log.identity.run_id,
-        "started": times[0].isoformat(timespec="seconds"),
-        "identity": log.identity.identity,
-        "resumed": log.resumption(),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

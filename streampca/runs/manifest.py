@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from streampca.sources.base import ReadCount, Source
 
 _MAX_BYTES = 64 << 20
+
+Times = tuple[datetime, float]
+"""When a run began: the date, and the seconds of `time.perf_counter`."""
 
 
 class Reads(TypedDict):
@@ -130,50 +134,72 @@ def _fragments(source: Source) -> Json:
     return {"fragments": [asdict(fragment) for fragment in source.fragments]} if source.fragments else {}
 
 
+def common_manifest(
+    config: RunConfig,
+    source: Source,
+    log: ProgressLog,
+    times: Times,
+    *,
+    kind: str,
+    allowed_bytes: int,
+    projected_bytes: int,
+) -> Json:
+    """Return what the manifests of all kinds of runs have: who made what from which source when, in which memory."""
+    return {
+        "format": f"streampca-{kind}",
+        "format_version": 1,
+        "name": config.name,
+        "versions": versions(),
+        "source": described_source(config, source),
+        "memory": {"allowed_bytes": allowed_bytes, "projected_bytes": projected_bytes, "peak_bytes": peak_bytes()},
+        "seconds": {"total": time.perf_counter() - times[1]},
+        "run_id": log.identity.run_id,
+        "started": times[0].isoformat(timespec="seconds"),
+        "identity": {name: value for name, value in log.identity.identity.items() if name != UPDATED},
+        "resumed": log.resumption(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
 def manifest_of(
     config: RunConfig,
     source: Source,
     result: FitResult,
     scores: ReadCount | None,
     log: ProgressLog,
-    started: datetime,
-    seconds: Seconds,
+    times: Times,
+    scores_seconds: float | None,
 ) -> Manifest:
-    """Return the manifest of a run without diagnostics and quality; `scores` is what reading for scores cost, `log` the log of the run."""
+    """Return the manifest of a run of one model without diagnostics and quality; `scores` is what reading for scores cost."""
     plan = result.plan
-    manifest: Manifest = {
-        "format": "streampca-run",
-        "format_version": 1,
-        "name": config.name,
-        "versions": versions(),
-        "source": described_source(config, source),
+    common = common_manifest(
+        config,
+        source,
+        log,
+        times,
+        kind="run",
+        allowed_bytes=plan.allowed_bytes,
+        projected_bytes=plan.projected_bytes,
+    )
+    seconds = {"fit": result.stream_seconds, "solve": result.solve_seconds, "scores": scores_seconds}
+    manifest: Any = common | {
         "passes": result.passes,
         "approximation": plan.sketch or None,
         "reads": {
             "fit": _reads(result.count, plan, result.stream_seconds),
             "scores": _reads(scores, plan, None) if scores else None,
         },
-        "memory": {
-            "allowed_bytes": plan.allowed_bytes,
-            "projected_bytes": plan.projected_bytes,
-            "peak_bytes": peak_bytes(),
-        },
-        "seconds": seconds,
+        "seconds": common["seconds"] | seconds,
         "certificate": result.model.certificate,
         "diagnostics": None,
         "quality": None,
         "result": result.summary(),
         "warnings": [*config.model.warnings(), *result.warnings()],
         "notes": result.notes(source),
-        "run_id": log.identity.run_id,
-        "started": started.isoformat(timespec="seconds"),
-        "identity": {name: value for name, value in log.identity.identity.items() if name != UPDATED},
-        "resumed": log.resumption(),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if result.updates:
         manifest["updates"] = list(result.updates)
-    return manifest
+    return manifest  # type: ignore[no-any-return]
 
 
 def described_source(config: RunConfig, source: Source) -> Json:

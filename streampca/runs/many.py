@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from streampca.errors import ConfigError, ModelError, NotFiniteError
+from typing_extensions import override
+
+from streampca.errors import ConfigError, ModelError
 from streampca.estimators.base import PlanOptions
 from streampca.estimators.many import fit_of_model
 from streampca.execution.checkpoint.progress_log import ProgressLog, recording
-from streampca.execution.checkpoint.resume import concluding
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.together import Together
@@ -24,20 +22,18 @@ from streampca.runs.classes import classes_of_samples
 from streampca.runs.config import RunConfig
 from streampca.runs.config.models import ModelsConfig, is_model_name, load_any_config, parse_any_config
 from streampca.runs.config.yaml import dump
-from streampca.runs.deploy import cluster_of
 from streampca.runs.diagnostics import require_diagnosable
-from streampca.runs.from_config import fit_of, source_of
+from streampca.runs.from_config import source_of
 from streampca.runs.group_labels import group_by_of
-from streampca.runs.groups import is_run_of_groups, run_groups
-from streampca.runs.manifest import Manifest, described_source, read_json, read_manifest, write_json
+from streampca.runs.groups import GroupsOfRows, is_run_of_groups
+from streampca.runs.manifest import Manifest, Times, common_manifest, read_json, read_manifest, write_json
 from streampca.runs.notices import logged
 from streampca.runs.report.groups import write_groups_report
 from streampca.runs.report.models import write_models_report
 from streampca.runs.resume import (
-    identity_of_run,
     unfinished_outputs,
 )
-from streampca.runs.run import Job, Run, Scored, begin_run, bytes_to_write, require_state, run_one, write_results
+from streampca.runs.run import Job, Run, Scored, Strategy, carry_out, require_place, require_state, write_results
 from streampca.runs.scores_of_models import reads_for_scores, write_scores_of_all
 from streampca.runs.verify import verify_run
 from streampca.runs.verify_groups import verify_groups
@@ -45,21 +41,12 @@ from streampca.solvers.fit import report_rows
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import FitResult
 from streampca.sources import Source
-from streampca.sources.store_record import note_digests
 from streampca.sources.subsets import view_of
 from streampca.storage.directories import (
-    AtomicDirectory,
     read_record,
-    require_apart,
-    require_replaceable,
-    require_space,
     write_commit_record,
 )
 from streampca.storage.figures import changed_figures, figures_of
-from streampca.storage.lock import Lock, lock_of
-from streampca.system.process import peak_bytes
-from streampca.system.versions import versions
-from streampca.typing import Json
 
 KIND = "models"
 """Kind of the output of a run of several models."""
@@ -196,187 +183,153 @@ def run(
     elif isinstance(config, str | Path):
         config = load_any_config(config, overrides)
     notice = logged(notice)
-    if isinstance(config, RunConfig) and group_by_of(config) is not None:
-        return run_groups(config, resume=resume, fresh=fresh, progress=progress, notice=notice)
-    if isinstance(config, RunConfig):
-        return run_one(config, resume=resume, fresh=fresh, progress=progress, notice=notice)
-    return _run_models(config, resume=resume, fresh=fresh, progress=progress, notice=notice)
+    if isinstance(config, ModelsConfig):
+        require_place(config.common, Models.kind, resume=resume)
+        strategy: Strategy = Models.of(config, source_of(config.common), progress, notice)
+    elif group_by_of(config) is not None:
+        require_place(config, GroupsOfRows.kind, resume=resume)
+        strategy = GroupsOfRows.of(config, progress, notice)
+    else:
+        require_place(config, Job.kind, resume=resume)
+        source = source_of(config)
+        strategy = Job.of(config, source, progress, notice, classes_of_samples(config, source))
+    return carry_out(strategy, resume=resume, fresh=fresh)
 
 
-def _run_models(
-    config: ModelsConfig,
-    *,
-    resume: bool,
-    fresh: bool,
-    progress: ProgressCallback | None,
-    notice: Callable[[str], None],
-) -> RunOfModels:
-    """Carry out a configuration of several models and return the finished run; parameters and errors as of `run`."""
-    directory, overwrite = config.common.output.directory, config.common.output.overwrite
-    may_replace = resume or (directory.name != "" and lock_of(directory).exists())
-    require_replaceable(directory, KIND, overwrite=overwrite or may_replace)
-    source = source_of(config.common)
-    require_apart(directory, source.description)
-    jobs = _jobs(config, source, progress, notice)
-    identity = {
-        f"{name}: {key}": value
-        for name, job in jobs.items()
-        for key, value in identity_of_run(job.config, job.source, job.fit.parameters).items()
-    }
-    with Lock(directory, secrets.token_hex(8)) as lock:
-        first = replace(next(iter(jobs.values())), config=config.common)
-        manifest, log = begin_run(first, lock, identity, KIND, resume=resume, fresh=fresh)
-        if log is None:
-            return RunOfModels(directory, manifest)  # type: ignore[arg-type]
-        with concluding(log), recording(log):
-            return _carry_out(config, jobs, source, log)
+@dataclass(frozen=True, kw_only=True)
+class Models(Strategy):
+    """A run of several models."""
+
+    kind: ClassVar[str] = KIND
+    models: ModelsConfig
+    """The whole configuration."""
+    jobs: dict[str, Job]
+    """The run of each model by name."""
+
+    @classmethod
+    def of(
+        cls,
+        models: ModelsConfig,
+        source: Source,
+        progress: ProgressCallback | None = None,
+        notice: Callable[[str], None] = lambda _: None,
+    ) -> Models:
+        """Return the run of `models` on `source`."""
+        common, classes = models.common.source.model_dump(), classes_of_samples(models.common, source)
+        jobs = {
+            name: Job.of(
+                one, source if one.source.model_dump() == common else source_of(one), progress, notice, classes
+            )
+            for name, one in models.models.items()
+        }
+        return cls(config=models.common, source=source, notice=notice, progress=progress, models=models, jobs=jobs)
+
+    @override
+    def identity(self) -> dict[str, str]:
+        return {f"{name}: {key}": value for name, job in self.jobs.items() for key, value in job.identity().items()}
+
+    @override
+    def unfinished(self, log: ProgressLog) -> tuple[str, ...]:
+        return tuple(f"models/{name}/{each}" for each in unfinished_outputs(log) for name in self.jobs)
+
+    @override
+    def to_yaml(self) -> str:
+        return self.models.to_yaml()
+
+    def planned(self) -> ManyPlan:
+        """Return what the run would do; reads metadata only."""
+        resources = self.config.resources
+        memory, threads, ahead = resources.memory_bytes, resources.n_threads, resources.read_ahead_bytes
+        client, quality = active_client(self.source), self.config.quality
+        return plan_many(self.source, self._fits(), memory, threads, client=client, read_ahead=ahead, quality=quality)
+
+    @override
+    def plan(self, log: ProgressLog) -> ManyPlan:
+        plan = recorded_plans(log, self.planned())
+        for name, job in self.jobs.items():
+            require_state(job.config, plan.plans[name])
+            require_diagnosable(job.config, plan.plans[name])
+        return plan
+
+    @override
+    def bytes_to_write(self, plan: ManyPlan) -> int:
+        return sum(job.bytes_to_write(plan.plans[name]) for name, job in self.jobs.items())
+
+    @override
+    def read(self, plan: ManyPlan) -> Together[FitResult]:
+        return run_many(self.source, self._fits(), plan)
+
+    @override
+    def write(self, found: Together[FitResult], plan: ManyPlan, path: Path, log: ProgressLog, times: Times) -> Manifest:
+        shared = write_scores_of_all(self.jobs, self._tables(), self.source, found.results, plan.together, path)
+        manifests = {}
+        with recording(None):  # the checkpoint has the fits and the common reading for scores
+            for name, job in self.jobs.items():
+                result = found.results[name]
+                result = replace(result, plan=replace(result.plan, budget=plan.together.budget))
+                place = path / "models" / name
+                manifests[name] = _write_one(job, result, place, log, times, shared.get(name))
+        manifest: Any = common_manifest(
+            self.config,
+            self.source,
+            log,
+            times,
+            kind=KIND,
+            allowed_bytes=plan.together.allowed_bytes,
+            projected_bytes=plan.projected_bytes,
+        ) | {
+            "models": {
+                name: {"directory": f"models/{name}", "result": each["result"], "warnings": each["warnings"]}
+                for name, each in manifests.items()
+            },
+            "passes": found.n_readings,
+            "reads": {"fit": asdict(found.count)},
+            "notes": list(plan.together.notes),
+        }
+        manifest["reads"]["scores"] = reads_for_scores(manifests, shared)
+        write_json(path / "manifest.json", manifest)
+        if self.config.output.report:
+            write_models_report(path, {name: path / "models" / name for name in self.jobs})
+        return manifest  # type: ignore[no-any-return]
+
+    @override
+    def finished(self, manifest: Any) -> RunOfModels:
+        return RunOfModels(self.config.output.directory, manifest)
+
+    def _tables(self) -> dict[str, Source]:
+        """Return what each model reads: the features of `source` that its own has, or its own where it has others."""
+        source = self.source
+        return {
+            name: source if job.source is source else view_of(source, job.source) for name, job in self.jobs.items()
+        }
+
+    def _fits(self) -> dict[str, PlannedFit]:
+        """Return the fit of each model."""
+        output, quality = self.config.output, self.config.quality
+        options = {"keep_rows": report_rows(self.source) if output.report else 0, "quality": quality}
+        planning: PlanOptions = {"scores": output.scores, "quality": quality, "report": output.report}
+        if output.diagnostics:
+            planning["diagnostics"] = True
+        tables = self._tables()
+        return {
+            name: fit_of_model(
+                job.fit.estimator, tables[name], job.fit.parameters, planning, progress=job.progress, **options
+            )
+            for name, job in self.jobs.items()
+        }
 
 
 def plan_of_models(config: ModelsConfig, source: Source) -> ManyPlan:
     """Return what a run of several models would do with `source`; reads metadata only."""
-    return _plan(config, _fits(config, _jobs(config, source, None, lambda _: None), source), source)
-
-
-def _jobs(
-    config: ModelsConfig, source: Source, progress: ProgressCallback | None, notice: Callable[[str], None]
-) -> dict[str, Job]:
-    """Return the run of each model."""
-    classes = classes_of_samples(config.common, source)
-    common, jobs = config.common.source.model_dump(), {}
-    for name, one in config.models.items():
-        own = source if one.source.model_dump() == common else source_of(one)
-        jobs[name] = Job(one, own, fit_of(one).of(own), progress, notice, classes)
-    return jobs
-
-
-def _tables(jobs: Mapping[str, Job], source: Source) -> dict[str, Source]:
-    """Return what each model reads: the features of `source` that its own has, or its own where it has others."""
-    return {name: source if job.source is source else view_of(source, job.source) for name, job in jobs.items()}
-
-
-def _fits(config: ModelsConfig, jobs: Mapping[str, Job], source: Source) -> dict[str, PlannedFit]:
-    """Return the fit of each model."""
-    output, quality = config.common.output, config.common.quality
-    options = {"keep_rows": report_rows(source) if output.report else 0, "quality": quality}
-    planning: PlanOptions = {"scores": output.scores, "quality": quality, "report": output.report}
-    if output.diagnostics:
-        planning["diagnostics"] = True
-    tables = _tables(jobs, source)
-    return {
-        name: fit_of_model(
-            job.fit.estimator,
-            tables[name],
-            job.fit.parameters,
-            planning,
-            progress=job.progress,
-            **options,
-        )
-        for name, job in jobs.items()
-    }
-
-
-def _plan(config: ModelsConfig, fits: Mapping[str, PlannedFit], source: Source) -> ManyPlan:
-    resources = config.common.resources
-    memory, threads, ahead = resources.memory_bytes, resources.n_threads, resources.read_ahead_bytes
-    client, quality = active_client(source), config.common.quality
-    return plan_many(source, fits, memory, threads, client=client, read_ahead=ahead, quality=quality)
-
-
-def _carry_out(config: ModelsConfig, jobs: Mapping[str, Job], source: Source, log: ProgressLog) -> RunOfModels:
-    """Carry out the run of `log`, from where it stopped."""
-    common, run_id = config.common, log.identity.run_id
-    started, began = datetime.now(UTC), time.perf_counter()
-    directory = common.output.directory
-
-    def names_of_unfinished() -> tuple[str, ...]:
-        return tuple(f"models/{name}/{each}" for each in unfinished_outputs(log) for name in jobs)
-
-    unfinished = AtomicDirectory(
-        directory, KIND, overwrite=common.output.overwrite, run_id=run_id, keeps=names_of_unfinished
-    )
-    with cluster_of(common, _notice_of(jobs)), unfinished as path:
-        fits = _fits(config, jobs, source)
-        plan = recorded_plans(log, _plan(config, fits, source))
-        n_bytes = 0
-        for name, job in jobs.items():
-            require_state(job.config, plan.plans[name])
-            require_diagnosable(job.config, plan.plans[name])
-            solver = job.fit.estimator._solvers[plan.plans[name].solver]
-            n_bytes += bytes_to_write(job.config, plan.plans[name], solver)
-        require_space(directory, n_bytes)
-        (path / "config.yaml").write_text(config.to_yaml())
-        write_json(path / "plan.json", plan.to_dict())
-        if common.output.state:
-            note_digests(source)
-        try:
-            done = run_many(source, fits, plan)
-        except NotFiniteError as error:
-            raise NotFiniteError(f"{common.source.path_as_written}: {error}") from error
-        shared = write_scores_of_all(jobs, _tables(jobs, source), source, done.results, plan.together, path)
-        manifests = {}
-        with recording(None):  # the checkpoint has the fits and the common reading for scores
-            for name, job in jobs.items():
-                result = done.results[name]
-                result = replace(result, plan=replace(result.plan, budget=plan.together.budget))
-                place, times = path / "models" / name, (started, began)
-                manifests[name] = _write_one(job, result, place, log, times, shared.get(name))
-        manifest = _manifest(config, source, plan, done, manifests, log, (started, began))
-        manifest["reads"]["scores"] = reads_for_scores(manifests, shared)
-        write_json(path / "manifest.json", manifest)
-        if common.output.report:
-            write_models_report(path, {name: path / "models" / name for name in jobs})
-        log.require_held()
-    return RunOfModels(directory, manifest)  # type: ignore[arg-type]
-
-
-def _notice_of(jobs: Mapping[str, Job]) -> Callable[[str], None]:
-    """Return what is called with sentences for the user."""
-    return next(iter(jobs.values())).notice
+    return Models.of(config, source).planned()
 
 
 def _write_one(
-    job: Job, result: FitResult, path: Path, log: ProgressLog, times: tuple[datetime, float], scored: Scored | None
+    job: Job, result: FitResult, path: Path, log: ProgressLog, times: Times, scored: Scored | None
 ) -> Manifest:
     """Write the run of one model to the directory `path`, which has its scores if `scored` says what they cost."""
     (path / "config.yaml").write_text(job.config.to_yaml())
     write_json(path / "plan.json", result.plan.to_dict())
-    manifest = write_results(job, result, path, log, *times, scored)
+    manifest = write_results(job, result, path, log, times, scored)
     write_commit_record(path, "run", log.identity.run_id, {"figures": figures_of(path)})
     return manifest
-
-
-def _manifest(
-    config: ModelsConfig,
-    source: Source,
-    plan: ManyPlan,
-    done: Together[FitResult],
-    manifests: Mapping[str, Manifest],
-    log: ProgressLog,
-    times: tuple[datetime, float],
-) -> Json:
-    """Return the manifest of the run of several models."""
-    return {
-        "format": f"streampca-{KIND}",
-        "format_version": 1,
-        "name": config.common.name,
-        "versions": versions(),
-        "source": described_source(config.common, source),
-        "models": {
-            name: {"directory": f"models/{name}", "result": each["result"], "warnings": each["warnings"]}
-            for name, each in manifests.items()
-        },
-        "passes": done.n_readings,
-        "reads": {"fit": asdict(done.count)},
-        "memory": {
-            "allowed_bytes": plan.together.allowed_bytes,
-            "projected_bytes": plan.projected_bytes,
-            "peak_bytes": peak_bytes(),
-        },
-        "seconds": {"total": time.perf_counter() - times[1]},
-        "notes": list(plan.together.notes),
-        "run_id": log.identity.run_id,
-        "started": times[0].isoformat(timespec="seconds"),
-        "identity": log.identity.identity,
-        "resumed": log.resumption(),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import zarr
+from typing_extensions import override
 
 from streampca.errors import ConfigError, NotFiniteError, OutputError
 from streampca.estimators import PCA, KernelPCA
@@ -33,7 +35,7 @@ from streampca.models.removal import residuals_of
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.redaction import shown
-from streampca.runs.classes import classes_of_samples, without_holes
+from streampca.runs.classes import without_holes
 from streampca.runs.config import RunConfig
 from streampca.runs.config.values import plain_options
 from streampca.runs.deploy import cluster_of
@@ -44,9 +46,9 @@ from streampca.runs.diagnostics import (
     require_diagnosable,
     write_unusual_rows,
 )
-from streampca.runs.from_config import AnyConfiguredFit, fit_of, source_of
+from streampca.runs.from_config import AnyConfiguredFit, fit_of
 from streampca.runs.into_anndata import require_free_slots, write_into_anndata
-from streampca.runs.manifest import Manifest, Seconds, manifest_of, read_json, write_json
+from streampca.runs.manifest import Manifest, Times, manifest_of, read_json, write_json
 from streampca.runs.notices import log_findings
 from streampca.runs.publish import publish, require_free
 from streampca.runs.quality import record_quality
@@ -82,6 +84,9 @@ if TYPE_CHECKING:
     from streampca.accumulators import RowsState
     from streampca.accumulators.score_groups import GroupMoments
 
+AnyPlan = Any
+"""A `Plan`, or of several models a `ManyPlan`."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -99,26 +104,6 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Job:
-    """A configured run before it starts."""
-
-    config: RunConfig
-    """The configuration."""
-    source: Source
-    """The opened source."""
-    fit: AnyConfiguredFit
-    """The estimator and the parameters of its fit."""
-    progress: ProgressCallback | None
-    """Called as blocks finish."""
-    notice: Callable[[str], None]
-    """Called with sentences for the user."""
-    classes: Array | None = None
-    """Class of each sample as text, for the report; None where the configuration names none."""
-    replaces: bool = False
-    """Whether the run replaces the one in its directory, whatever `output.overwrite` says."""
-
-
-@dataclass(frozen=True)
 class Scored:
     """Scores that are written."""
 
@@ -130,51 +115,103 @@ class Scored:
     """Sums of their products by groups of rows, where sampling errors follow from them."""
 
 
-def run_one(
-    config: RunConfig,
-    *,
-    resume: bool,
-    fresh: bool,
-    progress: ProgressCallback | None,
-    notice: Callable[[str], None],
-) -> Run:
-    """Carry out a configuration of one model and return the finished run; parameters and errors as of `streampca.run`."""
-    directory = config.output.directory
-    may_replace = resume or (
-        directory.name != "" and lock_of(directory).exists()
-    )  # a dead run's output is tidied first
-    require_replaceable(directory, "run", overwrite=config.output.overwrite or may_replace)
-    fit, source = fit_of(config), source_of(config)
-    require_apart(directory, source.description)
-    require_free_slots(config, source, resume=resume)
-    job = Job(config, source, fit.of(source), progress, notice, classes_of_samples(config, source))
-    with Lock(directory, secrets.token_hex(8)) as lock:
-        finished = _run_or_resume(job, lock, resume=resume, fresh=fresh)
-        write_into_anndata(config, source, finished.directory, finished.manifest["run_id"])
-        _publish(config, notice)
-        return finished
+@dataclass(frozen=True, kw_only=True)
+class Strategy(ABC):
+    """What one kind of run does in its own way; `carry_out` is the way that all kinds go."""
+
+    kind: ClassVar[str]
+    """Kind of the output: ``run``, ``models`` or ``groups``."""
+    config: RunConfig
+    """Where the run goes and what it may use; of several models, what they have in common."""
+    source: Source
+    """The opened source."""
+    notice: Callable[[str], None]
+    """Called with sentences for the user."""
+    progress: ProgressCallback | None = None
+    """Called as blocks finish."""
+    replaces: bool = False
+    """Whether the run replaces the one in its directory, whatever `output.overwrite` says."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, str]:
+        """Return what must be the same for a stopped run to go on."""
+
+    @abstractmethod
+    def plan(self, log: ProgressLog) -> AnyPlan:
+        """Return the plan, that of the stopped run if `log` has one; raise an error if the run cannot be carried out."""
+
+    @abstractmethod
+    def bytes_to_write(self, plan: AnyPlan) -> int:
+        """Return about how many bytes the output will have."""
+
+    @abstractmethod
+    def read(self, plan: AnyPlan) -> Any:
+        """Read the rows and return what `write` takes."""
+
+    @abstractmethod
+    def write(self, found: Any, plan: AnyPlan, path: Path, log: ProgressLog, times: Times) -> Any:
+        """Write everything but the configuration and the plan to the directory `path`; return the manifest."""
+
+    @abstractmethod
+    def finished(self, manifest: Any) -> Run:
+        """Return the finished run."""
+
+    def unfinished(self, log: ProgressLog) -> tuple[str, ...]:
+        """Return names of outputs that a stopped run has begun and goes on with."""
+        return ()
+
+    def require_places(self, *, resume: bool) -> None:  # noqa: B027 most kinds have nothing to do
+        """Raise an error if another place that the run writes to is taken."""
+
+    def require_free(self, run_id: str) -> None:  # noqa: B027 most kinds have nothing to do
+        """Raise `OutputError` if a place that the run `run_id` is copied to is taken."""
+
+    def conclude(self, run: Run) -> None:  # noqa: B027 most kinds have nothing to do
+        """Do what comes after the run is complete, such as copies of it."""
+
+    def to_yaml(self) -> str:
+        """Return the configuration as a file."""
+        return self.config.to_yaml()
 
 
-def _run_or_resume(job: Job, lock: Lock, *, resume: bool, fresh: bool) -> Run:
-    """Return the finished run in the directory of the job: the one that is there, a resumed one or a new one."""
-    config = job.config
-    identity = identity_of_run(config, job.source, job.fit.parameters)
-    manifest, log = begin_run(job, lock, identity, "run", resume=resume, fresh=fresh)
-    if log is None:
-        return Run(config.output.directory, manifest)  # type: ignore[arg-type]
-    _require_free(config, log.identity.run_id)
-    with concluding(log), recording(log):
-        return carry_out(job, log)
+def require_place(config: RunConfig, kind: str, *, resume: bool) -> None:
+    """Raise `OutputError` if the directory of `config` holds something that an output of `kind` may not replace."""
+    output = config.output
+    # What a run that died left is tidied first.
+    may_replace = resume or (output.directory.name != "" and lock_of(output.directory).exists())
+    require_replaceable(output.directory, kind, overwrite=output.overwrite or may_replace)
 
 
-def begin_run(
-    job: Job, lock: Lock, identity: dict[str, str], kind: str, *, resume: bool, fresh: bool
-) -> tuple[Json | None, ProgressLog | None]:
-    """Return the log of a run that leaves an output of `kind`, or the manifest of the finished one that is there.
+def carry_out(strategy: Strategy, *, resume: bool, fresh: bool) -> Run:
+    """Carry out a run in a place that was checked, and return it when it is complete; parameters and errors as of `streampca.run`.
 
-    The latter where `resume` asks for it and the finished run is of this `identity`; each is None with the other.
+    The place is locked, a stopped run found, the work planned and the space for it checked before anything is read. The output has
+    another name until it is complete.
     """
-    directory = job.config.output.directory
+    directory = strategy.config.output.directory
+    require_apart(directory, strategy.source.description)
+    strategy.require_places(resume=resume)
+    identity = strategy.identity()
+    with Lock(directory, secrets.token_hex(8)) as lock:
+        manifest, log = _begin(strategy, lock, identity, resume=resume, fresh=fresh)
+        if log is None:
+            finished = strategy.finished(manifest)
+        else:
+            strategy.require_free(log.identity.run_id)
+            with concluding(log), recording(log):
+                finished = written(strategy, log)
+        strategy.conclude(finished)
+    return finished
+
+
+def _begin(
+    strategy: Strategy, lock: Lock, identity: dict[str, str], *, resume: bool, fresh: bool
+) -> tuple[Json | None, ProgressLog | None]:
+    """Return the log of a run, or the manifest of the finished one that is there; each is None with the other.
+
+    The latter where `resume` asks for it and the finished run is of this `identity`.
+    """
+    directory, kind = strategy.config.output.directory, strategy.kind
     place = CheckpointDirectory(checkpoint_of(directory))
     finished, stopped = finished_run(directory, place, kind), run_of(place)
     remove_leftovers(directory, lock, stopped)
@@ -182,18 +219,129 @@ def begin_run(
         manifest: Json = read_json(directory, "manifest.json")
         require_same(manifest.get("identity") or {}, identity, f"{directory} holds a finished run, of another kind")
         return manifest, None
-    require_replaceable(directory, kind, overwrite=job.config.output.overwrite)
-    return None, log_of(job, lock, identity, resume=resume, fresh=fresh)
+    require_replaceable(directory, kind, overwrite=strategy.config.output.overwrite)
+    return None, log_of(strategy, lock, identity, resume=resume, fresh=fresh)
 
 
-def log_of(job: Job, lock: Lock, identity: dict[str, str], *, resume: bool = False, fresh: bool = False) -> ProgressLog:
+def written(strategy: Strategy, log: ProgressLog) -> Run:
+    """Carry out the run of `log`, from where it stopped, and return it with its name."""
+    config, times = strategy.config, (datetime.now(UTC), time.perf_counter())
+    directory, overwrite = config.output.directory, strategy.replaces or config.output.overwrite
+    unfinished = AtomicDirectory(
+        directory,
+        strategy.kind,
+        overwrite=overwrite,
+        run_id=log.identity.run_id,
+        keeps=lambda: strategy.unfinished(log),
+    )
+    with cluster_of(config, strategy.notice), unfinished as path:
+        plan = strategy.plan(log)
+        require_space(directory, strategy.bytes_to_write(plan))
+        if (
+            config.output.scores and getattr(plan, "axis", None) == "samples"
+        ):  # which workers write, when all has been read
+            require_writable_by_workers(active_client(strategy.source), path)
+        (path / "config.yaml").write_text(strategy.to_yaml())
+        write_json(path / "plan.json", plan.to_dict())
+        if config.output.state:
+            note_digests(strategy.source)
+        try:
+            found = strategy.read(plan)
+        except NotFiniteError as error:
+            raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
+        manifest = strategy.write(found, plan, path, log, times)
+        log.require_held()
+    return strategy.finished(manifest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Strategy):
+    """A run of one model."""
+
+    kind: ClassVar[str] = "run"
+    fit: AnyConfiguredFit
+    """The estimator and the parameters of its fit."""
+    classes: Array | None = None
+    """Class of each sample as text, for the report; None where the configuration names none."""
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        source: Source,
+        progress: ProgressCallback | None = None,
+        notice: Callable[[str], None] = lambda _: None,
+        classes: Array | None = None,
+    ) -> Job:
+        """Return the run of `config` on `source`."""
+        return cls(
+            config=config,
+            source=source,
+            notice=notice,
+            progress=progress,
+            fit=fit_of(config).of(source),
+            classes=classes,
+        )
+
+    @override
+    def identity(self) -> dict[str, str]:
+        return identity_of_run(self.config, self.source, self.fit.parameters)
+
+    @override
+    def unfinished(self, log: ProgressLog) -> tuple[str, ...]:
+        return unfinished_outputs(log)
+
+    @override
+    def require_places(self, *, resume: bool) -> None:
+        require_free_slots(self.config, self.source, resume=resume)
+
+    @override
+    def require_free(self, run_id: str) -> None:
+        _require_free(self.config, run_id)
+
+    @override
+    def plan(self, log: ProgressLog) -> Plan:
+        plan = recorded_plan(log, self.fit.plan(self.config, self.source))
+        log.plan = plan.to_dict()
+        require_state(self.config, plan)
+        require_diagnosable(self.config, plan)
+        return plan
+
+    @override
+    def bytes_to_write(self, plan: AnyPlan) -> int:
+        return bytes_to_write(self.config, plan, self.fit.estimator._solvers[plan.solver])
+
+    @override
+    def read(self, plan: AnyPlan) -> FitResult:
+        rows = report_rows(self.source) if self.config.output.report else 0
+        return self.fit.run(self.source, plan, keep_rows=rows, quality=self.config.quality, progress=self.progress)
+
+    @override
+    def write(self, found: FitResult, plan: AnyPlan, path: Path, log: ProgressLog, times: Times) -> Manifest:
+        return write_results(self, found, path, log, times)
+
+    @override
+    def finished(self, manifest: Any) -> Run:
+        return Run(self.config.output.directory, manifest)
+
+    @override
+    def conclude(self, run: Run) -> None:
+        write_into_anndata(self.config, self.source, run.directory, run.manifest["run_id"])
+        _publish(self.config, self.notice)
+
+
+def log_of(
+    strategy: Strategy, lock: Lock, identity: dict[str, str], *, resume: bool = False, fresh: bool = False
+) -> ProgressLog:
     """Return the log of a run of this `identity`: that of the stopped run beside its directory, which `lock` then names, or a new one."""
-    config, directory = job.config, job.config.output.directory
+    config, directory = strategy.config, strategy.config.output.directory
     place = CheckpointDirectory(checkpoint_of(directory))
     stopped = run_of(place)
     files = {"config.yaml": config.to_yaml()}
     run_identity = RunIdentity(lock.run_id, identity, config.checkpoint.every_seconds, files)
-    log = open_log(place, run_identity, resume=resume, fresh=fresh, notice=job.notice, require_held=lock.require_held)
+    log = open_log(
+        place, run_identity, resume=resume, fresh=fresh, notice=strategy.notice, require_held=lock.require_held
+    )
     run_id = log.identity.run_id
     if stopped is not None:  # also where the run that goes on could not give the earlier output its name back
         tidy_after(directory, stopped, keep_part=stopped == run_id)
@@ -228,44 +376,12 @@ def _publish(config: RunConfig, notice: Callable[[str], None]) -> None:
     notice(f"published to {copy.url}: {copy.n_objects:,} objects, {as_text(copy.n_bytes)}")
 
 
-def carry_out(job: Job, log: ProgressLog) -> Run:
-    """Carry out the run of `log`, from where it stopped."""
-    config, source, fit = job.config, job.source, job.fit
-    directory, run_id = config.output.directory, log.identity.run_id
-    started, began = datetime.now(UTC), time.perf_counter()
-    overwrite = job.replaces or config.output.overwrite
-    unfinished = AtomicDirectory(
-        directory, "run", overwrite=overwrite, run_id=run_id, keeps=lambda: unfinished_outputs(log)
-    )
-    with cluster_of(config, job.notice), unfinished as path:
-        plan = recorded_plan(log, fit.plan(config, source))
-        log.plan = plan.to_dict()
-        require_state(config, plan)
-        require_diagnosable(config, plan)
-        require_space(directory, bytes_to_write(config, plan, fit.estimator._solvers[plan.solver]))
-        if config.output.scores and plan.axis == "samples":  # which workers write, when all has been read
-            require_writable_by_workers(active_client(source), path)
-        (path / "config.yaml").write_text(config.to_yaml())
-        write_json(path / "plan.json", plan.to_dict())
-        try:
-            rows = report_rows(source) if config.output.report else 0
-            if config.output.state:
-                note_digests(source)
-            result = fit.run(source, plan, keep_rows=rows, quality=config.quality, progress=job.progress)
-        except NotFiniteError as error:
-            raise NotFiniteError(f"{config.source.path_as_written}: {error}") from error
-        manifest = write_results(job, result, path, log, started, began)
-        log.require_held()
-    return Run(directory, manifest)
-
-
 def write_results(
     job: Job,
     result: FitResult,
     path: Path,
     log: ProgressLog,
-    started: datetime,
-    began: float,
+    times: Times,
     scored: Scored | None = None,
 ) -> Manifest:
     """Write model, samples, scores, manifest and report of a fit to the directory `path`; return the manifest.
@@ -283,13 +399,7 @@ def write_results(
     diagnostics, cost = _summarise_diagnostics(config, source, result, path)
     scores = None if scored is None else scored.count + cost
     scores_seconds = (scored.seconds if scored else 0.0) + time.perf_counter() - summarising
-    seconds: Seconds = {
-        "fit": result.stream_seconds,
-        "solve": result.solve_seconds,
-        "total": time.perf_counter() - began,
-        "scores": scores_seconds if scores else None,
-    }
-    manifest = manifest_of(config, source, result, scores, log, started, seconds)
+    manifest = manifest_of(config, source, result, scores, log, times, scores_seconds if scores else None)
     manifest["diagnostics"] = as_json(diagnostics)
     if recorded is not None:
         manifest["reads"]["record"] = asdict(recorded)

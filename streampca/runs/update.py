@@ -30,7 +30,7 @@ from streampca.runs.manifest import Manifest, read_manifest
 from streampca.runs.notices import logged
 from streampca.runs.report.run_files import read_samples
 from streampca.runs.resume import UPDATED, checkpoint_of, finished_run, identity_of_run, remove_leftovers, run_of
-from streampca.runs.run import Job, Run, carry_out, log_of
+from streampca.runs.run import Job, Run, log_of, written
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, solve
@@ -236,7 +236,7 @@ def update(
             notice("an update that was stopped began with other files or another run: starting over")
         log = log_of(job, lock, identity, fresh=other)
         with concluding(log), recording(log):
-            finished = carry_out(job, log)
+            finished = written(job, log)
     return Update(finished, added.n_rows, added.files)
 
 
@@ -368,4 +368,12 @@ def _job(
     fit = _ContinuedFit(
         configured.estimator, configured.parameters, fitted, added, samples, tuple(manifest.get("updates", ()))
     )
-    return Job(config, added.table, fit, progress, notice, classes_of_samples(config, added.table), replaces=True)
+    return Job(
+        config=config,
+        source=added.table,
+        notice=notice,
+        progress=progress,
+        fit=fit,
+        classes=classes_of_samples(config, added.table),
+        replaces=True,
+    )
