@@ -246,7 +246,7 @@ class RemoteStore(GetOnlyStore):
 
     def _refused(self, key: str, error: Exception) -> str:
         hint = hint_of(error, self.options_key, is_s3=protocol_of(self.url) in ("s3", "s3a"))
-        return f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._answer_text(error)}: {hint}"
+        return f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {_answer_text(error, self.url, self.options)}: {hint}"
 
     def _given_up(self, key: str, error: Exception, n_requests: int) -> str:
         asked = retry_after(error)
@@ -256,28 +256,13 @@ class RemoteStore(GetOnlyStore):
             else "the store does not answer; start again when it does"
         )
         return (
-            f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {self._answer_text(error)}, after {n_requests} "
+            f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {_answer_text(error, self.url, self.options)}, after {n_requests} "
             f"request{'s' * (n_requests > 1)}: {hint}"
         )
 
-    def _answer_text(self, error: Exception) -> str:
-        """Return the answer of the store on one line, without strings of the options that may be secrets."""
-        status = status_of(error)
-        text = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
-        parts = urlsplit(self.url)
-        user = parts.netloc.rpartition("@")[0]  # fsspec takes that of s3:// for a part of the bucket
-        of_url = [parts.query, *dict(parse_qsl(parts.query)).values(), user, *user.split(":")]
-        secrets = texts_in([self.options or {}, *of_url, *map(unquote, of_url)])
-        for secret in sorted(secrets, key=len, reverse=True):
-            text = text.replace(secret, "***")
-        text = text if len(text) <= 160 else text[:160] + "…"
-        code = code_of(error) or ""
-        pieces = [f"status {status}" if status else type(error).__name__, "" if code.isdecimal() else code, text]
-        return ", ".join(word for word in pieces if word)
-
 
 def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
-    """Open the store at `url` for reading, with the `options` of fsspec; sends no request.
+    """Open the store at `url` for reading, with the `options` of fsspec; sends no request, but some clients connect.
 
     Raises
     ------
@@ -285,6 +270,8 @@ def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
         If the client package for such stores is not installed.
     DataError
         If there is no such protocol, its client does not take the options, or the URL is signed for one object.
+    StoreError
+        If the client connects, and cannot.
     """
     protocol = protocol_of(url)
     place, query = without_query(url) if protocol in ("http", "https") else (url, [])
@@ -305,11 +292,32 @@ def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
             f"{shown(url)} cannot be opened: {type(error).__name__} of the client of {protocol}://: expected a URL such as s3://, "
             "gs://, https:// or memory://, and in source.storage_options what fsspec takes for it"
         ) from error
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 of a client that connects when it is made, such as that of ftp://
+        hint = hint_of(error, "source.storage_options", is_s3=False)
+        raise StoreError(f"{shown(url)} cannot be opened: {_answer_text(error, url, options)}: {hint}") from None
     # Repeating requests is done here: a client that repeats each of them by itself multiplies their number.
     if protocol in ("s3", "s3a", "gs", "gcs") and hasattr(store.fs, "retries"):
         store.fs.retries = 1
     _opened[id(store.fs)] = store.fs
     return RemoteStore(store, url, options, reopens=True)
+
+
+def _answer_text(error: Exception, url: str, options: StorageOptions | None) -> str:
+    """Return the answer of the store at `url` on one line, without strings of the `options` that may be secrets."""
+    status = status_of(error)
+    text = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
+    parts = urlsplit(url)
+    user = parts.netloc.rpartition("@")[0]  # fsspec takes that of s3:// for a part of the bucket
+    of_url = [parts.query, *dict(parse_qsl(parts.query)).values(), user, *user.split(":")]
+    secrets = texts_in([options or {}, *of_url, *map(unquote, of_url)])
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    text = text if len(text) <= 160 else text[:160] + "…"
+    code = code_of(error) or ""
+    pieces = [f"status {status}" if status else type(error).__name__, "" if code.isdecimal() else code, text]
+    return ", ".join(word for word in pieces if word)
 
 
 class _Sealed(RemoteStore):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ftplib
 import json
 import socket
 import time
@@ -19,6 +20,7 @@ from stores import make_values, write_store
 from web import Web
 
 import streampca as sp
+from streampca.cli import main
 from streampca.errors import DataError, StoreError
 
 pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
@@ -163,6 +165,43 @@ def test_a_host_that_there_is_not_is_named_at_once(web: Web, monkeypatch: pytest
     with pytest.raises(StoreError, match="Name or service not known: look at the address"):
         sp.open("http://store.invalid/x.zarr")
     assert len(asked) <= 4  # of the documents of both formats, requested at once
+
+
+@pytest.mark.parametrize("door", ["open", "inspect", "run"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+        ConnectionRefusedError(111, "Connection refused"),
+        TimeoutError("timed out"),
+        ftplib.error_perm("530 Login incorrect for me with s3cr3t."),
+        EOFError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_client_that_connects_when_it_is_made_and_cannot_is_named(
+    door: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def connect(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(ftplib.FTP, "connect", connect)
+    url = f"ftp://me:s3cr3t@{door}-{type(error).__name__.replace('_', '-')}.invalid/x.zarr"  # fsspec remembers clients
+    if door == "open":
+        with pytest.raises(
+            StoreError, match=r"cannot be opened: .*: look at the address and at source.storage_options"
+        ):
+            sp.open(url)
+        return
+    configuration = tmp_path / "x.yaml"
+    configuration.write_text(f"name: x\nsource: {{path: '{url}'}}\noutput: {{directory: '{tmp_path / 'out'}'}}\n")
+    with pytest.raises(SystemExit, match="5"):
+        main(["inspect", url] if door == "inspect" else ["run", str(configuration)])
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("streampca: error: ftp://")
+    assert "cannot be opened" in lines[0]
+    assert "s3cr3t" not in lines[0]
 
 
 def test_a_page_in_place_of_metadata_is_named(web: Web, tmp_path: Path) -> None:
