@@ -10,7 +10,7 @@ from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.progress import Meter, ProgressCallback
-from streampca.linalg.scaling import Scaling, root_sums
+from streampca.linalg.scaling import Scaling, reciprocals, root_sums
 from streampca.linalg.tall_skinny import orthonormal
 from streampca.linalg.tiles import spread
 from streampca.parameters import Parameters
@@ -28,6 +28,7 @@ from streampca.typing import Array, FloatArray, IntArray
 _FLOOR = 1e-3  # of the median deviation, for features that hardly vary in the pilot
 _NEAR = 4.0  # standard deviations; at three, products in float32 lose half a digit
 _SLAB_FEATURES = 8192
+_ROWS_AT_ONCE = 64
 _HEDGE_SHARE, _LEAST_HEDGE = 4, 10  # a quarter of the columns stays Gaussian, for what the pilot has not seen
 
 
@@ -169,8 +170,11 @@ def _prepare(
         np.nan_to_num(rows, copy=False, nan=0.0)
     with np.errstate(over="ignore", invalid="ignore"):
         sums, squares = shifted_moments(rows, np.zeros(rows.shape[1], dtype=rows.dtype), None, n_threads)
-    mean = sums / len(rows)
-    deviation = np.sqrt(np.maximum(squares / len(rows) - mean**2, 0.0))
+        mean = sums / len(rows)
+        deviation = np.sqrt(np.maximum(squares / len(rows) - mean**2, 0.0))
+    least = 1e6 * float(np.finfo(rows.dtype).tiny)
+    if not np.isfinite(squares).all() or rows[:, squares < least].any():
+        mean, deviation = _moments_of_any_size(rows)
     if parameters.center:
         rows -= mean.astype(rows.dtype)
     else:
@@ -182,6 +186,18 @@ def _prepare(
     if (factors != 1).any():
         rows *= factors.astype(rows.dtype)
     return factors, near
+
+
+def _moments_of_any_size(rows: Array) -> tuple[FloatArray, FloatArray]:
+    """Return means and standard deviations of rows whose squares may leave the range of their type."""
+    largest = np.maximum(rows.max(axis=0), -rows.min(axis=0)).astype(np.float64)
+    unit = reciprocals(largest)
+    mean, squares = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        part = rows[start : start + _ROWS_AT_ONCE] * unit
+        mean += part.sum(axis=0) / len(rows)
+        squares += np.square(part).sum(axis=0) / len(rows)
+    return mean * largest, np.sqrt(np.maximum(squares - mean**2, 0.0)) * largest
 
 
 def _expected_divisors(deviation: FloatArray, scale: Scaling) -> FloatArray:

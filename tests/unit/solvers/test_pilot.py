@@ -114,3 +114,14 @@ def test_rows_of_weight_zero_are_no_rows_of_the_pilot(scale: bool) -> None:
     matrix = np.corrcoef(counted.T) if scale else np.cov(counted.T)
     expected = np.linalg.eigvalsh(matrix)[::-1]
     np.testing.assert_allclose(found.explained_variance_, expected[:3], rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("exponent", [-120, -70, 60, 66, 115])
+def test_a_pilot_knows_deviations_whose_squares_leave_the_range_of_the_rows(dtype: str, exponent: int) -> None:
+    exponent = exponent if dtype == "f4" else 4 * exponent
+    rows = (np.random.default_rng(0).standard_normal((400, 100)) * np.arange(1, 101)).astype(dtype)
+    sigmas = [
+        sp.PCA(3, solver="sketch", scale=True).fit(each).error_["sigma"] for each in (rows, np.ldexp(rows, exponent))
+    ]
+    assert sigmas[1] == pytest.approx(sigmas[0], rel=1e-4)
