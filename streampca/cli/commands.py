@@ -112,18 +112,22 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool) -> Result:
     return Result(planned.to_dict(), [(line, 13) for line in str(planned).splitlines()])
 
 
-@cli.command(cls=Command, section="Runs", examples=("streampca check job.yaml --set model.solver=sketch",))
+@cli.command(
+    cls=Command, section="Runs", examples=("streampca check job.yaml --set model.solver=sketch",), statuses=(6,)
+)
 @_CONFIG
 @_SET
 def check(config: Path, overrides: tuple[str, ...]) -> Result:
     """Validate a configuration file without opening the data.
 
-    The status is 2, and the message names the key, if CONFIG has a key or a value that is not allowed.
+    The status is 2, and the message names the key, if CONFIG has a key or a value that is not allowed; 6 if the output cannot be written.
     """
     from streampca.runs.config.models import ModelsConfig, load_any_config
+    from streampca.storage.directories import require_writable
 
     loaded = load_any_config(config, overrides)
     common = loaded.common if isinstance(loaded, ModelsConfig) else loaded
+    require_writable(common.output.directory)
     kinds = f"models {', '.join(loaded.models)}" if isinstance(loaded, ModelsConfig) else common.model.kind
     place = f"{kinds} of {common.source.path_as_written}, results to {common.output.directory}"
     return Result({"valid": True, "name": common.name}, [f"{config} is valid: {common.name}, {place}"])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from glob import escape
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -115,15 +116,26 @@ def is_short_enough(path: Path) -> bool:
     return max(names) <= _MOST_NAME_BYTES and sum(names) + len(names) <= _MOST_PATH_BYTES
 
 
+def require_writable(path: Path) -> None:
+    """Raise `OutputError` if nothing can be made at `path` or, where it exists, beside it; leaves nothing there."""
+    require_local(path)
+    parent = existing_parent(path)
+    try:
+        if not parent.is_dir():
+            raise NotADirectoryError
+        with TemporaryFile(dir=parent):  # permissions alone do not tell: there are file systems that refuse
+            pass
+    except OSError as error:
+        raise OutputError(f"{path} cannot be made: {parent} is not a directory that can be written to") from error
+
+
 def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
     """Raise `OutputError` unless `path` is free, or an output of that kind by streampca that may be replaced."""
     require_local(path)
     if path.is_symlink():
         raise OutputError(f"{path} is a symbolic link: expected a place of its own; name the directory behind it")
     if not path.exists():
-        parent = existing_parent(path)
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise OutputError(f"{path} cannot be made: {parent} is not a directory that can be written to")
+        require_writable(path)
         return
     if path.is_dir() and not any(path.iterdir()):
         return

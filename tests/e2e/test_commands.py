@@ -46,6 +46,15 @@ def test_check_reads_no_data(call, job, tmp_path):
     assert (called.status, json.loads(called.out)) == (0, {"format_version": 1, "valid": True, "name": "job"})
 
 
+@pytest.mark.parametrize("place", ["job.yaml/out", "/proc/nowhere/out"])
+def test_check_refuses_a_place_that_cannot_be_written(call, job, tmp_path, place):
+    before = picture(tmp_path)
+    call("check", job, "--set", f"output.directory={place}").refused(
+        6, place, "is not a directory that can be written to"
+    )
+    assert picture(tmp_path) == before
+
+
 def test_plan_reads_no_chunk(call, job, tmp_path):
     for chunk in chunk_files(tmp_path / "good.zarr"):
         chunk.unlink()
