@@ -184,7 +184,9 @@ def _prepare(
     if parameters.scaling:
         factors = weights / _expected_divisors(deviation, parameters.scaling)
     if (factors != 1).any():
-        rows *= factors.astype(rows.dtype)
+        limits = np.finfo(rows.dtype)
+        held = ((factors == 0) | ((factors > limits.tiny) & (factors < limits.max))).all()
+        np.multiply(rows, factors.astype(rows.dtype) if held else factors, out=rows, casting="same_kind")
     return factors, near
 
 

@@ -125,3 +125,17 @@ def test_a_pilot_knows_deviations_whose_squares_leave_the_range_of_the_rows(dtyp
         sp.PCA(3, solver="sketch", scale=True).fit(each).error_["sigma"] for each in (rows, np.ldexp(rows, exponent))
     ]
     assert sigmas[1] == pytest.approx(sigmas[0], rel=1e-4)
+
+
+def test_factors_that_float32_does_not_hold_are_applied_to_its_rows() -> None:
+    """Standard deviations of 1e-39 are float32 numbers, and what they are divided by is not."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((60, 12)) @ np.diag(np.linspace(3, 1, 12)) + 1e3
+    small = (1e-39 * rows).astype(np.float32)
+    pca = sp.PCA(3, solver="sketch", sketch_size=12, pilot=16, scale=True, remove={"groups": np.arange(60) % 2}).fit(
+        small
+    )
+    exact = small.astype(np.float64) * 1e39
+    exact -= np.stack([exact[i::2].mean(axis=0) for i in (0, 1)])[np.arange(60) % 2]
+    values = np.linalg.eigvalsh(np.corrcoef(exact.T))[:-4:-1]
+    np.testing.assert_allclose(pca.explained_variance_, values, rtol=1e-5)
