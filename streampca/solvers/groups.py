@@ -232,7 +232,8 @@ def _pooled(states: Sequence[FittedState]) -> FittedState:
     parameters = replace(first.parameters, ddof=ddof, n_regressors=len(states))
     accumulator = replace(first.accumulator, ddof=ddof)
     n_samples = sum(fitted.state.n_samples for fitted in states)
-    state = replace(total, n_samples=n_samples, scatter=scatter)
+    squares = sum(fitted.state.weight_squares for fitted in states)
+    state = replace(total, n_samples=n_samples, weight_squares=squares, scatter=scatter)
     return _of_all(states, replace(first, accumulator=accumulator, parameters=parameters, state=state))
 
 

@@ -208,3 +208,12 @@ def test_one_large_value_among_many_small_ones_costs_no_digits_beside_missing_va
     wide = rows.astype(np.float64)
     deviations = np.nan_to_num(wide - np.nanmean(wide, axis=0))
     np.testing.assert_allclose(result.variance, (deviations**2).sum(axis=0) / 999, rtol=4e-6)
+
+
+def test_singular_values_of_pairwise_covariances_count_the_weights_of_all_rows() -> None:
+    rng = np.random.default_rng(0)
+    rows, weights = rng.normal(size=(200, 5)), rng.integers(1, 4, 200).astype(float)
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    pca = sp.PCA(3, missing="pairwise").fit(rows, sample_weight=weights)
+    expected = np.sqrt(pca.explained_variance_ * (weights.sum() - 1))
+    np.testing.assert_allclose(pca.singular_values_, expected, rtol=1e-12)

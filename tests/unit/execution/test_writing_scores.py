@@ -29,6 +29,30 @@ def test_no_chunk_of_scores_has_two_writers_where_chunks_of_the_rows_differ_in_s
         np.testing.assert_allclose(written["scores"][:], ROWS @ pca.components_.T - pca.mean_ @ pca.components_.T)
 
 
+def test_no_chunk_of_the_scores_of_a_run_has_two_writers_where_files_differ_in_length(
+    tmp_path: Path, blocks_of: Any
+) -> None:
+    blocks_of(300)
+    (tmp_path / "rows").mkdir()
+    for i, part in enumerate(np.split(ROWS, np.cumsum([2510, 1470, 2020]))):
+        np.save(tmp_path / "rows" / f"{i}.npy", part)
+    run = sp.run(
+        {
+            "source": {"path": str(tmp_path / "rows")},
+            "model": {"n_components": 2, "solver": "covariance"},
+            "resources": {"threads": 4},
+            "output": {"directory": str(tmp_path / "run"), "report": False},
+        }
+    )
+    written: Any = zarr.open_array(run.directory / "scores.zarr/scores", mode="r")[:]
+    np.testing.assert_allclose(written, (ROWS - run.model.mean_) @ run.model.components_.T, atol=1e-10)
+    model = run.model
+    for attempt in range(5):
+        model.transform_to(tmp_path / "rows", tmp_path / f"{attempt}.zarr")
+        scores: Any = zarr.open_group(tmp_path / f"{attempt}.zarr", mode="r")["scores"]
+        np.testing.assert_allclose(scores[:], written, atol=1e-10)
+
+
 class Ending(facade.Source):
     """Rows whose second half is read when the directory of the scores has been removed."""
 

@@ -133,3 +133,10 @@ def test_runs_and_estimators_have_the_same_results_without_any_extra(
         "rotated": pca.rotate(2).explained_variance_.tolist(),
         "bases": [],
     }
+
+
+def test_a_zarr_without_the_interface_is_refused_by_name(tmp_path: Path) -> None:
+    code = "import zarr.core.sync as sync; del sync._get_loop; import streampca as sp; sp.open('x.zarr')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "NotAvailableError: zarr" in done.stderr
+    assert "is not supported" in done.stderr
