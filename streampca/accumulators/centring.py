@@ -166,12 +166,18 @@ def weigh(
     mean: FloatArray = sum((weights[slab] @ rows[slab] for slab in slabs), np.zeros(rows.shape[1])) / total
     near = np.where(origin == np.rint(origin), np.rint(mean), mean) if move else np.zeros_like(mean)
     roots = np.sqrt(weights).astype(rows.dtype)[:, None]
-    if values is None or not move or rows.dtype == np.float64:
-        shift = near.astype(rows.dtype)
+    if not move:
+        for slab in slabs:
+            rows[slab] *= roots[slab]
+        return mean, mean
+    if values is None or rows.dtype == np.float64:
+        # The plain mean may be so far away that its rounding is that of many digits of the weighted mean: what remains is summed again.
+        shift, remainder = near.astype(rows.dtype), np.zeros_like(mean)
         for slab in slabs:
             rows[slab] -= shift
+            remainder += weights[slab] @ rows[slab] / total
             rows[slab] *= roots[slab]
-        return mean, mean - shift
+        return shift + remainder, remainder
     moved, remainder = (origin + near).astype(rows.dtype), np.zeros_like(mean)
     for slab in slabs:
         np.subtract(values[slab], moved, out=rows[slab])

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from streampca.accumulators.base import SequentialMerge, require_same_layout
-from streampca.accumulators.centring import Centred, centre, product_dtype, refuse_not_finite, refuse_overflow, weigh
+from streampca.accumulators.centring import (
+    Centred,
+    centre,
+    product_dtype,
+    refuse_not_finite,
+    refuse_overflow,
+    step_between,
+    weigh,
+)
 from streampca.accumulators.covariance import (
     Covariance,
     panel_rows,
@@ -31,6 +39,9 @@ from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
 
 TileSums = tuple[Array, Array, Array, Array]
+
+_SUMS = ("product", "left", "right", "count")
+_FAR = 16.0  # weighted variances that the origin may be away from the mean, squared
 
 
 @storable
@@ -160,6 +171,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         if weights is not None:
             mean, remainder = weigh(panel.values, rows, weights, centred.origin)
         total, _ = panel.weight_sums()
+        state = self._near_mean(state, (centred.origin - state.origin) + mean, np.full(len(mean), total))
         origin = np.where(state.observed > 0, state.origin, centred.origin + (mean - remainder))
         step = (centred.origin - origin) + mean
         inner = Covariance(tile_size=self.tile_size, n_threads=self.n_threads)
@@ -198,6 +210,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             roots = np.sqrt(panel.weights)[:, None]
             rows *= roots
             mask *= roots
+        state = self._near_mean(state, (centred.origin - state.origin) + near, observed)
         origin = np.where((state.observed > 0) | (n_observed == 0), state.origin, centred.origin + near)
         shift = np.where(n_observed > 0, (centred.origin - origin) + near, 0.0)
         self._add_products(state, rows, mask, shift, None if dtype == np.float64 else centred.squares)
@@ -209,6 +222,39 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             origin=origin,
             observed=state.observed + observed,
         )
+
+    def _near_mean(self, state: PairwiseState, step: FloatArray, observed: FloatArray) -> PairwiseState:
+        """Move the origin of `state`, in its memory, to the mean that it has with more rows, where sums about it would lose digits.
+
+        The rows are observed with the weights `observed` and have means that differ by `step` from the origin. A row of large weight moves
+        the mean by any number of weighted standard deviations, and sums about an origin so far away are as many times larger, squared.
+        """
+        known, offset, total = state.observed, state.offset, state.observed + observed
+        both = (known > 0) & (observed > 0)
+        share = np.divide(observed, total, out=np.zeros_like(total), where=both)
+        shift = np.where(both, offset + share * (step - offset), 0.0)
+        squares = np.maximum(self.grid(len(shift)).diagonal(state.scatter) - known * offset**2, 0.0)
+        squares += known * share * np.where(both, step - offset, 0.0) ** 2
+        far = both & (total * shift**2 > _FAR * squares)
+        return self._moved(state, np.where(far, state.origin + shift, state.origin)) if far.any() else state
+
+    def _moved(self, state: PairwiseState, origin: FloatArray) -> PairwiseState:
+        """Return `state` about another origin, in its memory."""
+        grid, shift = self.grid(len(origin)), state.origin - origin
+
+        def move(pair: tuple[int, int]) -> None:
+            tiles = _tiles(grid, state, pair)
+            product, left, right, count = (
+                borrow(name, tile.shape, np.float64) for name, tile in zip(_SUMS, tiles, strict=True)
+            )
+            for copy, tile in zip((product, left, right, count), tiles, strict=True):
+                np.copyto(copy, tile)
+            for tile in tiles:  # of which two share their memory on the diagonal
+                tile[...] = 0.0
+            self._add_shifted(state, pair, (product, left, right, count), shift, (state.complete, state.complete_sum))
+
+        spread(move, grid.pairs, self.n_threads)
+        return replace(state, origin=origin, complete_sum=state.complete_sum + state.complete * shift)
 
     def _add_products(
         self,
@@ -279,6 +325,8 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         require_same_layout(state, other, (state.scatter.size, other.scatter.size))
         if other.n_samples == 0:
             return state
+        step = step_between(state.origin, np.zeros(len(state.origin)), other.origin, other.offset)
+        state = self._near_mean(state, step, other.observed)
         origin = np.where(state.observed > 0, state.origin, other.origin)
         shift = np.where(other.observed > 0, other.origin - origin, 0.0)
         grid = self.grid(len(origin))

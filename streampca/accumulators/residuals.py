@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
 
 from streampca.accumulators.base import AnyAccumulator, SequentialMerge
@@ -235,7 +236,7 @@ class Residuals(SequentialMerge[ResidualState]):
 
     def regression(self, state: ResidualState) -> FittedRegression:
         """Return what regression fits to the rows."""
-        coefficients = np.asarray(np.linalg.solve(state.factor, state.coefficients), dtype=np.float64)
+        coefficients = solve_triangular(state.factor, state.coefficients, check_finite=False)
         return self.regressors.fitted_regression(state.origin, coefficients)
 
     def state_bytes(self, n_features: int) -> int:

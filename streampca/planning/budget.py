@@ -157,6 +157,8 @@ class MemoryBudget:
             advice = advice[max(advice, key=self.bytes_for)]
         if removal := self.bytes_for("removal"):
             beside = f", what remove fits to the features {as_text(removal)}{beside}"
+            if 2 * removal > self.projected_bytes:
+                advice = "fewer groups or covariates in remove, whose memory grows with the square of their number, or "
         quality = self.bytes_for("quality")
         if quality and self.projected_bytes - quality <= self.allowed_bytes:
             beside += f" and examining the quality of the data {as_text(quality)}"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import streampca as sp
 from streampca import PCA
 from streampca.accumulators import Covariance, PairwiseCovariance
+from streampca.block import Block
 from streampca.errors import DataError, NotFiniteError, ParameterError
 
 pytestmark = pytest.mark.numerical
@@ -217,3 +218,41 @@ def test_singular_values_of_pairwise_covariances_count_the_weights_of_all_rows()
     pca = sp.PCA(3, missing="pairwise").fit(rows, sample_weight=weights)
     expected = np.sqrt(pca.explained_variance_ * (weights.sum() - 1))
     np.testing.assert_allclose(pca.singular_values_, expected, rtol=1e-12)
+
+
+def exact_of_weighted(rows: NDArray[np.float64], weights: NDArray[np.float64], *, scale: bool) -> NDArray[np.float64]:
+    """Return the eigenvalues of rows with filled means, their moments in long double."""
+    seen, values, weight = ~np.isnan(rows), rows.astype(np.longdouble), weights.astype(np.longdouble)[:, None]
+    mean = np.nanmax(values, axis=0)
+    for _ in range(4):
+        mean = mean + (weight * (values - mean)).sum(axis=0, where=seen) / (weight * seen).sum(axis=0)
+    left = np.where(seen, values - mean, 0) * np.sqrt(weight / (weight.sum() - 1))
+    if scale:
+        left = left / np.sqrt(np.square(left).sum(axis=0))
+    return np.linalg.svd(left.astype(np.float64), compute_uv=False) ** 2
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("chunk", [7, 60])
+@pytest.mark.parametrize("seed", range(6))
+def test_weights_of_18_decades_beside_filled_means_cost_no_digits(seed: int, chunk: int, scale: bool) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((60, 6)) * 10.0 ** rng.uniform(-2, 2, 6)
+    rows[rng.random(rows.shape) < 0.15] = NAN
+    rows[5] = 1.0
+    weights = 10.0 ** rng.uniform(-9, 9, 60)
+    if seed % 2:  # a heavy row with a hole
+        weights, at = rng.uniform(1, 10, 60), [0, 30, 59][seed // 2]
+        weights[at], rows[at], rows[at, 3] = 1e9, 5.0, NAN
+    pca = PCA(solver="covariance", missing="mean", scale=scale)
+    pca.fit(da.from_array(rows, chunks=(chunk, 6)), sample_weight=weights)
+    exact = exact_of_weighted(rows, weights, scale=scale)
+    assert np.abs(pca.explained_variance_ - exact).max() / exact[0] <= pca.error_["trusted_above"]
+    accumulator = PairwiseCovariance(scale=scale, impute=True)
+    states = [
+        accumulator.update(accumulator.init(6), Block(rows[part], part.start, weights[part]))
+        for part in (slice(0, 20), slice(20, 60))
+    ]
+    for order in (states, states[::-1]):
+        found = np.linalg.eigvalsh(accumulator.finalize(accumulator.merge(order)).dense())[::-1]
+        assert np.abs(found - exact).max() / exact[0] <= 1e-14

@@ -60,3 +60,9 @@ def test_wide_data_take_the_memory_of_whole_features_and_their_coefficients() ->
         PlanError, match=r"process itself takes [\d.]+ [MG]iB, what remove fits to the features \d+ MiB"
     ):
         sp.PCA(4, remove=remove, memory=process + 80 * 2**20, solver="gram").plan(rows)
+
+
+def test_more_groups_than_memory_allows_are_named_before_anything_is_read() -> None:
+    groups = np.arange(200_000) % 100_000
+    with pytest.raises(PlanError, match="fewer groups or covariates in remove"):
+        sp.PCA(3, remove={"groups": groups}, memory="1 GiB").plan(np.zeros((200_000, 4), np.float32))
