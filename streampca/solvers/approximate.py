@@ -130,7 +130,7 @@ def _adaptive(parameters: Parameters, plan: Plan, factors: FloatArray) -> Increm
         parameters.center,
         _metric(factors),
         n_threads=plan.threads_per_leaf,
-        dtype=plan.work_dtype,
+        dtype=str(product_dtype(plan.work_dtype, plan.n_features, factors)),
         seed=parameters.seed,
     )
 

@@ -186,7 +186,8 @@ def _prepare(
     if (factors != 1).any():
         limits = np.finfo(rows.dtype)
         held = ((factors == 0) | ((factors > limits.tiny) & (factors < limits.max))).all()
-        np.multiply(rows, factors.astype(rows.dtype) if held else factors, out=rows, casting="same_kind")
+        with np.errstate(over="ignore"):  # factors may be out of the range of float32, products hardly are
+            np.multiply(rows, factors.astype(rows.dtype) if held else factors, out=rows, casting="same_kind")
     return factors, near
 
 

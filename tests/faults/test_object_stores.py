@@ -81,10 +81,12 @@ def test_faults_that_pass_leave_the_bits_as_they_are(seed):
 def test_a_request_is_repeated_at_most_twelve_times_within_a_minute(bucket, monkeypatch):
     waits, sleep = list[float](), asyncio.sleep
 
-    async def recorded(seconds: float, *rest: Any) -> Any:
+    def recorded(seconds: float, *rest: Any) -> Any:
+        if not sys._getframe(1).f_globals["__name__"].startswith("streampca."):
+            return sleep(seconds, *rest)  # of a cluster that other tests have left in this process
         if seconds >= 0.1:
             waits.append(seconds)
-        return await sleep(min(seconds, 0.001), *rest)
+        return sleep(min(seconds, 0.001), *rest)
 
     source = bucket.source()
     bucket.faults.start(only(path_in(bucket), "503"))
