@@ -83,6 +83,13 @@ def all_checkpoints() -> Iterator[None]:
 
 
 @pytest.fixture
+def no_checkpoints() -> Iterator[None]:
+    """Have no checkpoint written, however slow the machine: a run that fails leaves nothing then."""
+    with facade.no_checkpoints():
+        yield
+
+
+@pytest.fixture
 def client(two_workers: tuple[Any, Any]) -> Any:
     """Return the client of the cluster of the session."""
     return two_workers[1]

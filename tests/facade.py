@@ -75,6 +75,7 @@ __all__ = [
     "inspect_path",
     "lock_of",
     "main",
+    "no_checkpoints",
     "one_blas_thread",
     "open_source",
     "parse_config",
@@ -106,6 +107,11 @@ def blocks_of(n_rows: int) -> Any:
 def all_checkpoints() -> Any:
     """Return a context in which every checkpoint that is due is written, whatever the time that it takes."""
     return patch.dict(os.environ, {"STREAMPCA_CHECKPOINT_SHARE": "1"})
+
+
+def no_checkpoints() -> Any:
+    """Return a context in which only signals have checkpoints written, however slow the machine."""
+    return patch.dict(os.environ, {"STREAMPCA_CHECKPOINT_SHARE": "0"})
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def test_a_chunk_that_vanishes_after_the_check_is_an_error(tmp_path, layout):
         source.read(0, 400)
 
 
-def test_a_chunk_that_vanishes_between_fit_and_scores_leaves_no_output(tmp_path):
+def test_a_chunk_that_vanishes_between_fit_and_scores_leaves_no_output(tmp_path, no_checkpoints):
     store = write_store(tmp_path / "x.zarr")
     (tmp_path / "c.yaml").write_text(config_text(store, tmp_path / "out"))
     gone = chunk_files(store)[3]
@@ -74,7 +74,7 @@ def test_a_missing_chunk_inside_a_group_and_of_features_first(tmp_path):
         source.check()
 
 
-def test_damage_is_told_in_one_line_by_a_process_of_its_own(tmp_path):
+def test_damage_is_told_in_one_line_by_a_process_of_its_own(tmp_path, no_checkpoints):
     store = write_store(tmp_path / "x.zarr", chain="blosc")
     chunk = chunk_files(store)[3]
     chunk.write_bytes(chunk.read_bytes()[:-40])
@@ -87,7 +87,7 @@ def test_damage_is_told_in_one_line_by_a_process_of_its_own(tmp_path):
 
 @pytest.mark.deep
 @pytest.mark.distributed
-def test_workers_name_the_chunk_too(tmp_path):
+def test_workers_name_the_chunk_too(tmp_path, no_checkpoints):
     store = write_store(tmp_path / "x.zarr", make_values(40_000, 8), chunks=(1000, 8), chain="zstd+crc32c")
     (tmp_path / "c.yaml").write_text(
         config_text("x.zarr", "out", "cluster: {kind: local, n_workers: 2, threads_per_worker: 1}")

@@ -36,14 +36,10 @@ def faults(_faults):
 
 
 @pytest.fixture
-def config(tmp_path, monkeypatch):
-    monkeypatch.setenv(
-        "STREAMPCA_CHECKPOINT_SHARE", "0"
-    )  # on a busy machine one is written in time, and stays where a run is stopped
+def config(tmp_path, no_checkpoints):
     write_store(tmp_path / "x.zarr", make_values(30, 3), chunks=(10, 3))
     path = tmp_path / "c.yaml"
-    rare = "checkpoint: {every: 1h}"  # on a busy machine one is written in time, and stays where a run is stopped
-    path.write_text(config_text(tmp_path / "x.zarr", tmp_path / "out", rare, output="overwrite: true, report: false"))
+    path.write_text(config_text(tmp_path / "x.zarr", tmp_path / "out", output="overwrite: true, report: false"))
     return path
 
 
@@ -128,7 +124,7 @@ def test_room_is_checked_before_anything_is_read(config, tmp_path, monkeypatch, 
 
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("limit", [3_000, 100_000])
-def test_a_limit_on_file_size_is_no_space(tmp_path, limit):
+def test_a_limit_on_file_size_is_no_space(tmp_path, no_checkpoints, limit):
     write_store(tmp_path / "x.zarr", make_values(30_000, 8), chunks=(10_000, 8))
     (tmp_path / "c.yaml").write_text(config_text("x.zarr", "out", output="overwrite: true, report: false"))
     assert call_apart("run", "c.yaml", "--quiet", directory=tmp_path).status == 0
@@ -140,7 +136,7 @@ def test_a_limit_on_file_size_is_no_space(tmp_path, limit):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 4, done.stderr
     assert done.stderr.startswith("streampca: error: ")
-    assert ": no room to write (File too large)" in done.stderr  # a model, or a checkpoint where writing took long
+    assert ": no room to write (File too large)" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert picture(tmp_path) == before
 

@@ -101,7 +101,7 @@ def test_masks_and_weights_with_zeros_beside_the_data(tmp_path: Path) -> None:
     with pytest.raises(MissingChunkError, match=r"mask used: chunk c/0 .*missing_chunks: fill_labels"):
         sp.run(config, overrides=["preprocess.sample_weight=null"])
     with pytest.raises(MissingChunkError, match=r"array weight .*: chunk c/0 .*missing_chunks: fill_labels"):
-        sp.run(config)
+        sp.run(config, overrides=["source.mask=null"])
     run = sp.run(config, overrides=["source.missing_chunks=fill_labels"])
     kept = rows[:, 10:].astype(float)
     mean = np.average(kept, axis=0, weights=weights)
