@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -33,11 +32,9 @@ def test_help_and_check_load_nothing_heavy(call, job, tmp_path):
         "found = heavy & set(sys.modules); assert not found, found; "
         "assert _status(['check', 'job.yaml']) == 0; found = heavy & set(sys.modules); assert not found, found"
     )
-    started = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "job.yaml is valid: job, pca of good.zarr, results to runs/job" in done.stdout
-    assert time.perf_counter() - started < 5  # about half a second; this only catches a mistake
 
 
 def test_check_reads_no_data(call, job, tmp_path):
