@@ -1,7 +1,7 @@
 """The plain form of the cluster layer: futures of `distributed`, a window, `as_completed` and ``retries=``; nothing of its own.
 
-It shows which promises Dask keeps by itself (docs/decisions.md has the table). The tests run with it by
-``PYTHONPATH=scripts pytest -p plain_form tests/faults/test_workers.py``.
+It shows which promises Dask keeps by itself; what came of it is in docs/decisions.md, "Execution and clusters". The tests run with
+it by ``PYTHONPATH=scripts pytest -p plain_form tests/faults/test_workers.py``.
 """
 
 from __future__ import annotations
