@@ -104,7 +104,7 @@ def _described(description: Mapping[str, Any]) -> Iterator[Line]:
 @click.argument("source", type=str, shell_complete=complete_source)
 @click.option("--array", help="Name of the array within a group.")
 @click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, each with a file.")
-@click.option("--out", type=click.Path(path_type=Path), help="The file; by default SOURCE.fingerprint.json.")
+@click.option("--out", type=click.Path(path_type=Path), help="The file; by default SOURCE.fingerprint.npz.")
 @click.option(
     "--missing-chunks",
     type=click.Choice(["error", "fill"]),

@@ -14,7 +14,7 @@ from streampca.sources.files.records import Fragment
 from streampca.typing import Json
 
 if TYPE_CHECKING:
-    from streampca.sources.store_record import StoreRecord
+    from streampca.sources.zarr.digests import StoreRecord
 
 AGREE = (
     "n_components",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from streampca.models.persistence.state import load_record
 from streampca.runs.checks import Check
 from streampca.sources.base import Source
-from streampca.sources.store_record import StoreRecord, arrays_of, note_digests
-from streampca.sources.zarr.chunk_record import same_form
+from streampca.sources.store_record import arrays_of, keys_where, note_digests
+from streampca.sources.zarr.digests import StoreRecord
 from streampca.sources.zarr.reader import ZarrSource
 
 _MOST_NAMED = 3
@@ -40,16 +38,16 @@ def check_of_chunks(source: Source, record: StoreRecord | None = None) -> Check:
     arrays = arrays_of(source)
     if record is None or len(arrays) != len(record.arrays):
         return Check("chunks", note="there is no fingerprint of them: streampca fingerprint makes one")
-    if not all(same_form(array, each) for array, each in zip(arrays, record.arrays, strict=True)):
+    forms = [(array.layout.shape, array.deciding_metadata()) for array in arrays]
+    if forms != [(each.shape, each.metadata) for each in record.arrays]:
         return Check("chunks", note="the store was written with other metadata than those that the run has read")
     n_chunks = n_read = 0
     changed = list[str]()
     for array, each in zip(arrays, record.arrays, strict=True):
-        read = array.note_digests().table
+        read = array.note_digests()
         noted = read.any(axis=-1)
         n_chunks, n_read = n_chunks + noted.size, n_read + int(noted.sum())
-        places = np.argwhere(noted & (read != each.digests).any(axis=-1)).tolist()
-        changed += [array.array.metadata.encode_chunk_key(tuple(place)) for place in places]
+        changed += keys_where(array, noted & (read != each.digests).any(axis=-1))
     if changed:
         more = f" and {len(changed) - _MOST_NAMED:,} more" if len(changed) > _MOST_NAMED else ""
         note = (

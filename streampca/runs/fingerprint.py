@@ -1,16 +1,14 @@
-"""A file with a digest of every stored chunk of an array, with which later reads are compared."""
+"""A file with a digest of every stored chunk of an array, with which later readings are compared."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.errors import DataError, OutputError
 from streampca.execution.progress import Meter, ProgressCallback
@@ -20,19 +18,17 @@ from streampca.runs.from_config import source_of
 from streampca.sources import open_source
 from streampca.sources.base import Source
 from streampca.sources.files.paths import is_files_path
+from streampca.sources.store_record import read_digests
 from streampca.sources.zarr.digests import (
-    DIGEST,
     DIGEST_BYTES,
-    FORMAT,
-    FORMAT_VERSION,
+    ChunkDigests,
+    StoreRecord,
     default_place,
-    load_digests,
-    whole_digest,
+    load_record,
+    save_record,
 )
 from streampca.sources.zarr.listing import list_store
 from streampca.sources.zarr.reader import ZarrSource
-from streampca.sources.zarr.stored_digests import stored_digests
-from streampca.storage.files import write_atomically
 
 _BYTES_AT_ONCE = 256 * 2**20
 
@@ -44,7 +40,7 @@ class Fingerprint:
     place: Path
     """The file."""
     whole: str
-    """One digest for all: that of the metadata and of all chunks in the order of the grid."""
+    """One digest for all: of shape, metadata, and all chunks in the order of the grid."""
     n_chunks: int
     """Chunks that exist."""
     n_missing: int
@@ -110,8 +106,9 @@ def write_fingerprint(
 ) -> Fingerprint:
     """Read all chunks of `source` as they are stored and write the xxh3-128 of each to `place`.
 
-    By default that is ``<store>.fingerprint.json`` beside a local store, and in the working directory for a URL. Nothing is
-    decoded. xxh3 finds accidents; it is no signature.
+    By default that is ``<store>.fingerprint.npz`` beside a local store, and in the working directory for a URL. The file has the
+    form of the digests that a state holds (`streampca.sources.zarr.digests`); nothing is decoded. xxh3 finds accidents; it is no
+    signature.
 
     Raises
     ------
@@ -124,45 +121,27 @@ def write_fingerprint(
         raise DataError(f"{source.description}: fingerprints are of zarr arrays, found {type(source).__name__}")
     place = default_place(source.description, source.name) if place is None else place
     _require_free(place, overwrite)
+    counts = source.layout.chunk_counts
+    n_all, n_chunks, n_bytes = math.prod(counts), 0, 0
+    table = np.zeros((*counts, DIGEST_BYTES), dtype=np.uint8)
+    meter = Meter("fingerprint", n_all, progress, "chunks")
     with source.reading():
-        metadata = source.metadata_digest()
-        table, stored_bytes = _digests_of(source, progress)
-    n_chunks = int(table.any(axis=-1).sum())
-    n_missing = table.size // DIGEST_BYTES - n_chunks
-    whole = whole_digest(metadata, table)
-    head = {
-        "format": FORMAT,
-        "version": FORMAT_VERSION,
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "source": shown(source.description),
-        "array": source.name,
-        "shape": list(source.array.shape),
-        "dtype": str(source.dtype),
-        "chunk_shape": list(source.layout.grid),
-        "n_chunks": n_chunks,
-        "n_missing": n_missing,
-        "stored_bytes": stored_bytes,
-        "digest": DIGEST,
-        "metadata": metadata,
-        "whole": whole,
-    }
-    write_atomically(place, _json_pieces(head, table))
-    return Fingerprint(place, whole, n_chunks, n_missing, stored_bytes)
-
-
-def _json_pieces(head: Mapping[str, object], table: NDArray[np.uint8]) -> Iterator[bytes]:
-    """Yield a JSON object of `head` and ``chunks``, which has one text for each index along the first axis of the grid of chunks."""
-    yield json.dumps(head, indent=2).removesuffix("\n}").encode() + b',\n  "chunks": [\n'
-    for index, row in enumerate(table):
-        yield (",\n" if index else "").encode() + json.dumps("".join(digest.tobytes().hex() for digest in row)).encode()
-    yield b"\n  ]\n}\n"
+        metadata = source.deciding_metadata()
+        for n_read, count in read_digests(source, range(n_all), table, _BYTES_AT_ONCE):
+            n_chunks, n_bytes = n_chunks + count.chunks, n_bytes + count.stored_bytes
+            meter.add(n_read, count.stored_bytes)
+    digests = ChunkDigests(shown(source.label), source.layout.shape, metadata, table)
+    save_record(StoreRecord((digests,)), place)
+    return Fingerprint(place, digests.whole, n_chunks, n_all - n_chunks, n_bytes)
 
 
 def _require_free(place: Path, overwrite: bool) -> None:
     if not place.exists() and not place.is_symlink():
         return
     try:
-        load_digests(place)
+        if place.is_dir():  # such as a run, whose state holds digests
+            raise DataError("it is a directory")
+        load_record(place)
     except DataError as error:
         raise OutputError(
             f"{place} exists and is not a fingerprint: it is left untouched; name another place"
@@ -172,16 +151,3 @@ def _require_free(place: Path, overwrite: bool) -> None:
             f"{place} holds a fingerprint already: --overwrite makes a new one, which forgets what the data were; "
             "source.verify: manifest compares them with it"
         )
-
-
-def _digests_of(source: ZarrSource, progress: ProgressCallback | None) -> tuple[NDArray[np.uint8], int]:
-    """Return the digests of all chunks, ``(*chunk_counts, 16)``, zeros where there is none, and their size in all."""
-    counts = source.layout.chunk_counts
-    n_chunks = math.prod(counts)
-    table = np.zeros((n_chunks, DIGEST_BYTES), dtype=np.uint8)
-    meter, total = Meter("fingerprint", n_chunks, progress, "chunks"), 0
-    for batch, digests, n_bytes in stored_digests(source, range(n_chunks), _BYTES_AT_ONCE):
-        table[batch] = digests
-        total += n_bytes
-        meter.add(len(digests), n_bytes)
-    return table.reshape(*counts, DIGEST_BYTES), total

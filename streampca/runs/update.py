@@ -38,8 +38,7 @@ from streampca.sources import Source
 from streampca.sources.masks import FROM_DATA
 from streampca.sources.naming import with_rows_shifted
 from streampca.sources.new_rows import AppendedRows, NewFiles, NewRows
-from streampca.sources.store_record import arrays_of
-from streampca.sources.zarr.chunk_record import MOST_RECORDED
+from streampca.sources.store_record import MOST_RECORDED, arrays_of
 from streampca.storage.directories import tidy_after
 from streampca.storage.lock import Lock, lock_of
 from streampca.typing import Json

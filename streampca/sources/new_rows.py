@@ -14,8 +14,9 @@ from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.records import Fragment, require_distinct
 from streampca.sources.row_range import RowRange
-from streampca.sources.store_record import StoreRecord, compare_with_record, require_same_chunks
+from streampca.sources.store_record import compare_with_record, require_same_chunks
 from streampca.sources.table import TableSource
+from streampca.sources.zarr.digests import StoreRecord
 from streampca.typing import IntArray
 
 

@@ -102,7 +102,7 @@ def open_source(
         dimensions, unless that is 0.
     verify : str or Path, optional
         File of the fingerprint that every chunk of a zarr array is compared with; ``"manifest"`` for the one that
-        ``streampca fingerprint`` writes by default.
+        ``streampca fingerprint`` writes by default; or a run with a state (``output.state: true``), for the chunks that it has read.
     storage_options : dict, optional
         Passed to fsspec, for URLs.
     follow_symlinks : bool

@@ -91,7 +91,7 @@ class ReadOptions:
     storage_options: StorageOptions | None = None
     """Options of fsspec, for URLs."""
     verify: str | Path | None = None
-    """File of the fingerprint, or ``"manifest"``."""
+    """File of the fingerprint, a run with a state, or ``"manifest"``."""
     follow_symlinks: bool = False
     """Whether files of a local store may be links to places outside of it."""
     decode: str = "auto"

@@ -167,9 +167,9 @@ def test_fingerprints_of_arrays_with_many_dimensions_are_verified(rows: NDArray[
     config = configure(Path("c.yaml"), source="variables: [sst, ice], samples: time, mask: observed")
     sp.run(config)
     assert "there is no fingerprint" in call.quietly("verify", "runs/job").out
-    Path("field.zarr.sst.fingerprint.json").unlink()
+    Path("field.zarr.sst.fingerprint.npz").unlink()
     made = json.loads(call.quietly("fingerprint", config, "--json").out)["fingerprints"]
-    assert [entry["path"] for entry in made] == ["field.zarr.sst.fingerprint.json", "field.zarr.ice.fingerprint.json"]
+    assert [entry["path"] for entry in made] == ["field.zarr.sst.fingerprint.npz", "field.zarr.ice.fingerprint.npz"]
     called = call.quietly("verify", "runs/job")
     assert called.status == 0, called.err
     assert "every chunk is as in" in called.out

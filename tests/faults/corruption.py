@@ -142,7 +142,7 @@ class Store:
             config={"write_empty_chunks": True},
         )
         array[...] = self.values
-        write_fingerprint(open_source(self.path), self.path.with_suffix(".json"))
+        write_fingerprint(open_source(self.path), self.path.with_suffix(".npz"))
         return chunk_files(self.path)
 
     @cached_property
@@ -154,7 +154,7 @@ class Store:
     def readers(self) -> tuple[Any, Any]:
         """The reader of this layout, and one that compares digests."""
         plain: Any = open_source(self.path)
-        verified: Any = open_source(self.path, verify=self.path.with_suffix(".json"))
+        verified: Any = open_source(self.path, verify=self.path.with_suffix(".npz"))
         if self.layout[3] == "zarr":
             plain.direct = verified.direct = None
         elif plain.direct is None:

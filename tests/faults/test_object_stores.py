@@ -206,7 +206,7 @@ def test_a_run_reads_s3_writes_here_and_compares_with_a_fingerprint(bucket, tmp_
     command = Command(capsys)
     called = s3.within(_SECONDS, lambda: command("fingerprint", "c.yaml", "--quiet"))
     assert called.status == 0, called.err
-    assert called.out.startswith("x.zarr.fingerprint.json: 40 chunks, ")
+    assert called.out.startswith("x.zarr.fingerprint.npz: 40 chunks, ")
     called = s3.within(_SECONDS, lambda: command.quietly("run", "c.yaml", "--set", "source.verify=manifest"))
     assert called.status == 0, called.err
     expected = np.linalg.eigvalsh(np.cov(make_values(8_000, 32, seed=3).T))[::-1]

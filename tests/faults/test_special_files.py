@@ -97,7 +97,7 @@ def test_commands_refuse_pipes_by_name(tmp_path: Path, capsys: Any, monkeypatch:
         command("plan", "c.yaml").refused(5, "feature_weight", "named pipe")
     np.save(tmp_path / "w.npy", np.ones(8))
     assert command.quietly("fingerprint", "x.zarr").status == 0
-    with pipe_at(tmp_path / "x.zarr.fingerprint.json"):
+    with pipe_at(tmp_path / "x.zarr.fingerprint.npz"):
         command("plan", "c.yaml", "--set", "source.verify=manifest").refused(5, "fingerprint", "named pipe")
     with pipe_at(tmp_path / "out/manifest.json"):
         command("report", "out").refused(5, "manifest.json", "named pipe")

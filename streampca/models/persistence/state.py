@@ -12,21 +12,19 @@ import zarr
 
 from streampca.accumulators import Covariance, PairwiseCovariance, QRFactor, Sketch
 from streampca.accumulators.base import AnyAccumulator
-from streampca.errors import ModelError, ParameterError
+from streampca.errors import DataError, ModelError, ParameterError
 from streampca.linalg.scaling import Scaling
 from streampca.linalg.selection import from_plain, to_plain
 from streampca.models.fit_record import without_names
 from streampca.models.persistence.fragments import arrays_of_fragments, fragments_from
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, open_strictly, read_group, write_group
-from streampca.models.persistence.store_record import arrays_of_record, record_from
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
+from streampca.sources.zarr.digests import DOCUMENT, StoreRecord, arrays_of_record, record_from
 from streampca.typing import Json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-    from streampca.sources.store_record import StoreRecord
 
 GROUP = "state"
 FORM = GroupFormat(
@@ -111,7 +109,7 @@ def write_state(fitted: FittedState, path: Path) -> None:
 
 def load_record(path: str | Path) -> StoreRecord | None:
     """Read the record of chunks of the saved model at `path`; None without one, `ModelError` if it is damaged."""
-    return read_group(Path(path) / GROUP, FORM, record_from) if has_state(path) else None
+    return read_group(Path(path) / GROUP, FORM, _record) if has_state(path) else None
 
 
 def load_state(path: str | Path, n_features: int) -> FittedState | None:
@@ -145,8 +143,19 @@ def _build(group: StoredGroup, n_features: int) -> FittedState:
         weighted=attributes["weighted"],
         n_left_out=attributes["n_left_out"],
         fragments=fragments_from(group),
-        stored=record_from(group),
+        stored=_record(group),
     )
+
+
+def _record(group: StoredGroup) -> StoreRecord | None:
+    """Return the record of the chunks whose rows are in the state, None where the group has none."""
+    if DOCUMENT not in group:
+        group.require(DOCUMENT not in group.digests, "the record of its chunks is missing")
+        return None
+    try:
+        return record_from(lambda name: group.array(name, "u"))
+    except DataError as error:
+        raise ModelError(f"{group.path}: the record of its chunks is damaged: {error}") from error
 
 
 def _accumulator_of(group: StoredGroup, n_features: int) -> AnyAccumulator:

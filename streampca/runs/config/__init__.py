@@ -81,7 +81,9 @@ class SourceConfig(Section):
     """What to do about chunks that the store doesn't hold."""
     missing_value: int | float | None = Field(default=None, allow_inf_nan=False, description="a number, or null")
     """Stored number that counts as missing, as NaN does, beside what the data declare."""
-    verify: Text | None = Field(default=None, description="manifest, the path of a fingerprint, or null")
+    verify: Text | None = Field(
+        default=None, description="manifest, the path of a fingerprint or of a run with a state, or null"
+    )
     """Fingerprint that every chunk is compared with; ``manifest``: the one that ``streampca fingerprint`` writes."""
     follow_symlinks: Flag = False
     """Whether files of a local store may be links to places outside of it."""

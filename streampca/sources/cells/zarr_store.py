@@ -124,8 +124,7 @@ def _vector(array: ZarrArray, name: str, options: ReadOptions, label: str) -> Ve
         return Vector(Nothing(label, np.dtype(array.dtype)))
     digests = verified_by(options.verify, label, name)
     source = ZarrSource(array, label, name, ((0,), ()), fill, digests, links)
-    if digests is not None:
-        digests.require_array(source.metadata_digest(), source.layout.chunk_counts, source.label)
+    source.require_fingerprinted()
     return Vector(source)
 
 

@@ -18,7 +18,7 @@ from streampca.errors import AlteredChunkError, DamagedChunkError, MissingChunkE
 from streampca.formatting import one_line
 from streampca.sources.base import ReadCount
 from streampca.sources.zarr.chains import Chain
-from streampca.sources.zarr.digests import ChunkDigests, KnownDigests
+from streampca.sources.zarr.digests import ChunkDigests, Digests, note
 from streampca.sources.zarr.layout import Layout
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import most_stored
@@ -49,7 +49,7 @@ class DirectReader:
     """Whether a chunk that does not exist is the fill value."""
     bounds: Path | None = None
     """Directory of the store, which no file may leave by a symbolic link; None where links are followed."""
-    known: KnownDigests | None = None
+    known: Digests | None = None
     """Where the digests of chunks that are read whole are noted, or None."""
 
     @property
@@ -118,7 +118,7 @@ class DirectReader:
             raise DamagedChunkError(f"{self.root}: chunk {key} cannot be read: {error}") from error
         if scattered:
             if whole and self.known is not None:
-                self.known.note(key, memoryview(chunk.data).cast("B"))
+                note(self.known, key, memoryview(chunk.data).cast("B"))
             n_bytes = sum(piece.nbytes for piece, _ in pieces)
             return ReadCount(1, n_bytes, n_bytes)
         for piece, within in () if whole else pieces:
@@ -183,7 +183,7 @@ class DirectReader:
     def _require(self, key: str, stored: memoryview) -> None:
         """Note the digest of a chunk where that is asked for; raise `AlteredChunkError` if it differs from its fingerprint."""
         if self.known is not None:
-            self.known.note(key, stored)
+            note(self.known, key, stored)
         if self.digests is None:
             return
         try:

@@ -19,7 +19,7 @@ from streampca.sources.fetching.requests import Bytes, StoredChunk
 from streampca.sources.remote import RemoteStore
 from streampca.sources.schedule import Schedule
 from streampca.sources.zarr.chains import Chain
-from streampca.sources.zarr.digests import ChunkDigests, KnownDigests
+from streampca.sources.zarr.digests import ChunkDigests, Digests, note
 from streampca.sources.zarr.layout import Layout
 from streampca.sources.zarr.metadata import most_stored
 from streampca.storage.zarr_interface import ZarrArray
@@ -51,7 +51,7 @@ class FetchedReader:
     """Path and name of the array, for messages."""
     stored: Callable[[], BoolArray | None]
     """Returns which chunks are stored, None where it is not known."""
-    known: KnownDigests | None = None
+    known: Digests | None = None
     """Where the digests of chunks are noted, or None."""
     _requests: dict[int, ReadAhead] = field(
         default_factory=dict
@@ -209,7 +209,7 @@ class FetchedReader:
         if len(stored) != total:
             raise self._damaged(place, f"{len(stored):,} of {total:,} bytes were received")
         if self.known is not None:
-            self.known.note(key, stored.data)
+            note(self.known, key, stored.data)
 
     def _damaged(self, place: Place, reason: str) -> DamagedChunkError:
         key = self.array.metadata.encode_chunk_key(place)

@@ -35,7 +35,7 @@ from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, listed_by_obstore, objects
 from streampca.sources.zarr.chains import chain_of_array
 from streampca.sources.zarr.codecs import bounded, chain_of
-from streampca.sources.zarr.digests import ChunkDigests, KnownDigests, metadata_digest
+from streampca.sources.zarr.digests import DIGEST_BYTES, ChunkDigests, Digests, deciding_metadata
 from streampca.sources.zarr.direct import DirectReader
 from streampca.sources.zarr.fetched import FetchedReader
 from streampca.sources.zarr.fetched_shards import FetchedShards
@@ -116,7 +116,7 @@ class ZarrSource(Source):
         self.watch = InputWatch()
         self._documents = self._stored_documents()
         self.stored: BoolArray | None = None
-        self.known: KnownDigests | None = None
+        self.known: Digests | None = None
         self.direct = None if fill and digests is not None else self._direct_reader(store)
         self.reads_ahead = isinstance(self.direct, FetchedReader)
         self._knows_missing, self._n_missing_values = False, 0
@@ -172,17 +172,24 @@ class ZarrSource(Source):
             raise DataError(f"{self.label}: its {name} is gone")
         return stored.to_bytes()
 
-    def metadata_digest(self) -> str:
-        """Read the stored metadata and return its digest."""
-        return metadata_digest(self.stored_metadata())
+    def deciding_metadata(self) -> str:
+        """Read the stored metadata and return what of them decides what the bytes of a chunk mean, as JSON."""
+        return deciding_metadata(self.stored_metadata(), packing(self.array.metadata))
 
-    def note_digests(self) -> KnownDigests:
+    def require_fingerprinted(self) -> None:
+        """Raise `DataError` unless the stored metadata are those of the digests that chunks are compared with, where there are any."""
+        if self.digests is not None:
+            form = self.layout.shape, self.deciding_metadata(), self.layout.chunk_counts
+            self.digests.require_form(*form, self.label)
+
+    def note_digests(self) -> Digests:
         """Return the digests of chunks that are known; from now on, those of chunks that this process reads are added."""
-        if self.known is None:
-            self.known = KnownDigests(self.layout.chunk_counts)
-            if self.digests is None:  # else all of them are known already
-                self.store.known = self.known
-                self.direct = None if self.direct is None else replace(self.direct, known=self.known)
+        if self.known is None and self.digests is not None:
+            self.known = self.digests.digests.copy()  # of all chunks
+        elif self.known is None:
+            self.known = np.zeros((*self.layout.chunk_counts, DIGEST_BYTES), dtype=np.uint8)
+            self.store.known = self.known
+            self.direct = None if self.direct is None else replace(self.direct, known=self.known)
         return self.known
 
     @property

@@ -23,7 +23,7 @@ from streampca.errors import DamagedChunkError, DataError, MissingChunkError, St
 from streampca.formatting import one_line
 from streampca.sources.remote import RemoteStore, retrying
 from streampca.sources.zarr.codecs import bounded
-from streampca.sources.zarr.digests import ChunkDigests, KnownDigests
+from streampca.sources.zarr.digests import ChunkDigests, Digests, note
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import (
     MAX_CODED_BYTES,
@@ -73,7 +73,7 @@ class StrictStore(GetOnlyStore):
         super().__init__(store)
         self.fill, self.most, self.digests, self.follow_symlinks = fill, most, digests, follow_symlinks
         self.stored_bytes = 0
-        self.known: KnownDigests | None = None
+        self.known: Digests | None = None
         """Where the digests of chunks that are read whole are noted, or None."""
         self.n_held = 2
         """Shards that are kept where ranges of them are requested and only the whole is received, or compared."""
@@ -124,7 +124,7 @@ class StrictStore(GetOnlyStore):
                 self._serves_ranges = False
                 return _in_range(value, byte_range)
             if self.known is not None and byte_range is None:
-                self.known.note(key, value.as_numpy_array().data)
+                note(self.known, key, value.as_numpy_array().data)
         return value
 
     async def _received(

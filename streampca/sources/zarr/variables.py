@@ -77,8 +77,7 @@ def _opened(
     axes = axes_of(names, array.shape, options, label)
     packing = None if options.decode == "raw" else Packing.of(array.metadata, label)
     source = ZarrSource(array, place, name, axes, options.fills_data, digests, options.follow_symlinks)
-    if digests is not None:
-        digests.require_array(source.metadata_digest(), source.layout.chunk_counts, source.label)
+    source.require_fingerprinted()
     variable = StoredVariable(source, packing).with_missing(options.missing_value)
     return variable, labels_of(array, names, axes, name, group, fill=options.fills_labels)
 
