@@ -12,7 +12,17 @@ _QUERY = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s?'\"<>]*)\?[^\s'\"<>,;)\]
 HIDDEN = "***"
 """What stands in stored configurations for what may be secret."""
 _PUBLIC_OPTIONS = frozenset(
-    {"endpoint_url", "region_name", "profile", "project", "protocol", "target_protocol", "remote_protocol"}
+    {
+        "endpoint_url",
+        "region_name",
+        "endpoint",
+        "region",
+        "profile",
+        "project",
+        "protocol",
+        "target_protocol",
+        "remote_protocol",
+    }
     | {"addressing_style", "signature_version", "default_cache_type"}
 )
 """Options of file systems whose texts are no secrets."""

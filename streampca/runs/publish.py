@@ -7,32 +7,23 @@ several writers to one URL, the one whose claim, ``streampca.claim``, exists fir
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from zarr.storage import FsspecStore
-
-from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
+from streampca.errors import ModelError, OutputError, StreamPCAError
 from streampca.redaction import shown
-from streampca.sources.client_options import protocol_of
-from streampca.sources.options import StorageOptions
-from streampca.sources.remote import RemoteStore, open_store
-from streampca.sources.request_errors import code_of, status_of
+from streampca.sources.object_store import ObjectPlace
 from streampca.storage.directories import RECORD, AtomicDirectory, is_output_file, read_record
 from streampca.storage.files import output_error, write_atomically
 from streampca.storage.regular_files import read_regular
-from streampca.storage.zarr_interface import Buffer, default_buffer_prototype, sync
 from streampca.typing import Json
-
-Answer = TypeVar("Answer")
 
 CLAIM = "streampca.claim"
 """Name of the object that identifies the writer."""
@@ -58,50 +49,7 @@ class Published:
     """Number of objects written now; the others exist from an interrupted attempt."""
 
 
-class _Writable(RemoteStore):
-    """A store in which objects are made and never replaced."""
-
-    purpose = "written"
-    options_key = "output.storage_options, or the credentials of the environment"
-
-    async def make(self, key: str, content: bytes) -> bool:
-        """Write an object; return False if the key exists."""
-        return await self.with_retries(key, lambda: self._ask_to_make(key, content))
-
-    async def _ask_to_make(self, key: str, content: bytes) -> bool:
-        store = self._fsspec
-        try:
-            await store.fs._pipe_file(_path_in(store, key), content, mode="create")
-        except FileExistsError:
-            return False
-        except (NotImplementedError, TypeError):
-            raise OutputError(
-                f"{shown(self.url)}: the client of {protocol_of(self.url)}:// cannot make objects on the condition that there are "
-                "none: expected an object store such as s3://, or a newer client"
-            ) from None
-        except Exception as error:
-            if status_of(error) == 412 or code_of(error) == "PreconditionFailed":
-                return False
-            raise
-        return True
-
-    async def remove(self, key: str) -> None:
-        """Remove an object that this run wrote."""
-        store = self._fsspec
-        with suppress(FileNotFoundError):
-            await self.with_retries(key, lambda: store.fs._rm_file(_path_in(store, key)))
-
-    @property
-    def _fsspec(self) -> FsspecStore:
-        assert isinstance(self._store, FsspecStore)  # noqa: S101 for the type checker: all that have a URL are
-        return self._store
-
-
-def _path_in(store: FsspecStore, key: str) -> str:
-    return f"{store.path}/{key}" if store.path else key
-
-
-def publish(directory: str | Path, url: str, *, storage_options: StorageOptions | None = None) -> Published:
+def publish(directory: str | Path, url: str, *, storage_options: Mapping[str, Any] | None = None) -> Published:
     """Copy a finished run, or a saved model, to an object store, where it is complete or absent.
 
     A later attempt continues an interrupted one: existing objects are compared and not written again.
@@ -113,7 +61,7 @@ def publish(directory: str | Path, url: str, *, storage_options: StorageOptions 
     url : str
         Where it goes, such as ``s3://bucket/runs/sea-surface``: free, or with the same run in it.
     storage_options : dict, optional
-        What fsspec takes for the store.
+        Options of obstore for the store, such as ``endpoint`` and ``region``.
 
     Returns
     -------
@@ -127,7 +75,7 @@ def publish(directory: str | Path, url: str, *, storage_options: StorageOptions 
     OutputError
         If something else is at `url`, or the store cannot be written to.
     NotAvailableError
-        If the client package for such stores is not installed.
+        If obstore is not installed.
 
     Examples
     --------
@@ -141,10 +89,10 @@ def publish(directory: str | Path, url: str, *, storage_options: StorageOptions 
     kind = str(record["format"]).removeprefix("streampca-")
     if kind not in _KINDS:
         raise ModelError(f"{directory} is neither a finished run nor a model of streampca: its {RECORD} says {kind!a}")
-    store = _writable(url, storage_options)
+    place = ObjectPlace(url, storage_options)
     try:
         names = _files_of(directory, kind)
-        written = _within(url, _write(store, directory, names, record))
+        written = _write(place, directory, names, record)
         n_bytes = sum((directory / name).stat().st_size for name in [*names, RECORD])
         return Published(shown(url), str(record.get("run_id")), len(names) + 1, n_bytes, written)
     except StreamPCAError:
@@ -154,7 +102,11 @@ def publish(directory: str | Path, url: str, *, storage_options: StorageOptions 
 
 
 def fetch(
-    url: str, directory: str | Path, *, storage_options: StorageOptions | None = None, overwrite: bool = False
+    url: str,
+    directory: str | Path,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Copy a published run or model to a directory, which is complete or absent, and return it.
 
@@ -165,7 +117,7 @@ def fetch(
     directory : path
         Where the copy goes.
     storage_options : dict, optional
-        What fsspec takes for the store.
+        Options of obstore for the store.
     overwrite : bool
         Whether a copy or a run that is at `directory` is replaced.
 
@@ -188,19 +140,14 @@ def fetch(
     >>> import streampca as sp
     >>> sp.fetch("s3://bucket/runs/sea-surface", "sea-surface")  # doctest: +SKIP
     """
-    directory, store = Path(directory), open_store(url, storage_options)
-    store.options_key = "storage_options, or the credentials of the environment"
-    content = _content(store, RECORD)
-    try:
-        record = json.loads(content or b"")
-        kind, run_id = str(record["format"]).removeprefix("streampca-"), str(record["run_id"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise ModelError(
-            f"{shown(url)} is neither a run nor a model of streampca: there is no {RECORD} in it"
-        ) from None
+    directory, place = Path(directory), ObjectPlace(url, storage_options, reads=True)
+    record = _decoded(place.read(RECORD))
+    kind, run_id = str(record.get("format")).removeprefix("streampca-"), str(record.get("run_id"))
+    if not {"format", "run_id"} <= record.keys():
+        raise ModelError(f"{shown(url)} is neither a run nor a model of streampca: there is no {RECORD} in it")
     if kind not in _KINDS or not run_id.isalnum():
         raise ModelError(f"{shown(url)}: its {RECORD} is of another kind or damaged: expected a run or a model")
-    keys = sorted(key for key in sync(_listed(store)) if key not in (RECORD, CLAIM))
+    keys = sorted(place.keys() - {RECORD, CLAIM})
     foreign = [key for key in keys if not is_output_file(kind, key)]
     if foreign:
         raise ModelError(
@@ -211,38 +158,17 @@ def fetch(
     with AtomicDirectory(directory, kind, overwrite=overwrite, run_id=run_id, figures=figures) as target:
         for key in keys:
             (target / key).parent.mkdir(parents=True, exist_ok=True)
-            content = _content(store, key)
+            content = place.read(key)
             if content is None:  # listed a moment ago
                 raise ModelError(f"{shown(url)}: {key} was removed while it was fetched: nothing was changed here")
             write_atomically(target / key, [content])
     return directory
 
 
-def require_free(url: str, run_id: str | None = None, *, storage_options: StorageOptions | None = None) -> None:
+def require_free(url: str, run_id: str | None = None, *, storage_options: Mapping[str, Any] | None = None) -> None:
     """Raise `OutputError` if there is something at `url` that is not the run `run_id`."""
-    store = _writable(url, storage_options)
-
-    async def look() -> None:
-        present = await _require_same(store, {"run_id": run_id})
-        foreign = sorted(key for key in present if key != CLAIM and not is_output_file("run", key))
-        if foreign:
-            raise OutputError(_foreign(url, foreign[0]))
-
-    _within(url, look())
-
-
-def _writable(url: str, options: StorageOptions | None) -> _Writable:
-    if "://" not in url or protocol_of(url) in ("file", "local", "http", "https"):
-        raise OutputError(f"{shown(url)} is not in an object store: expected a URL such as s3://bucket/runs/name")
-    return _Writable(open_store(url, options)._store, url, options)
-
-
-def _within(url: str, work: Coroutine[object, object, Answer]) -> Answer:
-    """Turn errors of the store in the block into `OutputError`."""
-    try:
-        return sync(work)
-    except StoreError as error:
-        raise OutputError(str(error)) from error
+    present = _require_same(ObjectPlace(url, storage_options), {"run_id": run_id})
+    _require_ours(url, {key for key in present if key != CLAIM and not is_output_file("run", key)})
 
 
 def _files_of(directory: Path, kind: str) -> list[str]:
@@ -257,112 +183,85 @@ def _files_of(directory: Path, kind: str) -> list[str]:
     return names
 
 
-async def _write(store: _Writable, directory: Path, files: list[str], record: Json) -> int:
+def _write(place: ObjectPlace, directory: Path, files: list[str], record: Json) -> int:
     """Write the missing objects, the record last, and return their number."""
-    present = await _require_same(store, record)
-    if RECORD in present:
+    if RECORD in _require_same(place, record):
         return 0
-    await _claim(store, str(record.get("run_id")))
+    _claim(place, str(record.get("run_id")))
     try:  # again, because what was there before may have come to its end meanwhile
-        foreign = sorted(await _require_same(store, record) - {*files, RECORD, CLAIM})
-        if foreign:
-            raise OutputError(_foreign(store.url, foreign[0]))
+        _require_ours(place.url, _require_same(place, record) - {*files, RECORD, CLAIM})
     except OutputError:
-        await store.remove(CLAIM)
+        place.remove(CLAIM)
         raise
+
+    def make(name: str) -> bool:
+        content = read_regular(directory / name)
+        there = place.make(name, content)
+        if there is not None and there != content:
+            raise OutputError(
+                f"{shown(place.url)} holds another {name}: somebody else writes there, or did: name another place"
+            )
+        return there is None
+
     small = [name for name in files if (directory / name).stat().st_size <= _SMALL_BYTES]
-    made = await _make_together(store, directory, small)
-    for name in sorted({*files} - {*small}):
-        made += await _make_or_compare(store, name, read_regular(directory / name))
-    content = read_regular(directory / RECORD)
-    made += await store.make(RECORD, content)
-    await _require_same(store, record)  # also where the answer of an earlier request was lost
-    await store.remove(CLAIM)
-    return made
+    n_made = _together(make, small) + sum(map(make, sorted({*files} - {*small})))
+    n_made += place.make(RECORD, read_regular(directory / RECORD)) is None
+    _require_same(place, record)  # also where another run has written its own
+    place.remove(CLAIM)
+    return n_made
 
 
-async def _make_together(store: _Writable, directory: Path, names: list[str]) -> int:
-    """Write files as objects, several at a time, and return the number of new objects.
+def _together(make: Callable[[str], bool], names: list[str]) -> int:
+    """Call `make` for several names at a time and return how many are new.
 
     After a failure no further request is begun, and those under way come to their end before the error is raised, so that
     nothing is written after it.
     """
-    gate, failed = asyncio.Semaphore(_AT_ONCE), asyncio.Event()
-
-    async def make(name: str) -> bool:
-        async with gate:
-            if failed.is_set():
-                return False
-            try:
-                return await _make_or_compare(store, name, read_regular(directory / name))
-            except BaseException:
-                failed.set()
-                raise
-
-    outcomes = await asyncio.gather(*map(make, names), return_exceptions=True)
-    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    if errors:
-        raise errors[0]
-    return sum(outcome is True for outcome in outcomes)
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        return sum(pool.map(make, names))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-async def _claim(store: _Writable, run_id: str) -> None:
+def _claim(place: ObjectPlace, run_id: str) -> None:
     """Write the claim of this run; raise `OutputError` if another run has one."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mine = {"run_id": run_id, "host": socket.gethostname(), "pid": os.getpid(), "since": now}
-    if await store.make(CLAIM, json.dumps(mine).encode() + b"\n"):
-        return
-    stored = _decoded(await store.get(CLAIM, default_buffer_prototype()))
-    if stored.get("run_id") == run_id:
+    there = place.make(CLAIM, json.dumps(mine).encode() + b"\n")
+    stored = _decoded(there)
+    if there is None or stored.get("run_id") == run_id:
         return
     who = ", ".join(f"{name} {stored.get(name)!a}" for name in mine)
     raise OutputError(
-        f"{shown(store.url)} is being written by another run ({who}): name another place, or remove {CLAIM} there if it has died"
+        f"{shown(place.url)} is being written by another run ({who}): name another place, or remove {CLAIM} there if it has died"
     )
 
 
-def _decoded(content: Buffer | None) -> Json:
+def _decoded(content: bytes | None) -> Json:
     try:
-        stored = json.loads(content.to_bytes() if content else b"")
+        stored = json.loads(content or b"")
     except (ValueError, RecursionError):
         return {}
     return stored if isinstance(stored, dict) else {}
 
 
-async def _make_or_compare(store: _Writable, key: str, content: bytes) -> bool:
-    """Write an object and return True; return False if the same object exists."""
-    if await store.make(key, content):
-        return True
-    stored = await store.get(key, default_buffer_prototype())
-    if stored is None or stored.to_bytes() != content:
-        raise OutputError(
-            f"{shown(store.url)} holds another {key}: somebody else writes there, or did: name another place"
-        )
-    return False
-
-
-async def _require_same(store: _Writable, record: Json) -> set[str]:
+def _require_same(place: ObjectPlace, record: Json) -> set[str]:
     """Return the keys that are there; raise `OutputError` if there is a record of another run."""
-    present = await _listed(store)
+    present = place.keys()
     if RECORD in present:
-        stored = _decoded(await store.get(RECORD, default_buffer_prototype())).get("run_id")
+        stored = _decoded(place.read(RECORD)).get("run_id")
         if stored is None or stored != record.get("run_id"):
             whose = f"run {stored!a}" if stored else "something that is not a run"
             raise OutputError(
-                f"{shown(store.url)} holds {whose} already, which is left as it is: results in object stores are never replaced; "
+                f"{shown(place.url)} holds {whose} already, which is left as it is: results in object stores are never replaced; "
                 "name another place"
             )
     return present
 
 
-def _foreign(url: str, key: str) -> str:
-    return f"{shown(url)} holds {key!a}, which is not of this run: name another place, or move it away first"
-
-
-async def _listed(store: RemoteStore) -> set[str]:
-    return {key async for key in store.list_prefix("")}
-
-
-def _content(store: RemoteStore, key: str) -> bytes | None:
-    stored = sync(store.get(key, default_buffer_prototype()))
-    return None if stored is None else stored.to_bytes()
+def _require_ours(url: str, foreign: set[str]) -> None:
+    if foreign:
+        raise OutputError(
+            f"{shown(url)} holds {min(foreign)!a}, which is not of this run: name another place, or move it away first"
+        )

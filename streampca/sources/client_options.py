@@ -17,7 +17,7 @@ _CONNECTIONS = 32
 _ADDRESS = re.compile(r"(?<=[/@])\[([0-9A-Fa-f:.]+)\]")
 _OF_ONE_OBJECT = frozenset({"x-amz-signature", "x-goog-signature", "signature"})
 """Names in the query of a URL that S3 or Google Cloud Storage have signed."""
-_SHOWN_OPTIONS = ("endpoint_url", "region_name")
+_SHOWN_OPTIONS = ("endpoint_url", "region_name", "endpoint", "region")
 
 
 def parts_of(url: str) -> SplitResult:

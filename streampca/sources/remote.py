@@ -86,11 +86,6 @@ PATIENCE = RetryPolicy()
 class RemoteStore(GetOnlyStore):
     """A store behind a URL that retries requests for each key independently, so that a slow key delays no other."""
 
-    purpose = "read"
-    """Participle of the operation on the keys, for error messages."""
-    options_key = "source.storage_options"
-    """Configuration key of the options, for error messages."""
-
     def __init__(self, store: Store, url: str, options: StorageOptions | None = None, reopens: bool = False):
         super().__init__(store)
         self.url, self.options, self.reopens = url, options, reopens
@@ -245,8 +240,8 @@ class RemoteStore(GetOnlyStore):
         raise AssertionError("the last request returns or raises")
 
     def _refused(self, key: str, error: Exception) -> str:
-        hint = hint_of(error, self.options_key, is_s3=protocol_of(self.url) in ("s3", "s3a"))
-        return f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {_answer_text(error, self.url, self.options)}: {hint}"
+        hint = hint_of(error, "source.storage_options", is_s3=protocol_of(self.url) in ("s3", "s3a"))
+        return f"{shown(self.url)}: {key or 'the listing'} cannot be read: {_answer_text(error, self.url, self.options)}: {hint}"
 
     def _given_up(self, key: str, error: Exception, n_requests: int) -> str:
         asked = retry_after(error)
@@ -256,7 +251,7 @@ class RemoteStore(GetOnlyStore):
             else "the store does not answer; start again when it does"
         )
         return (
-            f"{shown(self.url)}: {key or 'the listing'} cannot be {self.purpose}: {_answer_text(error, self.url, self.options)}, after {n_requests} "
+            f"{shown(self.url)}: {key or 'the listing'} cannot be read: {_answer_text(error, self.url, self.options)}, after {n_requests} "
             f"request{'s' * (n_requests > 1)}: {hint}"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ from stores import make_values, write_store
 from strategies import in_depth
 
 import streampca as sp
-from streampca.errors import ModelError, OutputError
+from streampca.errors import ModelError, OutputError, StoreError
 
+pytest.importorskip("obstore", reason="the extra s3 is not installed")
 pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto.moto_server.werkzeug_app", reason="moto and flask are not installed")
 s3 = pytest.importorskip("s3")
@@ -75,6 +77,33 @@ def test_a_run_and_back(bucket, run, tmp_path):
     sp.publish(tmp_path / "model", f"{url}-model", storage_options=bucket.options())
     sp.fetch(f"{url}-model", tmp_path / "model again", storage_options=bucket.options())
     assert s3.contents(tmp_path / "model again") == s3.contents(tmp_path / "model")
+
+
+def test_options_have_the_names_of_obstore_and_the_common_ones_of_s3fs(bucket, run, tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    url, keys = f"s3://{bucket.name}/named", {"access_key_id": "testing", "secret_access_key": "testing-secret"}
+    assert sp.publish(run, url, storage_options={**keys, "endpoint": bucket.endpoint}).n_written > 5
+    nested = bucket.options()
+    flat = {"key": "testing", "secret": "testing-secret", "endpoint_url": bucket.endpoint, "token": None}
+    for options in (nested, flat):
+        assert sp.publish(run, url, storage_options=options).n_written == 0
+    with pytest.raises(OutputError, match="status 403"):  # nobody may read it without a name
+        sp.publish(run, url, storage_options={"anon": True, "endpoint_url": bucket.endpoint})
+    (tmp_path / "credentials").write_text(
+        "[lab]\naws_access_key_id = testing\naws_secret_access_key = testing-secret\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    assert sp.publish(run, url, storage_options={"profile": "lab"}).n_written == 0
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    assert sp.publish(run, url).n_written == 0
+    with pytest.raises(OutputError, match=r"'config_kwargs' is not valid.*output\.storage_options") as caught:
+        sp.publish(run, url, storage_options={**flat, "config_kwargs": {"password": "hunter22"}})
+    assert "hunter22" not in str(caught.value)
+    with pytest.raises(StoreError, match=r"streampca\.json cannot be read: .*storage_options") as caught:
+        sp.fetch(url, tmp_path / "back", storage_options=flat | {"endpoint_url": "http://me:hunter22@127.0.0.1:1"})
+    assert "hunter22" not in str(caught.value)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -248,7 +248,7 @@ class OutputConfig(Section):
     publish: PublishURL | None = None
     """URL in an object store that the finished run is copied to."""
     storage_options: Options = Field(default_factory=PrivateOptions)
-    """Options for the file system of that URL, references resolved; write them nowhere."""
+    """Options of obstore for that URL, references resolved; write them nowhere."""
 
     @model_validator(mode="after")
     def _scores_for_others(self) -> OutputConfig:

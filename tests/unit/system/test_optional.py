@@ -41,6 +41,7 @@ USES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("examples", "sklearn"): lambda path: sp.open("builtin:iris"),
     ("examples", "PIL"): lambda path: sp.open("builtin:photo-patches"),
     ("s3", "s3fs"): lambda path: sp.open("s3://bucket/x.zarr"),
+    ("s3", "obstore"): lambda path: sp.fetch("s3://bucket/run", path / "run"),
     ("s3", "aiohttp"): lambda path: sp.open("https://host.example/x.zarr"),
     ("slurm", "dask_jobqueue"): lambda path: _on({"kind": "slurm"}),
 }
