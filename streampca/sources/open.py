@@ -210,10 +210,6 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
     if isinstance(data, list | tuple) and len(data) == 1:
         data = data[0]
     path = str(data)
-    if path.startswith("builtin:"):
-        from streampca.sources.builtin import materialise
-
-        path = str(materialise(path.removeprefix("builtin:")))
     files = files_of(path if isinstance(data, str | Path) else data)
     if files is not None and (
         files.kind != "npy" or options.mask is not None or files.description != str(files.paths[0])
@@ -228,6 +224,10 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
         raise NotAvailableError(
             f"{path}: {', '.join(given)}: expected a Parquet file or a data frame, which have columns"
         )
+    if path.startswith("builtin:"):
+        from streampca.sources.builtin import open_builtin
+
+        return open_builtin(path.removeprefix("builtin:"), options)
     if path.endswith(".npy"):
         return _open_npy(path, options)
     if path.endswith(".h5ad"):

@@ -154,8 +154,6 @@ LABELLED = {"field.yaml": "48,18,36", "movie.yaml": "80,24,24", "cube.yaml": "40
 )
 def test_the_configurations_that_come_with_it_run_as_they_stand(tmp_path, name):
     text = (REPOSITORY / "configs" / name).read_text()
-    if "builtin:photo-patches" in text and (data := REPOSITORY / "data" / "photo-patches.zarr").exists():
-        shutil.copytree(data, tmp_path / "data" / "photo-patches.zarr")  # made within seconds where it does not exist
     if name == "shards.yaml":
         sizes = ("--rows", "900", "--features", "32", "--files", "3")
         scripts.run(scripts.SCRIPTS / "make_data.py", tmp_path / "data/embeddings", "--kind", "shards", *sizes)
