@@ -42,21 +42,13 @@ def _of_groups(directory: Path, manifest: Mapping[str, Any]) -> Iterator[Line]:
         result, share = entry["result"], carried(entry["certificate"])
         size = f"{entry['n_samples']:,} x {features:,}"
         yield (f"{on_one_line(label)}: {result['n_components']} components of {size} carry {share} of the variance", 2)
-    memory, read = manifest["memory"], as_text(manifest["reads"]["fit"]["bytes"])
-    yield (
-        f"read {read} of {rows:,} rows once in {manifest['seconds']['total']:.1f} s; peak memory {as_text(memory['peak_bytes'])}, "
-        f"projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
-        2,
-    )
-    for note in manifest["notes"]:
-        yield f"note: {on_one_line(note)}", 6
-    page = directory / "report.html"
-    yield (f"results in {directory}" + (f"; report: {page}" if page.exists() else ""))
+    read = f"{as_text(manifest['reads']['fit']['bytes'])} of {rows:,} rows once"
+    yield from _read_and_written(directory, manifest, read)
 
 
 def _of_one(directory: Path, manifest: Manifest) -> Iterator[Line]:
     """Yield result, accuracy, reads, memory, warnings and notes of the run in `directory`."""
-    result, memory, certificate = manifest["result"], manifest["memory"], manifest["certificate"]
+    result, certificate = manifest["result"], manifest["certificate"]
     rows, features = manifest["source"]["shape"]
     carry = f"components of {rows:,} x {features:,} carry {carried(certificate)} of the variance"
     yield f"{on_one_line(manifest['name'])}: {result['n_components']} {carry}", 2
@@ -67,15 +59,18 @@ def _of_one(directory: Path, manifest: Manifest) -> Iterator[Line]:
     reads = f"{manifest['passes']} pass{'es' if manifest['passes'] > 1 else ''} for the fit" + (
         ", 1 for the scores" if manifest["reads"]["scores"] else ""
     )
+    yield from _read_and_written(directory, manifest, f"{as_text(read)} ({reads})")
+
+
+def _read_and_written(directory: Path, manifest: Mapping[str, Any], read: str) -> Iterator[Line]:
+    """Yield what was `read`, time, memory, warnings and notes of the run in `directory`, and where its results are."""
+    memory, page = manifest["memory"], directory / "report.html"
     yield (
-        f"read {as_text(read)} ({reads}) in {manifest['seconds']['total']:.1f} s; peak memory "
-        f"{as_text(memory['peak_bytes'])}, projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
+        f"read {read} in {manifest['seconds']['total']:.1f} s; peak memory {as_text(memory['peak_bytes'])}, "
+        f"projected {as_text(memory['projected_bytes'])}, allowed {as_text(memory['allowed_bytes'])}",
         2,
     )
     for label, sentences in (("warning", manifest.get("warnings", ())), ("note", manifest.get("notes", ()))):
         for sentence in sentences:
             yield f"{label}: {on_one_line(sentence)}", len(label) + 2
-    yield (
-        f"results in {directory}"
-        + (f"; report: {directory / 'report.html'}" if (directory / "report.html").exists() else "")
-    )
+    yield f"results in {directory}" + (f"; report: {page}" if page.exists() else "")

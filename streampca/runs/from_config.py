@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from inspect import signature
 from operator import add
-from typing import Generic, TypeAlias, Unpack
+from typing import Generic, TypeAlias, Unpack, cast
 
 import numpy as np
 
@@ -21,9 +21,8 @@ from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
-from streampca.runs.config import KernelPCAConfig, PreprocessConfig, RunConfig, SourceConfig
-from streampca.runs.config.kernels import KernelConfig
-from streampca.runs.config.values import FrobeniusValue, ThresholdValue, plain_options
+from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig, SourceConfig
+from streampca.runs.config.values import plain_options
 from streampca.solvers.base import AnyFit, AnyParameters
 from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
@@ -99,7 +98,8 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
         value, taken = getattr(preprocess, name), name in names or (name == "sample_weight" and weighted)
         if not taken and value != field.default:
             raise NotAvailableError(
-                f"preprocess.{name}: {value} is not available for kind: {config.model.kind}: prepare the rows before"
+                f"preprocess.{name}: {preprocess.as_written(name)} is not available for kind: {config.model.kind}: prepare the "
+                "rows before"
             )
     if config.output.state and not hasattr(kind, "partial_fit"):
         raise ConfigError(f"output.state: true, but kind: {config.model.kind} keeps no state: set output.state: false")
@@ -108,9 +108,7 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
             f"output.diagnostics: true, but kind: {config.model.kind} has no T² and Q: expected kind: pca"
         )
     sample_weight = as_weights("preprocess.sample_weight", _weights_of(config, "sample_weight"))
-    k = config.model.n_components
-    n_components = from_plain(k.model_dump() if isinstance(k, ThresholdValue | FrobeniusValue) else k)
-    values = config.estimator_parameters() | {"n_components": n_components}
+    values = config.estimator_parameters() | {"n_components": from_plain(config.model.n_components)}
     if "feature_weight" in names:
         written = config.preprocess.feature_weight
         is_expression = written is not None and not written.endswith(".npy") and bool(set("()+*") & set(written))
@@ -180,22 +178,5 @@ def _removal_of(config: RunConfig) -> dict[str, object] | None:
 
 def keywords_of(source: SourceConfig) -> SourceKeywords:
     """Return the keywords of `open_source` that `source` describes."""
-    return {
-        "array": source.array,
-        "variables": source.variables,
-        "samples": source.samples,
-        "features": source.features,
-        "columns": source.columns,
-        "id_column": source.id_column,
-        "mask": source.mask,
-        "orientation": source.orientation,
-        "missing_chunks": source.missing_chunks,
-        "missing_value": source.missing_value,
-        "verify": source.verify,
-        "follow_symlinks": source.follow_symlinks,
-        "decode": source.decode,
-        "layer": source.layer,
-        "mask_var": source.mask_var,
-        "normalize": None if source.normalize is None else source.normalize.model_dump(),
-        "storage_options": plain_options(source.storage_options) or None,
-    }
+    keywords = source.model_dump(exclude={"path", "labels", "storage_options"})
+    return cast(SourceKeywords, keywords | {"storage_options": plain_options(source.storage_options) or None})

@@ -11,7 +11,6 @@ from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import array_digest, identity_of_labels, versions_and_input
 from streampca.redaction import redacted
-from streampca.runs.config.yaml import load_strict
 from streampca.storage.directories import read_record, tidy_after
 from streampca.storage.lock import Lock
 
@@ -48,7 +47,7 @@ def checkpoint_of(output: Path) -> Path:
 
 def identity_of_run(config: RunConfig, source: Source, parameters: object) -> dict[str, str]:
     """Return, by name, everything that decides the bits of a run."""
-    tree = dict(_flat(load_strict(config.to_yaml(), "config.yaml")))
+    tree = dict(_flat(config.to_tree()))
     ignored = tuple(
         f"{name}." for name in _NOT_IN_THE_BITS if name != "output.scores" or not config.statistics.sampling_errors
     )

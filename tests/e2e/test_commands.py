@@ -52,6 +52,19 @@ def test_check_refuses_a_place_that_cannot_be_written(call, job, tmp_path, place
     assert picture(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("cluster.address", "host:8786", "tls://HOST:PORT or tcp://HOST:PORT"),
+        ("output.publish", "bucket/runs/x", "such as s3://bucket/runs/name, or null"),
+    ],
+)
+def test_check_refuses_an_address_without_a_protocol(call, job, key, value, allowed):
+    kind = "address" if key == "cluster.address" else "threads"
+    called = call("check", job, "--set", f"cluster.kind={kind}", "--set", f"{key}={value}")
+    called.refused(2, f"--set {key}: found the text '{value}', allowed: the ", allowed)
+
+
 def test_plan_reads_no_chunk(call, job, tmp_path):
     for chunk in chunk_files(tmp_path / "good.zarr"):
         chunk.unlink()

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
+from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted, without_secrets
-from streampca.runs.config.cells import NormalizeConfig
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster, without_kubernetes
 from streampca.runs.config.document import Document, read_text
-from streampca.runs.config.kernels import KernelConfig, Kernels
 from streampca.runs.config.problems import problems_of
-from streampca.runs.config.removal import RemoveConfig
-from streampca.runs.config.statistics import StatisticsConfig
 from streampca.runs.config.values import (
     AutoOrCount,
     AutoOrSize,
+    Count,
+    Degree,
     Directory,
     Duration,
     Flag,
@@ -30,6 +29,7 @@ from streampca.runs.config.values import (
     Natural,
     NComponents,
     Options,
+    Positive,
     PrivateOptions,
     PublishURL,
     RunName,
@@ -38,10 +38,26 @@ from streampca.runs.config.values import (
     SourcePath,
     Text,
     memory_in_bytes,
+    one_list_of_kernels,
     seconds_of,
     section_of,
 )
 from streampca.runs.config.yaml import dump, with_texts
+
+
+class NormalizeConfig(Section):
+    """How rows of counts are normalised while they are read."""
+
+    target_sum: Positive | None = Field(default=None, description="a number above 0, or null")
+    """Number that the values of all features of a row are scaled to add up to."""
+    log1p: Flag = False
+    """Take the logarithm of one plus each value."""
+
+    @model_validator(mode="after")
+    def _does_something(self) -> NormalizeConfig:
+        if self.target_sum is None and not self.log1p:
+            raise PydanticCustomError("rule", "does nothing: give target_sum, log1p: true, or null")
+        return self
 
 
 class SourceConfig(Section):
@@ -116,17 +132,31 @@ class SourceConfig(Section):
         return ", ".join(redacted(self._written.get(("path", i), path)) for i, path in enumerate(self.path))
 
 
-if TYPE_CHECKING:
-    _Preprocess = Section
-else:
-    _STATED_BELOW = {"feature_weight": Text | None, "remove": Section | None}
-    _Preprocess = section_of("Preprocess", PCA_PARAMETERS, "preprocess", _STATED_BELOW)
-
-_NOTHING = Annotated[None, Field(description="null")]
 _WEIGHTS = "the path of an .npy file, the name of an array beside source.array, or null"
 
 
-class PreprocessConfig(_Preprocess):
+class RemoveConfig(Section):
+    """What is subtracted from each feature: what regression on these explains."""
+
+    groups: Text | None = Field(
+        default=None,
+        description="a part of the times of a sample coordinate such as time.month, the name of a sample coordinate, a column of Parquet "
+        "files or of obs, the path of an .npy file, the name of an array beside the data, or null",
+    )
+    """One label for each row, whose means are subtracted; of times month, season, year, dayofyear or hour."""
+    trend: Degree | None = Field(default=None, description="a whole number from 1 to 20, or null")
+    """Degree of a polynomial over the coordinate of the first sample dimension, or over the numbers of the rows."""
+    covariates: Text | None = Field(default=None, description="the path of an .npy file, or null")
+    """Covariates of each row, ``(n_samples, n_covariates)``."""
+
+    @model_validator(mode="after")
+    def _names_something(self) -> RemoveConfig:
+        if self.groups is None and self.trend is None and self.covariates is None:
+            raise PydanticCustomError("rule", "names nothing: give groups, trend or covariates, or null")
+        return self
+
+
+class PreprocessConfig(section_of(PCA_PARAMETERS, "preprocess")):  # type: ignore[misc]
     """What happens to the rows before the components are taken."""
 
     sample_weight: Text | None = Field(default=None, description=_WEIGHTS)
@@ -135,25 +165,64 @@ class PreprocessConfig(_Preprocess):
     """The same for features, or an expression over their coordinates: centred and scaled features are multiplied by the square root."""
     remove: RemoveConfig | None = Field(default=None, description="a mapping with groups, trend or covariates, or null")
 
-    if TYPE_CHECKING:
-        center: bool = True
+
+_KERNEL_KEYS = {
+    "linear": (),
+    "rbf": ("gamma", "sigma"),
+    "poly": ("gamma", "degree", "coef0"),
+    "sigmoid": ("gamma", "coef0"),
+    "tanh": ("gamma", "coef0"),
+    "laplacian": ("gamma",),
+    "cosine": (),
+}
 
 
-if TYPE_CHECKING:
-    _PCA = Section
-    _KernelPCA = Section
-else:
-    _MODEL = {"n_components": NComponents, "sampling": Sampling, "kernel_params": _NOTHING}
-    _PCA = section_of("PCA", PCA_PARAMETERS, "model", _MODEL, kinds=("pca",))
-    _KERNEL = _MODEL | {"n_components": KernelNComponents, "kernel": (Kernels, (KernelConfig(),))}
-    _KernelPCA = section_of("KernelPCA", KERNEL_PCA_PARAMETERS, "model", _KERNEL, kinds=("kernel_pca",))
+class KernelConfig(Section):
+    """One kernel of a sum; keys that are null are those of the model."""
+
+    name: KernelName = "rbf"
+    """Name of the kernel function."""
+    gamma: Positive | None = Field(default=None, description="a number above 0, or null")
+    """Factor of the inner product or of the distance."""
+    sigma: Positive | None = Field(default=None, description="a number above 0, or null")
+    """Width of an rbf kernel, in place of gamma."""
+    degree: Count | None = Field(default=None, description="a whole number of at least 1, or null")
+    """Degree of a polynomial kernel."""
+    coef0: float | None = Field(default=None, description="a number, or null")
+    """Constant added to the inner product."""
+    weight: Positive = 1.0
+    """Factor of this kernel in the sum."""
+
+    @model_validator(mode="after")
+    def _only_keys_of_its_kind(self) -> KernelConfig:
+        accepted = _KERNEL_KEYS[self.name]
+        for key in ("gamma", "sigma", "degree", "coef0"):
+            if key not in accepted and getattr(self, key) is not None:
+                keys = ", ".join(("name", *accepted, "weight"))
+                raise PydanticCustomError("rule", f"kernel {self.name} has no {key} (keys: {keys})")
+        if self.gamma is not None and self.sigma is not None:
+            raise PydanticCustomError("rule", "gamma and sigma say the same: give one of them")
+        return self
 
 
-class PCAConfig(_PCA):
+Kernels: TypeAlias = Annotated[
+    tuple[KernelConfig, ...],
+    BeforeValidator(
+        one_list_of_kernels,
+        json_schema_input_type=KernelName
+        | KernelConfig
+        | Annotated[list[KernelName | KernelConfig], Field(min_length=1)],
+    ),
+    Field(description="the name of a kernel, a mapping with name, gamma, …, or a list of these"),
+]
+
+
+class PCAConfig(section_of(PCA_PARAMETERS, "model", "kind")):  # type: ignore[misc]
     """Parameters of `streampca.PCA`, each under its own name."""
 
     kind: Literal["pca"] = "pca"
     """Linear PCA; ``kernel_pca`` is kernel PCA."""
+    n_components: NComponents = None
     kernel: Kernels | None = None
     """Read by ``kind: kernel_pca`` only; accepted here, so that one file serves both kinds by its `kind`."""
     group_by: Text | None = Field(
@@ -163,31 +232,28 @@ class PCAConfig(_PCA):
     )
     """Label of each row: one model for each group of rows, within groups, and of the group means, from one reading."""
 
-    if TYPE_CHECKING:
-        n_components: NComponents = None
-
     def warnings(self) -> list[str]:
         """Return sentences about keys that are not used."""
         return [] if self.kernel is None else ["model.kernel is read by kind: kernel_pca only and was not used"]
 
 
-class KernelPCAConfig(_KernelPCA):
+class KernelPCAConfig(section_of(KERNEL_PCA_PARAMETERS, "model", "kind")):  # type: ignore[misc]
     """Parameters of `streampca.KernelPCA`, each under its own name."""
 
     kind: Literal["kernel_pca"]
     """Kernel PCA; ``pca`` is linear PCA."""
-
-    if TYPE_CHECKING:
-        n_components: KernelNComponents
-        kernel: tuple[KernelConfig, ...]
-        gamma: float | None
-        degree: int
-        coef0: float
-        sampling: str | tuple[int, ...]
+    n_components: KernelNComponents = None
+    kernel: Kernels = (KernelConfig(),)
+    kernel_params: None = Field(default=None, description="null")
+    sampling: Sampling = "auto"
 
     def warnings(self) -> list[str]:
         """Return sentences about keys that are not used; there are none."""
         return []
+
+
+class StatisticsConfig(section_of(PCA_PARAMETERS, "statistics")):  # type: ignore[misc]
+    """What is computed about the answer as an estimate from a sample."""
 
 
 class ResourcesConfig(Section):
@@ -245,7 +311,7 @@ class OutputConfig(Section):
     """Keep the accumulated state with the model, so that rows can be added and models merged."""
     overwrite: Flag = False
     """Replace an earlier run of streampca in the same directory."""
-    publish: PublishURL | None = None
+    publish: PublishURL = None
     """URL in an object store that the finished run is copied to."""
     storage_options: Options = Field(default_factory=PrivateOptions)
     """Options of obstore for that URL, references resolved; write them nowhere."""
@@ -294,9 +360,8 @@ class RunConfig(Section):
         output = self.output
         for key, given in (("scores", output.scores), ("anndata", output.anndata), ("publish", output.publish)):
             if given:
-                said = "true" if given is True else str(given)
                 raise PydanticCustomError(
-                    "rule", f"output.{key}: {said} does not go together with model.group_by: leave it out"
+                    "rule", f"output.{key} does not go together with model.group_by: leave it out"
                 )
         return self
 
@@ -314,13 +379,17 @@ class RunConfig(Section):
         named = {p.name: getattr(sections[p.key], p.name) for p in parameters if p.key in sections}
         return named | {"memory": self.resources.memory_bytes, "random_state": self.seed}
 
-    def to_yaml(self) -> str:
-        """Write the configuration with every default, ``${NAME}`` references as they were written, other secrets left out."""
+    def to_tree(self) -> dict[str, Any]:
+        """Return plain data with every default, ``${NAME}`` references as they were written, other secrets left out."""
         tree = self.model_dump()
         kernels = tree["model"].get("kernel") or []
         if len(kernels) == 1 and not any(path[:3] == ("model", "kernel", 0) for path in self._written):
             tree["model"]["kernel"] = kernels[0]
-        return dump(with_texts(without_secrets(tree), self._written))
+        return dict(with_texts(without_secrets(tree), self._written))
+
+    def to_yaml(self) -> str:
+        """Write `to_tree` as YAML."""
+        return dump(self.to_tree())
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -350,5 +419,4 @@ def validated(document: Document) -> RunConfig:
     else:
         config.remember(written)
         return config
-    document.refuse(problems)
-    raise AssertionError("a refused document has a problem")
+    raise document.refusal(problems)  # outside of the handler: a traceback would show the values

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -29,6 +28,7 @@ _NOT_OPTIONS = {
     "security": "cluster.tls says it",
     "silence_logs": "a log of a task would show its arguments",
 }
+_FileName: TypeAlias = Annotated[Text, Field(description="text on one line")]
 
 
 class ThreadsCluster(Section):
@@ -56,11 +56,11 @@ class LocalCluster(Section):
 class TLSConfig(Section):
     """Files that secure a connection, all in PEM."""
 
-    ca_file: Text
+    ca_file: _FileName
     """Certificate of the authority."""
-    cert: Text
+    cert: _FileName
     """Our certificate."""
-    key: Text
+    key: _FileName
     """Our key."""
 
 
@@ -77,11 +77,6 @@ class AddressCluster(Section):
     """Let rows and code go to another machine."""
     wait: Wait = "1min"
     """How long to wait for a first worker."""
-
-    @property
-    def address_as_written(self) -> str:
-        """The address with its ``${NAME}`` references kept: the form to show."""
-        return self._written.get(("address",), self.address)
 
     @model_validator(mode="after")
     def _nothing_leaves_this_machine_in_the_clear(self) -> AddressCluster:
@@ -123,7 +118,8 @@ class SlurmCluster(Section):
 
     @model_validator(mode="after")
     def _options_do_not_contradict(self) -> SlurmCluster:
-        _require_free(self.options)
+        for key in _NOT_OPTIONS.keys() & self.options:
+            raise PydanticCustomError("rule", f"options may not hold {key}: {_NOT_OPTIONS[key]}")
         return self
 
 
@@ -139,10 +135,3 @@ def without_kubernetes(cluster: object) -> object:
             "address, address: tls://HOST:PORT, allow_remote: true",
         )
     return cluster
-
-
-def _require_free(options: Iterable[str]) -> None:
-    """Refuse options that streampca gives itself."""
-    for key, reason in _NOT_OPTIONS.items():
-        if key in options:
-            raise PydanticCustomError("rule", "options may not hold {key}: {reason}", {"key": key, "reason": reason})

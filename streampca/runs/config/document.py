@@ -5,27 +5,17 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from streampca.errors import ConfigError
 from streampca.redaction import is_hidden
-from streampca.runs.config.yaml import MAX_BYTES, MAX_DEPTH, KeyPath, decode, load_strict, shorten, spell_key
+from streampca.runs.config.yaml import MAX_BYTES, MAX_DEPTH, KeyPath, load_strict, require_size, shorten, spell_key
 from streampca.storage.regular_files import open_regular
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PRIVATE = (("source", "storage_options"), ("output", "storage_options"), ("cluster", "options"))
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong with a document."""
-
-    path: KeyPath
-    """Where it is."""
-    says: str
-    """The rest of the sentence that opens with the key path, on one line and without values that must not be shown."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +69,22 @@ class Document:
 
     def resolve(self) -> tuple[object, dict[KeyPath, str]]:
         """Fill in environment variables; also return the texts that hold references, by key path."""
-        problems: list[Problem] = []
+        problems: dict[KeyPath, str] = {}
         written: dict[KeyPath, str] = {}
         resolved = self._resolve(self.tree, (), written, problems)
-        self.refuse(problems)
+        if problems:
+            raise self.refusal(problems)
         return resolved, written
 
-    def refuse(self, problems: Sequence[Problem]) -> None:
-        """Raise the first problem in the order of the file and the number of others; do nothing if there is none."""
-        if not problems:
-            return
-        problems = [problem for problem in problems if problem.path not in self.derived] or problems
-        order = {path: position for position, path in enumerate(_paths(self.tree, ()))}
-        first = min(problems, key=lambda problem: order.get(problem.path, len(order)))
+    def refusal(self, problems: Mapping[KeyPath, str]) -> ConfigError:
+        """Return the error that tells the first of `problems` in the order of the file, and the number of others.
+
+        A problem is the rest of the sentence that opens with its key path, on one line and without values that must not be shown.
+        """
+        problems = {path: says for path, says in problems.items() if path not in self.derived} or problems
+        first = next((path for path in _paths(self.tree, ()) if path in problems), next(iter(problems)))
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ConfigError(f"{self.name}: {self._subject(first.path)}{first.says}{more}") from None
+        return ConfigError(f"{self.name}: {self._subject(first)}{problems[first]}{more}")
 
     def _subject(self, path: KeyPath) -> str:
         for length in range(len(path), 0, -1):
@@ -139,26 +130,29 @@ class Document:
         if isinstance(output, dict) and isinstance(model, dict) and model.get("group_by") is not None:
             output.setdefault("scores", False)
 
-    def _resolve(self, node: object, path: KeyPath, written: dict[KeyPath, str], problems: list[Problem]) -> object:
+    def _resolve(
+        self, node: object, path: KeyPath, written: dict[KeyPath, str], problems: dict[KeyPath, str]
+    ) -> object:
         if isinstance(node, dict):
             return {key: self._resolve(value, (*path, key), written, problems) for key, value in node.items()}
         if isinstance(node, list):
             return [self._resolve(value, (*path, index), written, problems) for index, value in enumerate(node)]
         if isinstance(node, float) and not math.isfinite(node):
-            problems.append(Problem(path, f": found {self.describe_at(path)}, allowed: a finite number"))
-        if isinstance(node, str) and is_hidden(node, in_options="storage_options" in path):
-            problems.append(Problem(path, ": was left out of this file, as it may be secret: give it, best as ${NAME}"))
-        if not isinstance(node, str) or "${" not in node:
+            problems[path] = f": found {self.describe_at(path)}, allowed: a finite number"
+        if not isinstance(node, str):
             return node
-        written[path] = node
+        if is_hidden(node, in_options="storage_options" in path):
+            problems[path] = ": was left out of this file, as it may be secret: give it, best as ${NAME}"
+        names = _REFERENCE.findall(node)
+        unset = [name for name in names if name not in os.environ]
         if "${" in _REFERENCE.sub("", node):
-            problems.append(Problem(path, ": a ${ that opens no reference: write ${NAME}, in letters, digits and _"))
-            return node
-        for variable in _REFERENCE.findall(node):
-            if variable not in os.environ:
-                problems.append(Problem(path, f": the environment variable {variable[:60]} is not set"))
-                return node
-        return _REFERENCE.sub(lambda match: os.environ[match.group(1)], node)
+            problems[path] = ": a ${ that opens no reference: write ${NAME}, in letters, digits and _"
+        elif unset:
+            problems[path] = f": the environment variable {unset[0][:60]} is not set"
+        elif names:
+            written[path] = node
+            return _REFERENCE.sub(lambda match: os.environ[match[1]], node)
+        return node
 
 
 def read_text(path: Path | str) -> tuple[str, str]:
@@ -176,7 +170,12 @@ def read_text(path: Path | str) -> tuple[str, str]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not the path of a file"
         raise ConfigError(f"{name}: {reason}: give the path of a YAML file") from None
-    return decode(data, name), name
+    require_size(len(data), name)
+    try:
+        return data.decode("utf-8"), name
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{name}: line {line}: not UTF-8 text: save the file as UTF-8") from None
 
 
 def describe(value: object) -> str:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
 
 from pydantic import BaseModel
 
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
-from streampca.runs.config import KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig
+from streampca.runs.config import KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig, StatisticsConfig
 from streampca.runs.config.models import OF_FEATURES
-from streampca.runs.config.problems import sections_in
-from streampca.runs.config.statistics import StatisticsConfig
+from streampca.runs.config.problems import all_sections
 
 _STATED = {
     PCAConfig: PCA_PARAMETERS,
@@ -36,10 +34,8 @@ def json_schema() -> dict[str, object]:
     """
     schema = RunConfig.model_json_schema()
     definitions = {"RunConfig": schema} | schema["$defs"]
-    for section in set(_sections(RunConfig)):
-        definition = definitions.get(section.__name__)
-        if definition is None:
-            continue  # written in place
+    for section in {section for _, section in all_sections(RunConfig)}:
+        definition = definitions[section.__name__]
         definition.pop("title")
         definition["description"] = inspect.cleandoc(section.__doc__ or "")
         for key, meaning in meanings_of(section).items():
@@ -81,10 +77,3 @@ def meanings_of(section: type[BaseModel]) -> dict[str, str]:
             ):
                 written[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
     return {key: written.get(key) or stated[key] for key in section.model_fields}
-
-
-def _sections(section: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    yield section
-    for field in section.model_fields.values():
-        for below in sections_in(field):
-            yield from _sections(below)

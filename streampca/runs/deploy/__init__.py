@@ -217,10 +217,9 @@ def _scheduler_at(cluster: AddressCluster) -> Client:
     try:
         return distributed.Client(cluster.address, timeout=seconds_of(cluster.wait), **security)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
-        reason = _one_line(error).replace(cluster.address, cluster.address_as_written)
-        raise ClusterError(
-            f"no scheduler answers at {cluster.address_as_written} within {cluster.wait}: {reason}"
-        ) from error
+        address = str(cluster.as_written("address"))
+        reason = _one_line(error).replace(cluster.address, address)
+        raise ClusterError(f"no scheduler answers at {address} within {cluster.wait}: {reason}") from error
 
 
 @contextmanager

@@ -189,6 +189,9 @@ BROKEN = [
     ("source: {path: x, sample: t}", "source.sample is not a key of source: did you mean samples? (keys: path, array"),
     (KERNEL + "kernel: {gama: 1}}", "model.kernel.gama is not a key of model.kernel: did you mean gamma? (keys: name"),
     (KERNEL + "kernel: {name: rbg}}", "model.kernel.name: found the text 'rbg', allowed: linear, rbf, poly"),
+    (KERNEL + "kernel: rbg}", "model.kernel: found the text 'rbg', allowed: the name of a kernel, a mapping"),
+    (KERNEL + "kernel: [rbf, rbg]}", "model.kernel[1]: found the text 'rbg', allowed: the name of a kernel"),
+    (SOURCE + "model: {threshold: 0.1}", "model.threshold is not a key of model: did you mean model.n_components.thr"),
     (KERNEL + "kernel: [rbf, {weight: 0}]}", "model.kernel[1].weight: found 0, allowed: a number above 0"),
     (KERNEL + "kernel: [rbf, 3]}", "model.kernel[1]: found 3, allowed: the name of a kernel"),
     (KERNEL + "kernel: []}", "model.kernel: found an empty list, allowed: the name of a kernel"),
@@ -333,7 +336,7 @@ def test_values_are_kept_and_resolved():
         SOURCE + "model: {n_components: {threshold: 1e-3}, tolerance: 1e-6}\nresources: {memory: 1.5 GiB, threads: 2}\n"
         "checkpoint: {every: 5min}\ncluster: {kind: local, n_workers: 2}\noutput: {directory: ~/out}"
     )
-    assert config.model.n_components.threshold == 1e-3
+    assert config.model.n_components == {"threshold": 1e-3}
     assert config.model.tolerance == 1e-6
     assert config.resources.memory_bytes == 3 * 2**29
     assert config.checkpoint.every_seconds == 300.0
@@ -431,6 +434,7 @@ class TestEnvironment:
         refusal("source: {path: x}\nname: '${STREAMPCA_SECRET}/x'")
         refusal("source: {path: x}\nresources: {memory: '${STREAMPCA_SECRET}'}")
         refusal(self.TEXT + "seed: x")
+        refusal("source: {path: x}\nmodel: {group_by: t}\noutput: {publish: 's3://${STREAMPCA_SECRET}/x'}")
 
     def test_a_missing_variable_is_named_with_its_key(self):
         expected = "the environment variable STREAMPCA_NONE is not set"
@@ -470,7 +474,7 @@ class TestOverrides:
             "seed=1",
             "seed=2",
         )
-        assert config.model.n_components.threshold == 1e-3
+        assert config.model.n_components == {"threshold": 1e-3}
         assert config.preprocess.scale is True
         assert (config.name, config.source.array, config.source.path) == ("on", "010", "s3://b/y.zarr")
         assert config.resources.memory is None
