@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from streampca.models.persistence.state import load_record
-from streampca.runs.checks import Check
+from streampca.runs.verify.checks import Check
 from streampca.sources.base import Source
 from streampca.sources.store_record import arrays_of, keys_where, note_digests
 from streampca.sources.zarr.digests import StoreRecord

@@ -17,7 +17,6 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.together import Together
 from streampca.planning.many import ManyPlan
-from streampca.runs.checks import Check, Verification
 from streampca.runs.classes import classes_of_samples
 from streampca.runs.config import RunConfig
 from streampca.runs.config.models import ModelsConfig, is_model_name, load_any_config, parse_any_config
@@ -35,8 +34,8 @@ from streampca.runs.resume import (
 )
 from streampca.runs.run import Job, Run, Scored, Strategy, carry_out, require_place, require_state, write_results
 from streampca.runs.scores_of_models import reads_for_scores, write_scores_of_all
-from streampca.runs.verify import verify_run
-from streampca.runs.verify_groups import verify_groups
+from streampca.runs.verify import verify_groups, verify_run
+from streampca.runs.verify.checks import Check, Verification
 from streampca.solvers.fit import report_rows
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import FitResult

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from streampca.linalg.cross_validation import GroupScatter, prediction_errors
 from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs
 from streampca.linalg.selection import Rule
+from streampca.linalg.tiles import TileGrid
 from streampca.models.decoding import with_decoding
 from streampca.models.missing import with_missing
 from streampca.models.noise import known_weight, selection_of_fit
@@ -69,7 +72,9 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     precision = relative_precision(work, reduced.n_features)
     selection = selection_of_fit(reduced, parameters, known, reduced.rank_limit, precision, n_missing)
     validated = bool(fitted.groups) and parameters.n_components == "cross_validation"
-    errors = _prediction_errors(fitted, reduced) if validated else None
+    errors = None
+    if validated:
+        errors = prediction_errors_of(fitted.groups, reduced.grid, reduced.weights, center=parameters.center)
     if isinstance(selection, Rule) and errors is not None:
         selection = selection.with_errors(errors)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
@@ -103,7 +108,10 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     return with_missing(model, parameters.missing, state, fitted.n_left_out, clipped, parameters.missing_scores)
 
 
-def _prediction_errors(fitted: FittedState, reduced: SymmetricOperator) -> FloatArray:
-    """Return the errors of predicting the rows of each group from the others, for 0, 1, … components."""
-    groups = [GroupScatter(reduced.grid, state.scatter, state.mean, state.weight) for state in fitted.groups]
-    return prediction_errors(groups, reduced.weights, center=fitted.parameters.center)
+def prediction_errors_of(states: Sequence[Any], grid: TileGrid, factors: FloatArray, *, center: bool) -> FloatArray:
+    """Return the errors of predicting the rows of each group from the others, for 0, 1, … components.
+
+    `states` are the covariances of the groups, with tiles laid out as `grid`; `factors` those of the features, ``(n_features,)``.
+    """
+    groups = [GroupScatter(grid, state.scatter, state.mean, state.weight) for state in states]
+    return prediction_errors(groups, factors, center=center)

@@ -121,8 +121,8 @@ def test_verification_measures_every_model_and_notices_changes(finished: Any, tm
         assert refused.status == 5
         return str(refused.err)
 
-    assert "manifest.json similarity" in changed(lambda m: m["similarity"]["largest_angle"][2].__setitem__(3, 0.1))
-    assert "manifest.json models.3" in changed(lambda m: m["models"]["3"]["result"].update(total_variance=1.0))
+    assert "manifest similarity" in changed(lambda m: m["similarity"]["largest_angle"][2].__setitem__(3, 0.1))
+    assert "manifest models.3" in changed(lambda m: m["models"]["3"]["result"].update(total_variance=1.0))
     assert "an entry of its manifest.json is damaged" in changed(lambda m: m["models"]["3"].update(model="../x.zarr"))
 
     def swapped(manifest: Any) -> None:

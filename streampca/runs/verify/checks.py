@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from streampca.errors import DataError
 from streampca.sources.base import ReadCount
+from streampca.typing import Json
 
 _MOST_CHARACTERS = 16
 
@@ -38,37 +41,37 @@ class Check:
         return "not verified" if self.holds is None else "ok" if self.holds else "differs"
 
 
-def close(
+def compared(
     name: str,
-    recorded: float,
-    measured: float,
-    scale: float,
+    recorded: ArrayLike,
+    measured: ArrayLike,
     allowed: float,
     note: str,
     *,
-    difference: float | None = None,
+    scale: ArrayLike = 1.0,
+    apart: ArrayLike | None = None,
+    first: int = 1,
 ) -> Check:
-    """Return the comparison of two numbers relative to `scale`; `difference` is that of others where these are examples."""
-    apart = abs(measured - recorded) if difference is None else difference
-    relative = apart / scale if scale > 0 else (0.0 if apart == 0 else float("inf"))
-    return Check(
-        name, float(recorded), float(measured), float(relative), float(allowed), bool(relative <= allowed), note
-    )
+    """Return the comparison of two numbers, or of two arrays, ``(n,)``, by the entries that differ most.
+
+    Differences, or what is given as `apart` in place of them, are divided by `scale`; none is allowed where it is 0. In `note`, which
+    says relative to what, ``{}`` becomes the number of the entry, counted from `first`.
+    """
+    before, after = (np.atleast_1d(np.asarray(each, dtype=np.float64)) for each in (recorded, measured))
+    if before.shape != after.shape:
+        return Check(name, len(before), len(after), holds=False, note="how many there are")
+    differences = np.abs(after - before) if apart is None else np.atleast_1d(np.asarray(apart, dtype=np.float64))
+    units = np.broadcast_to(np.asarray(scale, dtype=np.float64), before.shape)
+    relative = np.divide(differences, units, out=np.where(differences > 0, np.inf, 0.0), where=units > 0)
+    worst = int(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).argmax())
+    difference = float(relative[worst])
+    holds, numbered = bool(difference <= allowed), note.format(worst + first)
+    return Check(name, float(before[worst]), float(after[worst]), difference, float(allowed), holds, numbered)
 
 
-class VerificationData(TypedDict):
-    """A `Verification` as plain data."""
-
-    directory: str
-    """The run."""
-    holds: bool
-    """Whether nothing differs."""
-    checks: list[dict[str, object]]
-    """The fields of each `Check` and its verdict; null for numbers that are not finite."""
-    reads: dict[str, int]
-    """Chunks and bytes that were read."""
-    seconds: float
-    """Duration in seconds."""
+def shown(value: object) -> object:
+    """Return a value as a check shows it: a number or text."""
+    return value if isinstance(value, int | float | str) or value is None else "another list"
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class Verification:
                 "changed since; run again on the present data, or restore them"
             )
 
-    def to_dict(self) -> VerificationData:
+    def to_dict(self) -> Json:
         """Return plain data for JSON."""
         return {
             "directory": str(self.directory),
@@ -116,7 +119,7 @@ class Verification:
         for check in self.checks:
             numbers = (check.recorded, check.measured, check.difference, check.allowed)
             rows.append([check.name, *map(_figure, numbers), check.verdict])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
         for row, note in zip(rows, ("", *(check.note for check in self.checks)), strict=True):
             cells = (f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
@@ -131,11 +134,10 @@ class Verification:
         return f"{self.directory}: {rows:,} x {features:,} read again in {self.seconds:.1f} s: {outcome}"
 
 
-def _plain(check: Check) -> dict[str, object]:
+def _plain(check: Check) -> Json:
     data = {**asdict(check), "verdict": check.verdict}
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in data.items()
-    }
+    infinite = {key for key, value in data.items() if isinstance(value, float) and not math.isfinite(value)}
+    return data | dict.fromkeys(infinite)
 
 
 def _figure(value: object) -> str:

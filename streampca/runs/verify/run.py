@@ -1,0 +1,250 @@
+"""Verification of a finished run: its numbers are measured again in one more pass over the data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.joint import Joint
+from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
+from streampca.execution.drive import accumulate
+from streampca.execution.progress import ProgressCallback
+from streampca.labels import Labels
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
+from streampca.models.removal import residuals_of
+from streampca.models.stored_components import StoredComponents
+from streampca.parameters import Parameters
+from streampca.planning.columns import with_columns
+from streampca.planning.memory import allowed_bytes
+from streampca.planning.plan import Plan
+from streampca.planning.scores import plan_scores
+from streampca.runs.chunk_checks import check_of_chunks, recorded_chunks, stored_as_zarr
+from streampca.runs.config import RunConfig, load_config
+from streampca.runs.diagnostics import as_json, expected_diagnostics
+from streampca.runs.from_config import fit_of, source_of
+from streampca.runs.group_labels import groups_of_rows, source_by_groups
+from streampca.runs.groups import groups_of_run
+from streampca.runs.manifest import Manifest, read_json, read_manifest
+from streampca.runs.verify.checks import Check, Verification
+from streampca.runs.verify.eigenpairs import (
+    Measured,
+    accumulator_for,
+    checks_of_eigenpairs,
+    panel_rows,
+)
+from streampca.runs.verify.statistics import statistics_of
+from streampca.runs.verify.stored import (
+    StoredRows,
+    check_of_unusual_rows,
+    checks_of_figures,
+    checks_of_rows,
+    stored_arrays,
+)
+from streampca.solvers.groups import plan_fits_of_groups, read_groups
+from streampca.sources import Source
+from streampca.sources.zarr.digests import default_place
+from streampca.storage.directories import DIAGNOSTICS, read_record
+from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import n_cores
+
+_OVERRIDES = ("source.", "resources.")
+
+
+def verify_run(
+    directory: Path, *, overrides: Sequence[str] = (), progress: ProgressCallback | None = None
+) -> Verification:
+    """Read the data of a finished run once more and measure its numbers again.
+
+    `overrides` change keys of ``source`` and ``resources``, where the data have moved or the machine is another; `progress` is called as
+    blocks finish. What differs raises nothing (see `Verification.require`).
+
+    Raises
+    ------
+    ModelError
+        If it is not a finished run, or its model is damaged.
+    DataError
+        If data are missing, damaged or of another shape.
+    NotAvailableError
+        For runs with forgetting, or with components on disk.
+    """
+    began, record = time.perf_counter(), read_record(directory)
+    if record is None or record.get("format") != "streampca-run":
+        raise ModelError(f"{directory} is not a finished run: expected a directory that streampca run has written")
+    manifest, config = read_manifest(directory), _config_of(directory, overrides)
+    model = _model_of(directory, config)
+    source = _opened_as_fitted(config, model.labels)
+    checks = [_check_of_input(source, manifest, overrides)]
+    _require_shape(source, model, manifest)
+    parameters = with_columns(fit_of(config).parameters, source)
+    rows, weights = residuals_of(source, model), getattr(parameters, "sample_weight", None)
+    stored, checks_of_stored = stored_arrays(directory, config, model, source)
+    compared_rows = StoredRows(model, stored)
+    statistics = statistics_of(model, parameters, rows, source, manifest, directory)
+    parts: list[AnyAccumulator] = [compared_rows, *(accumulator for accumulator, _ in statistics)]
+    plan, joint = _planned(rows, model, config, parts, parameters)
+    chunks = recorded_chunks(directory, source)
+    states: Any
+    with one_blas_thread():
+        states, count = accumulate(rows, joint, plan, weights=weights, progress=progress, phase="verify")
+        checks.append(check_of_chunks(source, chunks))
+        summary = None
+        if set(DIAGNOSTICS) <= stored.keys():
+            summary = as_json(expected_diagnostics(config, directory, model, source.labels))
+        figures = {"certificate": model.certificate, "result": model.summary(), "diagnostics": summary}
+        checks += checks_of_figures(directory, record, figures)
+        if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
+            measured = Measured.of(joint.parts[-1], states[-1], model, parameters)
+            checks += checks_of_eigenpairs(model, measured, parameters.scaling)
+        lightest = 1.0 if weights is None else float(np.min(weights[weights > 0]))
+        checks += [*checks_of_stored, *checks_of_rows(compared_rows, states[0], source, lightest)]
+        for (_, checks_of), each in zip(statistics, states[1 : len(parts)], strict=True):
+            checks += checks_of(each)
+    if summary is not None and config.output.report:
+        checks.append(check_of_unusual_rows(directory, source, [row["row"] for row in summary["unusual_rows"]]))
+    return Verification(directory, tuple(checks), source.shape, count, time.perf_counter() - began)
+
+
+def verify_groups(
+    directory: Path, *, overrides: Sequence[str] = (), progress: ProgressCallback | None = None
+) -> Verification:
+    """Read the data of a run of groups once more and measure the numbers of all its models again.
+
+    The covariances of all groups are accumulated as by the fit. For each group, within and between groups there is one check, that of
+    the quantity that differs most. Parameters and errors as of `verify_run`.
+    """
+    began, record = time.perf_counter(), read_record(directory) or {}
+    manifest, config = read_json(directory, "manifest.json"), _config_of(directory, overrides)
+    entries = groups_of_run(directory)
+    models = [load_model(path) for _, path in entries]
+    source = source_by_groups(config)
+    if stored_as_zarr(source):
+        source = _opened_as_fitted(config, models[0].labels)
+    checks = [_check_of_input(source, manifest, overrides)]
+    groups = groups_of_rows(config, source)
+    n_groups = len(groups.names)
+    if n_groups + (2 if n_groups > 1 else 1) != len(models) or any(len(m.mean) != source.shape[1] for m in models):
+        raise DataError(
+            f"{source.description} has {n_groups} groups of rows of {source.shape[1]} features, and the run another number: "
+            "it is other data; run again"
+        )
+    parameters = with_columns(fit_of(config).parameters, source)
+    if not isinstance(parameters, Parameters):
+        raise ModelError(f"{directory} is not a usable run of groups: its config.yaml is of another kind")
+    plan = plan_fits_of_groups(source, parameters, groups)
+    states = read_groups(source, parameters, groups, plan, progress, "verify")
+    checks.append(check_of_chunks(source))
+    with one_blas_thread():
+        figures = {
+            str(entry["label"]): entry
+            | {"result": model.summary(), "certificate": model.certificate, "n_samples": model.n_samples}
+            for (entry, _), model in zip(entries, models, strict=True)
+        }
+        checks += checks_of_figures(directory, record, {"models": figures})
+        fitted = [*states.groups, states.pooled, *([] if states.between is None else [states.between])]
+        for (entry, _), model, each in zip(entries, models, fitted, strict=True):
+            found = checks_of_eigenpairs(model, Measured.of_covariance(each, model), parameters.scaling)
+            checks.append(_worst(str(entry["label"]), found))
+    return Verification(directory, tuple(checks), source.shape, states.count, time.perf_counter() - began)
+
+
+def _worst(label: str, checks: Sequence[Check]) -> Check:
+    """Return the check with the largest share of what is allowed, under the name of a model."""
+    worst = max(checks, key=lambda check: (check.holds is False, (check.difference or 0.0) / (check.allowed or 1.0)))
+    return replace(worst, name=label, note=f"{worst.name}, which differs most: {worst.note}")
+
+
+def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration of a finished run; `ConfigError` if `overrides` change more than where and how it is read."""
+    for text in overrides:
+        if not text.startswith(_OVERRIDES):
+            key = text.partition("=")[0]
+            raise ConfigError(
+                f"--set {key}: a run is verified as it was: only keys of source and resources may be changed"
+            )
+    return load_config(directory / "config.yaml", overrides)
+
+
+def _model_of(directory: Path, config: RunConfig) -> PCAModel | KernelModel:
+    """Load the model of a run; raise `NotAvailableError` if its numbers cannot be measured in one pass."""
+    if is_kernel_model(directory / "model.zarr"):
+        return load_kernel_model(directory / "model.zarr")
+    model = load_model(directory / "model.zarr")
+    forgetting = getattr(config.model, "forgetting", 1.0)
+    for results, what, why in (
+        (forgetting != 1.0, f"model.forgetting: {forgetting}", "weights of rows depend on their order"),
+        (isinstance(model.components, StoredComponents), "components on disk", "they do not fit in memory here"),
+    ):
+        if results:
+            raise NotAvailableError(f"{directory}: streampca verify does not measure runs with {what}: {why}")
+    return model
+
+
+def _opened_as_fitted(config: RunConfig, labels: Labels | None) -> Source:
+    """Open the source with the mask of the fit, and with the fingerprint that lies beside it, where none is named."""
+    mask = None if labels is None else labels.mask
+    source = source_of(config, mask=mask)
+    arrays = stored_as_zarr(source)
+    if config.source.verify is not None or not arrays:
+        return source
+    places = [default_place(array.description, array.name) for array in arrays]
+    return source_of(config, mask=mask, verify="manifest") if all(map(Path.exists, places)) else source
+
+
+def _check_of_input(source: Source, manifest: Mapping[str, Any], overrides: Sequence[str]) -> Check:
+    """Compare the identity of the data without reading it; only shape and type if `overrides` name another place."""
+    recorded, moved = manifest["source"], any(text.startswith("source.path=") for text in overrides)
+    shape, before = f"{list(source.shape)} {source.dtype}", f"{recorded['shape']} {recorded['dtype']}"
+    if moved or shape != before:
+        return Check("input", before, shape, holds=shape == before, note="shape and data type")
+    same = recorded["fingerprint"] == source.fingerprint
+    if not same and not stored_as_zarr(source):
+        note = "size or time of the file are others: the numbers below decide"
+        return Check("input", before, shape, note=note)
+    return Check("input", recorded["fingerprint"], source.fingerprint, holds=same, note="metadata")
+
+
+def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: Manifest) -> None:
+    d = model.n_features if isinstance(model, KernelModel) else len(model.mean)
+    n, before = source.shape[0], manifest["source"]["shape"][0]
+    if source.shape[1] != d or n != before:
+        raise DataError(
+            f"{source.description} has shape {source.shape}, and the run was made from ({before}, {d}): it is other data; run again, or "
+            "streampca update if rows were appended"
+        )
+
+
+def _planned(
+    source: Source,
+    model: PCAModel | KernelModel,
+    config: RunConfig,
+    parts: Sequence[AnyAccumulator],
+    parameters: object,
+) -> tuple[Plan, Joint]:
+    """Return the plan of the pass, that of a transform with memory for what is measured, and the accumulators.
+
+    These are `parts`, and of linear PCA then that of the covariance, with one component alone where products with all do not fit.
+    """
+    allowed, d, k = allowed_bytes(config.resources.memory_bytes), source.shape[1], model.n_components
+    threads, refusal = config.resources.n_threads or n_cores(), "blocks of rows do not fit in the memory"
+    for n_threads, columns in dict.fromkeys([(threads, k), (1, k), (1, 1)]):
+        joint = Joint(tuple(parts))
+        if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
+            joint = Joint((*parts, accumulator_for(model, parameters, source, columns)))
+        state = joint.state_bytes(d)
+        needed = n_threads * (joint.scratch_bytes(d, panel_rows(d), 8) + 3 * state) + 2 * state
+        try:
+            plan = plan_scores(source, model, max(1, allowed - needed), n_threads)
+        except PlanError as error:
+            refusal = str(error)
+            continue
+        if plan.axis == "samples":
+            return replace(plan, budget=plan.budget.plus(needed, allowed)), joint
+    raise PlanError(f"verifying: {refusal}")

@@ -1,0 +1,151 @@
+"""Statistics of a run, measured again by the accumulators and functions that the fit takes them from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streampca.accumulators import ByGroup, GroupStates
+from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.quality import QualityState
+from streampca.errors import ModelError
+from streampca.execution.score_groups import ScoreGroups
+from streampca.linalg.cross_validation import best_count
+from streampca.linalg.scaling import Scaling
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.models.sampling_errors import SamplingErrors
+from streampca.parameters import Parameters
+from streampca.planning.covariance_accumulators import general_form
+from streampca.planning.cross_validation import grouped_accumulator
+from streampca.runs.manifest import Manifest
+from streampca.runs.quality import quality_figures, quality_from
+from streampca.runs.verify.checks import Check, compared, shown
+from streampca.solvers.covariance_model import prediction_errors_of
+from streampca.solvers.quality import QualityFound
+from streampca.solvers.sampling_figures import errors_of
+from streampca.solvers.sampling_groups import errors_of_groups
+from streampca.sources import Source
+
+Statistic = tuple[AnyAccumulator, Callable[[Any], list[Check]]]
+"""An accumulator of the rows, and what makes the checks of its state."""
+_ALLOWED = 1e-3
+"""Sampling and prediction errors are compared to three digits: where eigenvalues nearly coincide, rounding turns the components."""
+_LEAST_GAP = 1e-3
+"""Angles are compared where eigenvalues are farther apart, relative to the first: they grow with the inverse of the gap."""
+_RELATIVE, _ABSOLUTE = 1e-6, 1e-8
+"""Differences of figures of quality that blocks of other sizes make: sums are rounded in another order."""
+
+
+def statistics_of(
+    model: PCAModel | KernelModel, parameters: object, rows: Source, source: Source, manifest: Manifest, directory: Path
+) -> list[Statistic]:
+    """Return the accumulators of the statistics that the run in `directory` has: prediction errors, sampling errors and quality.
+
+    They accumulate `rows`: those of `source`, or what is left where the model removes a part of them, of which quality says nothing.
+    `ModelError` if the record of the rows that were examined for quality is damaged.
+    """
+    statistics: list[Statistic] = []
+    errors, scaling = model.sampling_errors, getattr(parameters, "scaling", False)
+    if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
+        if model.prediction_errors is not None:
+            left_out = grouped_accumulator(parameters, rows)
+            statistics.append((left_out, partial(_check_of_prediction, model, left_out)))
+        if errors is not None and errors.method == "groups":
+            by_group = grouped_accumulator(parameters, rows, parameters.sampling_errors)
+            statistics.append((by_group, partial(_checks_by_group, model, by_group, scaling)))
+    if errors is not None and errors.method != "groups":
+        scores = ScoreGroups(model, rows.shape[0], errors.n_blocks)
+        statistics.append((scores, lambda state: _checks_of_errors(model, errors_of(model, state, "reading", scaling))))
+    recorded = manifest.get("quality")
+    if recorded is not None and rows is source:
+        try:
+            quality = quality_from(recorded["examined"], source)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ModelError(f"manifest.json: quality.examined is damaged ({type(error).__name__}: {error})") from error
+        place = directory / "scores.zarr"
+        written = place if (place / "scores").is_dir() else None
+
+        def checked(state: QualityState) -> list[Check]:
+            figures = quality_figures(QualityFound(quality, state), source, model, written)
+            return [
+                _check_of_quality(name, recorded.get(name), now) for name, now in figures.items() if name != "examined"
+            ]
+
+        statistics.append((quality, checked))
+    return statistics
+
+
+def _groups(accumulator: ByGroup, state: GroupStates) -> list[Any]:
+    """Return the covariances of the groups as the fit has them."""
+    return [general_form(accumulator.inner, group)[1] for group in state.groups]
+
+
+def _check_of_prediction(model: PCAModel, accumulator: ByGroup, state: GroupStates) -> list[Check]:
+    """Compare the errors of predicting values that were left out."""
+    recorded, factors = model.prediction_errors, np.ones(len(model.mean)) if model.weights is None else model.weights
+    assert recorded is not None  # noqa: S101 they are measured where the model has them
+    grid = accumulator.grid(len(model.mean))
+    measured = prediction_errors_of(_groups(accumulator, state), grid, factors, center=model.center)
+    note = f"of {{}} component(s), the worst, relative to that of none; the least is that of {best_count(recorded)}"
+    return [compared("prediction errors", recorded, measured, _ALLOWED, note, scale=recorded[0], first=0)]
+
+
+def _checks_by_group(model: PCAModel, accumulator: ByGroup, scaling: Scaling, state: GroupStates) -> list[Check]:
+    """Compare the sampling errors that follow from the covariance of each group."""
+    grid = accumulator.grid(len(model.mean))
+    return _checks_of_errors(model, errors_of_groups(model, grid, _groups(accumulator, state), scaling))
+
+
+def _checks_of_errors(model: PCAModel | KernelModel, measured: SamplingErrors) -> list[Check]:
+    """Compare sampling errors; figures are those of the component that differs most.
+
+    Components without variance are left out, and so are, for the exact method of kernel PCA, angles and shares, for which the fit knew
+    more than scores tell.
+    """
+    recorded = model.sampling_errors
+    assert recorded is not None  # noqa: S101 they are measured where the model has them
+    values = recorded.estimates
+    gaps = np.minimum(np.abs(np.diff(values, prepend=np.inf)), np.abs(np.diff(values, append=np.inf)))
+    counts = values > 1e-6 * values[0]
+    names = ["eigenvalues", "north"] + ([] if recorded.method == "groups" else ["effective_n_samples"])
+    names += [] if isinstance(model, KernelModel) and recorded.method == "known scores" else ["shares", "angles"]
+    checks = []
+    for name in names:
+        before, after = getattr(recorded, name), getattr(measured, name)
+        chosen = np.flatnonzero(counts & ((name != "angles") | (gaps > _LEAST_GAP * values[0])))
+        if len(chosen):
+            apart = np.zeros(len(before))
+            apart[chosen] = np.abs(before - after)[chosen]
+            scale, note = float(before[chosen].max()), "component {}, the worst, relative to the largest"
+            checks.append(compared(f"sampling errors: {name}", before, after, _ALLOWED, note, scale=scale, apart=apart))
+    return checks
+
+
+def _check_of_quality(name: str, recorded: object, measured: object) -> Check:
+    """Compare one group of figures of the quality of the data; the first that differs is shown."""
+    label = f"quality {name.replace('_', ' ')}"
+    if isinstance(recorded, dict) and isinstance(measured, dict) and "compared" in measured:
+        before, now = recorded.get("compared"), measured["compared"]
+        if before != now:
+            return Check(label, before, now, note="blocks are other ones, which hold other units: not compared")
+    figures = _flat(recorded), _flat(measured)
+    for where in figures[0] | figures[1]:
+        before, now = (each.get(where, "none") for each in figures)
+        floats = type(now) is float and isinstance(before, int | float)
+        if not (math.isclose(before, now, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE) if floats else before == now):
+            return Check(label, shown(before), shown(now), holds=False, note=where.lstrip("."))
+    return Check(label, holds=True, note="all figures")
+
+
+def _flat(value: Any, where: str = "") -> dict[str, Any]:
+    """Return the numbers and texts in nested lists and objects by where they are."""
+    if not isinstance(value, dict | list) or not value:
+        return {where: value}
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    return {place: each for key, entry in entries for place, each in _flat(entry, f"{where}.{key}").items()}
