@@ -170,7 +170,7 @@ def _other_scale(values):
 @pytest.mark.parametrize(
     ("change", "names"),
     [
-        (_other_value, {"mean", "total variance", "scores"}),
+        (_other_value, {"mean", "total variance", "eigenvectors", "all eigenvalues", "edge of noise", "scores"}),
         (_other_mean, {"mean", "scores"}),
         (_other_scale, {"total variance", "variances of components", "scores"}),
     ],
