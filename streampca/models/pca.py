@@ -129,6 +129,11 @@ class PCAModel:
         return len(self.components)
 
     @property
+    def n_features(self) -> int:
+        """Return the number of features of a row."""
+        return len(self.mean)
+
+    @property
     def score_attributes(self) -> dict[str, list[float]]:
         """Return the attributes of stored scores."""
         return {"explained_variance": np.asarray(self.explained_variance).tolist()}

@@ -27,6 +27,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.write import require_writable_by_workers, write_scores
 from streampca.formatting import as_text
 from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
 from streampca.models.persistence.groups import write_array
 from streampca.models.persistence.models import write_model
 from streampca.models.persistence.state import write_state
@@ -405,7 +406,7 @@ def write_results(
         manifest["reads"]["record"] = asdict(recorded)
     record_quality(manifest, result, source, path / "scores.zarr" if config.output.scores else None)
     log_findings(config.name, manifest["warnings"], manifest["notes"])
-    _finish(config, path, manifest)
+    _finish(config, path, manifest, result.model)
     return manifest
 
 
@@ -486,18 +487,18 @@ def _summarise_diagnostics(
     return summary, write_unusual_rows(source, summary, path / "samples.zarr") if report else ReadCount()
 
 
-def _finish(config: RunConfig, path: Path, manifest: Manifest) -> None:
+def _finish(config: RunConfig, path: Path, manifest: Manifest, model: PCAModel | KernelModel) -> None:
     """Write manifest and report; the manifest again if drawing took more memory than all that went before."""
     write_json(path / "manifest.json", manifest)
     if not config.output.report:
         return
     from streampca.runs.report.page import write_report
 
-    write_report(path)
+    write_report(path, model=model)
     if peak_bytes() > manifest["memory"]["peak_bytes"]:
         manifest["memory"]["peak_bytes"] = peak_bytes()
         write_json(path / "manifest.json", manifest)
-        write_report(path)
+        write_report(path, model=model)
 
 
 def _write_samples(samples: RowsState, path: Path, classes: Array | None) -> None:

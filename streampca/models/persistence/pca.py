@@ -164,10 +164,13 @@ def sampling_errors_of(group: StoredGroup, n_components: int) -> SamplingErrors 
         raise group.form.unusable(group.path, str(error)) from error
 
 
-def build(group: StoredGroup) -> PCAModel:
-    """Return the model that `group` holds; `ModelError` if its values are not those of a model."""
+def build(group: StoredGroup, *, slabs_on_disk: bool = False) -> PCAModel:
+    """Return the model that `group` holds; `ModelError` if its values are not those of a model.
+
+    With `slabs_on_disk`, components that were saved as slabs of features are not loaded, however small they are.
+    """
     arrays: Json = {name: group.array(name) if name in group else None for name in _ARRAYS if name != "components"}
-    arrays["components"] = components = _components_of(group)
+    arrays["components"] = components = _components_of(group, slabs_on_disk)
     usable = len(components.shape) == 2 and 0 < components.shape[0] <= components.shape[1]
     group.require(usable, "its shapes do not agree")
     surveyed = survey(components)
@@ -210,16 +213,15 @@ def _write_components(group: zarr.Group, components: Components) -> Survey:
     return survey(components, lambda features, slab: array.set_basic_selection((slice(None), features), slab))
 
 
-def _components_of(group: StoredGroup) -> Components:
+def _components_of(group: StoredGroup, slabs_on_disk: bool) -> Components:
     """Return the components, in memory or on disk; their digest is not checked here."""
     array = group.zarr_array("components", in_memory=False)
-    if _stays_on_disk(array):
+    if _in_slabs(array) and (slabs_on_disk or array.nbytes > _ON_DISK_SHARE * available_bytes()):
         return StoredComponents.open(group.path / "components")
     return group.values(group.zarr_array("components"))
 
 
-def _stays_on_disk(array: ZarrArray) -> bool:
+def _in_slabs(array: ZarrArray) -> bool:
     if len(array.shape) != 2 or not array.chunks[0] >= array.shape[0] > 0 or array.dtype != np.float64:
         return False
-    in_slabs = 8 * array.chunks[0] * array.chunks[1] <= array.nbytes // 2
-    return bool(in_slabs and array.nbytes > _ON_DISK_SHARE * available_bytes())
+    return bool(8 * array.chunks[0] * array.chunks[1] <= array.nbytes // 2)

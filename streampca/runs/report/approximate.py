@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from streampca.runs.report import figures_of_intervals, seen, words
-from streampca.runs.report.parts import Accuracy, Chart, Facts, ReportTable
+from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import RunFiles
 from streampca.runs.report.sampling import sampling_chart, sampling_of
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 _ROWS = 20
 _SHARES = (("90", "0.9"), ("95", "0.95"), ("99", "0.99"))
@@ -134,17 +134,17 @@ def _largest(values: FloatArray) -> float:
     return float(known.max()) if len(known) else 0.0
 
 
-def accuracy(run: RunFiles, bounds: Bounds, spectrum: ReportedSpectrum) -> Accuracy:
+def accuracy(run: RunFiles, bounds: Bounds, spectrum: ReportedSpectrum) -> Json:
     """Return the section on how sure the answer is."""
-    return Accuracy(
-        lead=_lead(bounds, spectrum),
-        chart=_error_chart(run, bounds) if bounds.certified else None,
-        proven=_proven(bounds, spectrum),
-        statistical=_statistical(bounds),
-        table=_table(bounds, spectrum) if bounds.certified else None,
-        counts=_counts(bounds) if bounds.certified else None,
-        facts=_facts(run, bounds),
-    )
+    return {
+        "lead": _lead(bounds, spectrum),
+        "chart": _error_chart(run, bounds) if bounds.certified else None,
+        "proven": _proven(bounds, spectrum),
+        "statistical": _statistical(bounds),
+        "table": _table(bounds, spectrum) if bounds.certified else None,
+        "counts": _counts(bounds) if bounds.certified else None,
+        "facts": _facts(run, bounds),
+    }
 
 
 def _lead(bounds: Bounds, spectrum: ReportedSpectrum) -> str:
@@ -274,7 +274,7 @@ def _counts(bounds: Bounds) -> ReportTable:
     return ReportTable("Components that carry so much of the variance", ("", "at least", "at most"), tuple(rows))
 
 
-def _facts(run: RunFiles, bounds: Bounds) -> Facts:
+def _facts(run: RunFiles, bounds: Bounds) -> words.Facts:
     """Return how the answer came about: passes, pilot, columns."""
     sizes, passes = field(run.manifest, "approximation"), words.whole(field(run.manifest, "passes"))
     tolerance, most = words.number(field(sizes, "tolerance")), words.whole(field(sizes, "passes"))
@@ -296,7 +296,7 @@ def _facts(run: RunFiles, bounds: Bounds) -> Facts:
         ("recovered by", from_what.get(str(bounds.certificate.get("eigen_solver")), words.MISSING)),
         ("span of all components", _span(bounds)),
     ]
-    return Facts("How it came about", tuple((name, value) for name, value in pairs if value != words.MISSING))
+    return words.facts("How it came about", pairs)
 
 
 def _span(bounds: Bounds) -> str:

@@ -19,10 +19,10 @@ from streampca.runs.report.figures import (
     inline,
     plain,
 )
-from streampca.runs.report.parts import Chart, ComponentCount, ReportTable
+from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,8 +42,8 @@ _CLOSE = 0.06
 """Thresholds that are closer than this share of the height have one text."""
 
 
-def component_count(run: RunFiles) -> ComponentCount | None:
-    """Return what the rules say of a run; None where its manifest has no rules, as of version 0.1."""
+def component_count(run: RunFiles) -> Json | None:
+    """Return what the rules say of a run; None where no rule applies, or the manifest has none, as of version 0.1."""
     stated = field(run.manifest, "result", "component_rules")
     if not isinstance(stated, dict):
         return None
@@ -59,17 +59,18 @@ def component_count(run: RunFiles) -> ComponentCount | None:
             numbers.append(number)
         if number is not None and edge is not None and rule in _EDGES:
             edges[title] = edge
+    if not numbers:
+        return None
     table = ReportTable(
         "What each rule takes for more than noise",
         ("rule", "components", "noise variance", "threshold", ""),
         tuple(rows),
     )
-    lead = "No rule applies to these rows: the table says why."
-    if numbers:
-        low, high = min(numbers), max(numbers)
-        between = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        lead = f"{between} component{'' if high == 1 and low == 1 else 's'} by the rules that apply; the run has {run.n_components:,}."
-    return ComponentCount(lead, _chart(run, edges, max(numbers, default=0)) if edges else None, table)
+    low, high = min(numbers), max(numbers)
+    between = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    lead = f"{between} component{'' if high == 1 and low == 1 else 's'} by the rules that apply; the run has {run.n_components:,}."
+    chart = _chart(run, edges, high) if edges else None
+    return {"lead": lead, "chart": chart, "table": table}
 
 
 def _chart(run: RunFiles, edges: dict[str, float], highest: int) -> Chart:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from streampca.runs.report import fields, figures, pictures, words
+from streampca.models.stored_components import slabs_of
+from streampca.runs.report import fields, figures, words
 from streampca.runs.report.layouts import Layout, layout_of, picture_layout
-from streampca.runs.report.parts import Bar, Bars, Chart, Components, FieldFigure, Picture
+from streampca.runs.report.parts import Chart, Picture
+from streampca.runs.report.pictures import GREYS, SIGNED, picture
 from streampca.runs.report.result import ReportedSpectrum, field
-from streampca.runs.report.run_files import RunFiles, blocks
-from streampca.typing import Array, FloatArray, IntArray
+from streampca.runs.report.run_files import RunFiles
+from streampca.typing import Array, IntArray, Json
 
 MAX_PICTURES = 32
 """So many components are drawn at most as pictures."""
 _MOST_PANELS = 24
 """So many maps, images and lines are drawn at most."""
 _MOST_MODES = 8
-_SLAB_COMPONENTS, _ENTRIES = 3, 12
+_ENTRIES = 12
 _SIGN = "The sign of a component as a whole is a matter of choice; signs within it are not."
 
 
@@ -31,113 +33,106 @@ def layout_of_run(run: RunFiles) -> Layout | None:
     return layout or picture_layout(field(run.manifest, "source", "feature_shape"), run.n_features)
 
 
-def components(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout | None) -> Components:
-    """Return the first components by the labels of their features, as pictures, or as bars of their largest entries."""
-    if run.slab is not None:  # rows of the components are never read whole
-        return _in_slabs(run, spectrum)
-    if layout is None:
-        return Components(
-            (),
-            _largest_entries(run, spectrum),
-            f"The features that weigh most in each of the first components. {_SIGN}",
-        )
-    return _by_dimensions(run, spectrum, layout) if layout.labelled else _pictures(run, spectrum, layout)
+def components(
+    run: RunFiles,
+    spectrum: ReportedSpectrum,
+    layout: Layout | None,
+    most: int | None = None,
+    group: str = "",
+    salt: str = "mode",
+) -> Json:
+    """Return the mean and the first components by the labels of their features, as pictures, or as bars of their largest entries.
+
+    On a page of several models, `most` is how many components are shown, without the mean, `group` the name of the model and `salt`
+    one that the charts of no other have.
+    """
+    if layout is None or run.slab is not None:  # rows of components on disk are never read whole
+        return _largest_entries(run, spectrum, most or 3, group)
+    if not layout.labelled:
+        return _pictures(run, spectrum, layout, most, group)
+    return _by_dimensions(run, spectrum, layout, most, group, salt)
 
 
-def _by_dimensions(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout) -> Components:
+def _by_dimensions(
+    run: RunFiles, spectrum: ReportedSpectrum, layout: Layout, most: int | None, group: str, salt: str
+) -> Json:
     """Return the mean and the first components in the units of the data, along the dimensions of their features."""
-    drawn: list[FieldFigure] = []
     charts: list[Chart] = []
-
-    def draw(row: FloatArray, title: str, salt: str, signed: bool) -> None:
-        if layout.grids:
-            drawn.append(fields.field_figure(layout, row, title, signed=signed))
-        charts.extend(fields.line_charts(layout, row, title, salt, signed=signed))
-
-    if run.centred:
-        draw(run.mean, "Mean of all rows", "mean-line", False)
-    shown = min(run.n_components, _MOST_MODES, max(1, _MOST_PANELS // (len(layout.grids) + len(layout.lines))))
-    for start, rows in blocks(run.components, shown):
-        for i, row in enumerate(rows, start):
-            root = float(np.sqrt(max(0.0, run.explained_variance[i])))
-            draw(run.amplitude(row) * root, f"Component {i + 1} · {spectrum.share(i)}", f"mode-{i}", True)
+    if run.centred and most is None:
+        charts += fields.charts(layout, run.mean, "Mean of all rows", "mean", signed=False)
+    shown = min(run.n_components, most or min(_MOST_MODES, max(1, _MOST_PANELS // layout.n_charts)))
+    for i, row in enumerate(run.components[:shown]):
+        root = float(np.sqrt(max(0.0, run.explained_variance[i])))
+        title = _title(spectrum, i, group)
+        charts += fields.charts(layout, run.amplitude(row) * root, title, f"{salt}-{i}", signed=True)
     variables = layout.labels.variables
     name = words.clean(variables[0].name, 60) if len(variables) == 1 and variables[0].name else "the data"
     deviation = "standard deviation" if run.centred else "root mean square (divisor n − ddof)"
     note = f"How much {name} changes where the score of a component rises by one {deviation}, with the component’s "
     note += f"share of the variance. {_SIGN}"
+    return {"charts": charts, "note": " ".join((note, *layout.left_out)) + _left(run, shown)}
+
+
+def _title(spectrum: ReportedSpectrum, component: int, group: str) -> str:
+    return f"Component {component + 1}{f', {group}' if group else ''} · {spectrum.share(component)}"
+
+
+def _left(run: RunFiles, shown: int) -> str:
     left = run.n_components - shown
-    omitted = (*layout.left_out, *((f"{left:,} more {'is' if left == 1 else 'are'} in the model.",) if left else ()))
-    return Components((), (), " ".join((note, *omitted)), tuple(drawn), tuple(charts))
+    return f" {left:,} more {'is' if left == 1 else 'are'} in the model." if left > 0 else ""
 
 
-def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout) -> Components:
+def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout, most: int | None, group: str) -> Json:
     """Return the mean and the first components as small pictures."""
     drawn = []
-    if run.centred:
+    if run.centred and most is None:
         eight_bit = field(run.manifest, "source", "dtype") == "uint8"
         low, high = (0.0, 255.0) if eight_bit else (float(np.min(run.mean)), float(np.max(run.mean)))
-        mean = pictures.rising(layout.picture(run.mean), low, high, greys=True)
-        drawn.append(Picture(pictures.data_uri(mean), "The mean of all rows", "mean"))
-    for start, rows in blocks(run.components, MAX_PICTURES):
-        for i, row in enumerate(rows, start):
-            pixels = np.nan_to_num(layout.picture(row), posinf=0.0, neginf=0.0)
-            uri = pictures.data_uri(pictures.diverging(pixels, float(np.abs(pixels).max())))
-            drawn.append(Picture(uri, f"Component {i + 1}", f"{i + 1}", spectrum.share(i)))
-    scale = "middle grey is zero" if layout.grids[0].colour else "white is zero, red positive, blue negative"
-    origin, left = "their mean" if run.centred else "zero", run.n_components - MAX_PICTURES
-    note = f"Each picture is one direction in which the rows differ from {origin}, with its share of the variance; "
-    note += f"{scale}, each scaled by its own largest entry."
-    note += f" {left:,} more {'is' if left == 1 else 'are'} in the model." if left > 0 else ""
-    return Components(tuple(drawn), (), note)
+        mean = picture(layout.picture(run.mean), low, high, GREYS)
+        drawn.append(Picture(mean, "The mean of all rows", "mean"))
+    shown = most or MAX_PICTURES
+    for i, row in enumerate(run.components[:shown]):
+        pixels = layout.picture(row)
+        largest_entry = float(np.abs(pixels).max())
+        uri = picture(pixels, -largest_entry, largest_entry, SIGNED)
+        name = _title(spectrum, i, group).partition(" ·")[0]
+        drawn.append(Picture(uri, name, name if group else f"{i + 1}", spectrum.share(i)))
+    scale = "middle grey is zero" if pixels.ndim == 3 else "white is zero, red positive, blue negative"
+    note = f"Each picture is one direction in which the rows differ from {'their mean' if run.centred else 'zero'}, with its share of "
+    note += f"the variance; {scale}, each scaled by its own largest entry."
+    return {"pictures": drawn, "note": note + _left(run, shown)}
 
 
-def _in_slabs(run: RunFiles, spectrum: ReportedSpectrum) -> Components:
-    """Return the largest entries of the first components, from one sweep over the slabs, and what is left out."""
-    k, d, width = run.n_components, run.n_features, run.slab or run.n_features
-    n = min(_SLAB_COMPONENTS, k)
+def _largest_entries(run: RunFiles, spectrum: ReportedSpectrum, most: int, group: str) -> Json:
+    """Return the largest entries of the first components, from one sweep over slabs of features."""
+    n = min(most, run.n_components)
     places, values = np.empty((n, 0), dtype=np.int64), np.empty((n, 0))
-    for start in range(0, d, width):
-        columns = slice(start, min(start + width, d))
-        slab = np.nan_to_num(run.components[slice(0, n), columns])
-        places = np.hstack([places, np.broadcast_to(np.arange(columns.start, columns.stop), slab.shape)])
-        values = np.hstack([values, slab])
+    for features, slab in slabs_of(run.pca.components):
+        places = np.hstack([places, np.broadcast_to(np.arange(features.start, features.stop), (n, slab.shape[1]))])
+        values = np.hstack([values, slab[:n]])
         order = np.stack([largest(row, _ENTRIES) for row in values])
         places, values = np.take_along_axis(places, order, 1), np.take_along_axis(values, order, 1)
-    note = f"The features that weigh most in each of the first components. {_SIGN} "
-    note += f"The components take {words.size(8 * k * d)} and are stored in slabs of features, so "
-    note += "pictures of them, and rows on them or rebuilt from them, are left out."
-    return Components((), tuple(bars(run, spectrum, i, places[i], values[i]) for i in range(n)), note)
+    note = f"The features that weigh most in each of the first components. {_SIGN}"
+    if run.slab is not None:
+        note += f" The components take {words.size(8 * run.n_components * run.n_features)} and are stored in slabs of features, so "
+        note += "pictures of them, and rows on them or rebuilt from them, are left out."
+    return {"bars": [_bars(run, _title(spectrum, i, group), places[i], values[i]) for i in range(n)], "note": note}
 
 
-def _largest_entries(run: RunFiles, spectrum: ReportedSpectrum) -> tuple[Bars, ...]:
-    result = []
-    for start, rows in blocks(run.components, 3):
-        for i, row in enumerate(np.nan_to_num(rows), start):
-            chosen = largest(row, _ENTRIES)
-            result.append(bars(run, spectrum, i, chosen, row[chosen]))
-    return tuple(result)
-
-
-def bars(run: RunFiles, spectrum: ReportedSpectrum, component: int, chosen: IntArray, values: Array) -> Bars:
-    """Return the largest entries of a component, from 0: those of the features `chosen`, largest first."""
+def _bars(run: RunFiles, title: str, chosen: IntArray, values: Array) -> Json:
+    """Return the largest entries of a component as bars: those of the features `chosen`, largest first."""
     longest = float(abs(values[0])) or 1.0
-    drawn = tuple(
-        Bar(
-            feature_name(run, int(j)),
-            f"{value:+.3f}".replace("-", "−"),
-            round(50 * float(abs(value)) / longest, 2),
-            bool(value < 0),
-        )
+    drawn = [
+        (feature_name(run, int(j)), f"{value:+.3f}".replace("-", "−"), round(50 * float(abs(value)) / longest, 2))
         for j, value in zip(chosen, values, strict=True)
-    )
+    ]
     left = run.n_features - len(drawn)
     caption = (
         f"The {len(drawn)} largest of {run.n_features:,} entries; {left:,} {'is' if left == 1 else 'are'} not shown."
         if left
         else "All entries."
     )
-    return Bars(f"Component {component + 1} · {spectrum.share(component)}", drawn, caption)
+    return {"title": title, "bars": drawn, "caption": caption}
 
 
 def feature_name(run: RunFiles, feature: int) -> str:

@@ -9,10 +9,10 @@ import numpy as np
 
 from streampca.runs.report import words
 from streampca.runs.report.figures import ACCENT, GRID, INK, MUTED, inline, plain
-from streampca.runs.report.parts import Chart, DataQuality, ReportTable
+from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,20 +21,23 @@ _MOST_NAMED = 6
 """Features that are named in a cell."""
 
 
-def data_quality(run: RunFiles) -> DataQuality | None:
+def data_quality(run: RunFiles) -> Json | None:
     """Return what the manifest of a run says of the quality of its data; None where it says nothing."""
     figures = run.manifest.get("quality")
     if not isinstance(figures, dict):
         return None
-    rows, parts = field(figures, "examined", "rows"), words.whole(field(figures, "examined", "parts")) or 1
+    n_rows, parts = field(figures, "examined", "rows"), words.whole(field(figures, "examined", "parts")) or 1
     features = words.whole(field(figures, "examined", "features")) or 0
     of_features = "" if features == run.n_features else f" and {features:,} of the {run.n_features:,} features"
-    lead = f"From the reading of the fit. Drift and values that hardly vary are those of {words.count(rows)} evenly spaced rows{of_features}"
+    lead = f"From the reading of the fit. Drift and values that hardly vary are those of {words.count(n_rows)} evenly spaced rows{of_features}"
     lead += f", in {words.plural(parts, 'part')} of the file." if parts > 1 else "."
     edges = np.array(words.numbers(field(figures, "examined", "edges")))
     charts = (_drift_chart(figures, edges), _missing_chart(figures, edges))
-    table = ReportTable("What was found", ("", "found", "where"), tuple(_rows(figures, run)))
-    return DataQuality(lead, tuple(chart for chart in charts if chart is not None), table)
+    rows = list(_rows(figures, run))
+    none = [name for name, found, *_ in rows if found == "0" or found.startswith("0 of ")]
+    lead += f" Not found: {', '.join(none)}." if none else ""
+    table = ReportTable("What was found", ("", "found", "where"), tuple(row for row in rows if row[0] not in none))
+    return {"lead": lead, "charts": [chart for chart in charts if chart is not None], "table": table}
 
 
 def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, ...]]:

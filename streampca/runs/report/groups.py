@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from streampca.runs.manifest import read_json
+from streampca.runs.report.components import components, layout_of_run
+from streampca.runs.report.fields import mesh
+from streampca.runs.report.figures import inline
 from streampca.runs.report.parts import Chart, ReportTable
-from streampca.runs.report.small_page import Parts, write_small_page
+from streampca.runs.report.pictures import RISING
+from streampca.runs.report.result import spectrum_of
+from streampca.runs.report.run_files import RunFiles, read_model
+from streampca.runs.report.templates import write_page
 from streampca.runs.report.words import clean
 from streampca.runs.summary import carried
-from streampca.typing import Json
+from streampca.typing import FloatArray, Json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MOST_SHOWN = 40
 """Groups that tables and picture have; the manifest has all."""
+_MOST_DRAWN = 24
+"""Models whose components are drawn, and about how many charts."""
 _MOST_EIGENVALUES = 10
 """Eigenvalues of each group that the table has."""
-_CELL, _GAP, _LETTER = 26, 2, 7.2  # of the picture, in units of its own
 _HEADS = ("group", "samples", "components", "variance carried", "first eigenvalue", "total variance")
 
 
@@ -28,43 +39,64 @@ def write_groups_report(directory: Path) -> Path:
     entries = list(manifest["models"].values())
     n_groups = len(manifest["similarity"]["largest_angle"])
     samples, features = manifest["source"]["shape"]
-    by = escape(clean(str(manifest["group_by"]), 120))
-    summary = f"{n_groups} groups of {samples:,} samples x {features:,} features by {by}, from one reading."
-    parts = Parts()
-    shown = [*entries[: min(n_groups, _MOST_SHOWN)], *entries[n_groups:]]
-    models = ReportTable("Models of the groups", _HEADS, _rows(shown))
-    body = f"""<section>
-{parts.heading("Models")}
-<p class="lead">Each group has the covariance of its rows about their mean. “pooled” is the covariance within groups, “between” that of the
-group means.</p>
-<div class="card">{parts.table(models)}</div>
-<div class="card">{parts.table(_eigenvalues(shown))}</div>
-{_warnings(shown)}</section>
-{_similarity(manifest, n_groups, parts)}"""
-    return write_small_page(directory, manifest, "groups", summary, body)
+    by = clean(manifest["group_by"], 120)
+    shown = {_name(entry): entry for entry in (*entries[: min(n_groups, _MOST_SHOWN)], *entries[n_groups:])}
+    page = {
+        "name": clean(manifest["name"], 120),
+        "summary": f"{n_groups} groups of {samples:,} samples x {features:,} features by {by}, from one reading.",
+        "models": ReportTable("Models of the groups", _HEADS, tuple(map(_row, shown, shown.values()))),
+        "eigenvalues": _eigenvalues(shown),
+        "warnings": [f"{name}: {clean(each, 600)}" for name, entry in shown.items() for each in entry["warnings"]],
+        "components": _components(directory, manifest, shown, min(n_groups, _MOST_SHOWN)),
+        "similarity": _similarity(manifest, n_groups) if n_groups > 1 else None,
+        "notes": [clean(note, 600) for note in manifest["notes"]],
+    }
+    return write_page(directory, "groups.html", page)
 
 
-def _rows(shown: Sequence[Json]) -> tuple[tuple[str, ...], ...]:
-    """Return the cells of each model: of the first groups, then within and between groups."""
-    return tuple(
-        (
-            clean(str(entry["label"]), 60),
-            f"{entry['n_samples']:,}",
-            f"{entry['result']['n_components']:,}",
-            carried(entry["certificate"]),
-            f"{entry['result']['explained_variance'][0]:.4g}",
-            f"{entry['result']['total_variance']:.4g}",
-        )
-        for entry in shown
+def _name(entry: Json) -> str:
+    return clean(entry["label"], 60)
+
+
+def _row(name: str, entry: Json) -> tuple[str, ...]:
+    """Return the cells of a model."""
+    result = entry["result"]
+    return (
+        name,
+        f"{entry['n_samples']:,}",
+        f"{result['n_components']:,}",
+        carried(entry["certificate"]),
+        f"{result['explained_variance'][0]:.4g}",
+        f"{result['total_variance']:.4g}",
     )
 
 
-def _eigenvalues(shown: Sequence[Json]) -> ReportTable:
+def _components(directory: Path, manifest: Json, shown: dict[str, Json], n_groups: int) -> Json:
+    """Return the first components of each model, so few that a reader can look at them; one model is in memory at a time."""
+    drawn: Json = {"charts": [], "pictures": [], "bars": [], "note": ""}
+    for i, (name, entry) in enumerate(list(shown.items())[:_MOST_DRAWN]):
+        model, labels, fit = read_model(directory / "models" / Path(entry["model"]).name)
+        run = RunFiles(name, {}, manifest | entry, model, fit, labels)
+        layout = layout_of_run(run)
+        each = 1 if layout is None else layout.n_charts
+        most = max(1, min(3, _MOST_DRAWN // (each * len(shown))))
+        found = components(
+            run, spectrum_of(run), layout, most, name if i >= n_groups else f"group {name}", f"group-{i}"
+        )
+        drawn["note"] = drawn["note"] or found.pop("note")
+        for kind in found.keys() & {"charts", "pictures", "bars"}:
+            drawn[kind] += found[kind]
+    if len(shown) > _MOST_DRAWN:
+        drawn["note"] += f" The first {_MOST_DRAWN} models are drawn."
+    return drawn
+
+
+def _eigenvalues(shown: dict[str, Json]) -> ReportTable:
     """Return the table of the first eigenvalues of each model, with their shares of the variance of its rows."""
-    found = [(clean(str(entry["label"]), 60), entry["result"]) for entry in shown]
-    width = min(_MOST_EIGENVALUES, max(len(result["explained_variance"]) for _, result in found))
+    found = {name: entry["result"] for name, entry in shown.items()}
+    width = min(_MOST_EIGENVALUES, max(len(result["explained_variance"]) for result in found.values()))
     rows = []
-    for name, result in found:
+    for name, result in found.items():
         pairs = zip(result["explained_variance"][:width], result["explained_variance_ratio"], strict=False)
         cells = [f"{value:.4g} ({share:.1%})" for value, share in pairs]
         rows.append((name, *cells, *["–"] * (width - len(cells))))
@@ -73,68 +105,47 @@ def _eigenvalues(shown: Sequence[Json]) -> ReportTable:
     )
 
 
-def _warnings(shown: Sequence[Json]) -> str:
-    """Return the warnings of the models as a list, empty where there are none."""
-    told = [
-        f"{clean(str(entry['label']), 60)}: {clean(str(words), 600)}" for entry in shown for words in entry["warnings"]
-    ]
-    items = "".join(f"<li>{escape(words)}</li>" for words in told)
-    return f'<div class="warnings"><h2>Warnings</h2><ul>{items}</ul></div>\n' if told else ""
-
-
-def _similarity(manifest: Json, n_groups: int, parts: Parts) -> str:
-    """Return the section on the similarity of the subspaces, empty for one group."""
-    if n_groups < 2:
-        return ""
+def _similarity(manifest: Json, n_groups: int) -> Json:
+    """Return how similar the subspaces of the groups are, as a chart and tables."""
     m = min(n_groups, _MOST_SHOWN)
-    names = [clean(str(entry["label"]), 60) for entry in list(manifest["models"].values())[:m]]
-    similar = [row[:m] for row in manifest["similarity"]["mean_squared_cosine"][:m]]
-    angles = [[math.degrees(angle) for angle in row[:m]] for row in manifest["similarity"]["largest_angle"][:m]]
-    low, i, j = min((similar[i][j], i, j) for i in range(m) for j in range(i))
-    high, p, q = max((similar[i][j], i, j) for i in range(m) for j in range(i))
-    pairs = (
-        f"Most similar: {names[q]} and {names[p]} ({high:.3f}). Least similar: {names[j]} and {names[i]} ({low:.3f})."
-    )
+    names = [_name(entry) for entry in list(manifest["models"].values())[:m]]
+    similar = np.array(manifest["similarity"]["mean_squared_cosine"])[:m, :m]
+    angles = np.degrees(np.array(manifest["similarity"]["largest_angle"])[:m, :m])
+    below = np.tril_indices(m, -1)
+    most, least = (tuple(side[at] for side in below) for at in (similar[below].argmax(), similar[below].argmin()))
+    pairs = f"Most similar: {names[most[1]]} and {names[most[0]]} ({similar[most]:.3f}). "
+    pairs += f"Least similar: {names[least[1]]} and {names[least[0]]} ({similar[least]:.3f})."
     more = f" The first {m} of {n_groups:,} groups are shown; the manifest has all." if m < n_groups else ""
-    picture = Chart(
+    chart = Chart(
         "Map of the similarity",
-        _picture(names, similar, pairs),
+        _map(names, similar),
         f"Map of the similarity of {m} groups. {pairs}",
-        "The stronger the colour, the more similar.",
+        "The lighter the colour, the more similar.",
     )
-    return f"""<section>
-{parts.heading("Similarity of the subspaces")}
-<p class="lead">The mean squared cosine of the principal angles between the components of two groups: 1 for the same subspace, 0 for
-orthogonal ones. {escape(pairs)}{more}</p>
-{parts.chart(picture)}
-<div class="card">{parts.table(_square("Mean squared cosine", names, similar, 3))}</div>
-<div class="card">{parts.table(_square("Largest principal angle in degrees", names, angles, 1))}</div>
-</section>"""
+    return {
+        "pairs": pairs + more,
+        "chart": chart,
+        "cosines": _square("Mean squared cosine", names, similar, 3),
+        "angles": _square("Largest principal angle in degrees", names, angles, 1),
+    }
 
 
-def _square(caption: str, names: Sequence[str], values: Sequence[Sequence[float]], digits: int) -> ReportTable:
+def _square(caption: str, names: Sequence[str], values: FloatArray, digits: int) -> ReportTable:
     """Return the table of a figure of every pair of groups."""
     rows = tuple((name, *(f"{value:.{digits}f}" for value in row)) for name, row in zip(names, values, strict=True))
     return ReportTable(caption, ("group", *names), rows)
 
 
-def _picture(names: Sequence[str], values: Sequence[Sequence[float]], alt: str) -> str:
-    """Return a map of a symmetric table of values from 0 to 1, with the names of its rows and columns."""
+def _map(names: Sequence[str], values: FloatArray) -> str:
+    """Return a chart of a symmetric table of values from 0 to 1, with the names of its rows and columns."""
     m, short = len(names), [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
-    side = round(_LETTER * max(map(len, short)) + 12)
-    width, marks = side + m * _CELL, []
-    for i, name in enumerate(short):
-        middle = side + i * _CELL + _CELL / 2
-        text = f'fill="var(--muted)" font-size="12">{escape(name)}</text>'
-        marks.append(f'<text x="{side - 8}" y="{middle + 4:g}" text-anchor="end" {text}')
-        marks.append(f'<text transform="translate({middle + 4:g} {side - 8}) rotate(-90)" {text}')
-        for j, value in enumerate(values[i]):
-            x, y, size = side + j * _CELL, side + i * _CELL, _CELL - _GAP
-            opacity = 0.06 + 0.94 * min(1.0, max(0.0, value))
-            title = f"<title>{escape(names[i])}, {escape(names[j])}: {value:.3f}</title>"
-            marks.append(
-                f'<rect x="{x}" y="{y}" width="{size}" height="{size}" rx="3" fill="var(--accent)" fill-opacity="{opacity:.3f}">{title}</rect>'
-            )
-    label = escape(f"Map of the similarity of {m} groups. {alt}")
-    style = f"max-width: {max(width, 240) * 1.3:.0f}px; margin-inline: auto"
-    return f'<svg viewBox="0 0 {width} {width}" role="img" aria-label="{label}" style="{style}">{"".join(marks)}</svg>'
+
+    def draw(axes: Axes) -> None:
+        places, edges = np.arange(m), np.arange(m + 1, dtype=np.float64) - 0.5
+        mesh(axes, edges, edges, values, [(0.0, "0"), (1.0, "1")], RISING)
+        axes.set_box_aspect(1)
+        axes.set_xticks(places, short, rotation=90, parse_math=False)
+        axes.set_yticks(places, short, parse_math=False)
+
+    side = min(8.0, 2.0 + 0.25 * m)
+    return inline("similarity", draw, side, side)

@@ -3,98 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from streampca.models.kernel import KernelModel
-from streampca.models.persistence.models import load_kernel_model
-from streampca.runs.report import data_quality, pictures, projection, result, samples, what_ran, words
+from streampca.runs.report import data_quality, projection, result, samples, what_ran, words
 from streampca.runs.report.components import layout_of_run
-from streampca.runs.report.parts import Components, Facts, Page, Picture, ReportTable, Tile
+from streampca.runs.report.parts import Picture, ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
-from streampca.runs.report.run_files import (
-    RunFiles,
-    StoredRows,
-    read_classes,
-    read_documents,
-    read_samples,
-    read_scores,
-    with_coordinates,
-)
+from streampca.runs.report.run_files import RunFiles, StoredRows
 from streampca.runs.report.scores_by_labels import along_samples, classes_of_run
+from streampca.typing import Json
 
 _MOST_PICTURES = 48
 _MOST_VALUES = 20
 
 
-def compose(directory: Path) -> Page:
-    """Return everything the template needs of the run in `directory`.
-
-    Raises
-    ------
-    DataError
-        A file is missing or damaged; ModelError when it is the model.
-    """
-    model = load_kernel_model(directory / "model.zarr")
-    run = _files(directory, model)
+def compose(run: RunFiles, model: KernelModel) -> Json:
+    """Return everything the template needs of the `run` of a kernel model."""
     spectrum = ReportedSpectrum(model.eigenvalues, np.clip(model.explained_variance_ratio, 0.0, None))
     layout = layout_of_run(run)
     scores = _scores(model, run.samples) if run.samples is not None else None
     drawn = samples.row_pictures(run, layout, scores)
     along = along_samples(run, spectrum)
     classes = classes_of_run(run, scores) if scores is not None else None
-    return Page(
-        kicker="Kernel principal component analysis",
-        name=words.clean(field(run.manifest, "name") or run.name, 120),
-        summary=_summary(run, model, spectrum),
-        byline=what_ran.byline(run),
-        tiles=_tiles(run, model, spectrum),
-        warnings=what_ran.warnings(run),
-        notes=what_ran.notes(run),
-        components_title="The landmarks",
-        components=_landmarks(model, drawn),
-        spectrum=tuple(replace(chart, title=_title(chart.title)) for chart in result.spectrum_charts(run, spectrum)),
-        scores=result.score_charts(spectrum, scores, classes) if scores is not None else (),
-        series=along.series,
-        score_fields=along.fields,
-        scores_note=f"{result.scores_note(run, scores)} {along.note}".strip(),
-        reconstruction=None,
-        outliers=None,
-        quality=data_quality.data_quality(run),
-        memory=what_ran.memory_bar(run),
-        time=what_ran.time_bar(run),
-        accuracy=None,
-        certificate=what_ran.certificate(run),
-        comparison=what_ran.comparison(run),
-        spectrum_table=_table(model, spectrum),
-        facts=(_kernel(model), *what_ran.facts(run)),
-    )
+    common = what_ran.parts(run)
+    return common | {
+        "kicker": "Kernel principal component analysis",
+        "summary": _summary(run, model, spectrum),
+        "tiles": _tiles(run, model, spectrum),
+        "notes": what_ran.notes(run),
+        "components_title": "The landmarks",
+        "components": _landmarks(model, drawn),
+        "spectrum": [replace(chart, title=_title(chart.title)) for chart in result.spectrum_charts(run, spectrum)],
+        "scores": result.score_charts(spectrum, scores, classes) if scores is not None else (),
+        "series": along.charts,
+        "scores_note": f"{result.scores_note(run, scores)} {along.note}".strip(),
+        "quality": data_quality.data_quality(run),
+        "spectrum_table": _table(model, spectrum),
+        "facts": (_kernel(model), *common["facts"]),
+    }
 
 
 def _title(title: str) -> str:
     return "Eigenvalues of the kernel matrix" if title.startswith("Variance") else title
-
-
-def _files(directory: Path, model: KernelModel) -> RunFiles:
-    """Return the files of the run as the other parts of the report know them; there are no components in the space of rows."""
-    plan, manifest = read_documents(directory)
-    rows, index = read_samples(directory / "samples.zarr", model.n_features)
-    return RunFiles(
-        name=directory.resolve().name,
-        plan=plan,
-        manifest=manifest,
-        components=np.broadcast_to(np.zeros(1), (model.n_components, model.n_features)),
-        explained_variance=model.eigenvalues,
-        mean=np.zeros(model.n_features),
-        scale=None,
-        samples=rows,
-        sample_index=index,
-        classes=read_classes(directory / "samples.zarr", index),
-        centred=False,
-        labels=None if model.labels is None else with_coordinates(model.labels, directory / "scores.zarr"),
-        scores=read_scores(directory / "scores.zarr"),
-    )
 
 
 def _scores(model: KernelModel, samples: StoredRows) -> projection.Scores:
@@ -121,19 +73,19 @@ def _carried(model: KernelModel, spectrum: ReportedSpectrum) -> str:
     return f"{at_least}{words.share(min(share, 1.0))}"
 
 
-def _tiles(run: RunFiles, model: KernelModel, spectrum: ReportedSpectrum) -> tuple[Tile, ...]:
+def _tiles(run: RunFiles, model: KernelModel, spectrum: ReportedSpectrum) -> tuple[result.Tile, ...]:
     rows, features, components, *others = result.tiles(run, spectrum, _carried(model, spectrum))
-    components = replace(components, note=components.note.replace("variance", "trace"))
+    name, count, note = components
     return (
         rows,
         features,
-        Tile("Landmarks", words.count(len(model.landmarks)), words.clean(model.sampling, 40)),
-        components,
+        ("Landmarks", words.count(len(model.landmarks)), words.clean(model.sampling, 40)),
+        (name, count, note.replace("variance", "trace")),
         *others,
     )
 
 
-def _landmarks(model: KernelModel, rows: samples.RowPictures | None) -> Components:
+def _landmarks(model: KernelModel, rows: samples.RowPictures | None) -> Json:
     m = len(model.landmarks)
     note = (
         f"Every row is compared with {words.plural(m, 'landmark')}, chosen by: {words.clean(model.sampling, 40)}."
@@ -141,17 +93,17 @@ def _landmarks(model: KernelModel, rows: samples.RowPictures | None) -> Componen
         else f"Every row is compared with all {m:,} rows."
     )
     if rows is None:
-        return Components((), (), note)
+        return {"note": note}
     chosen = np.unique(np.linspace(0, m - 1, min(m, _MOST_PICTURES)).astype(np.int64))
     drawn = []
     for i in chosen:
         name = (
             f"row {int(model.landmark_indices[i]):,}" if model.landmark_indices is not None else f"landmark {i + 1:,}"
         )
-        uri = pictures.data_uri(rows.pixels(model.landmarks[i]))
+        uri = rows.picture(model.landmarks[i])
         drawn.append(Picture(uri, f"Landmark: {name}", name))
     left = f" {m - len(chosen):,} more are in the model." if m > len(chosen) else ""
-    return Components(tuple(drawn), (), note + left)
+    return {"pictures": drawn, "note": note + left}
 
 
 def _table(model: KernelModel, spectrum: ReportedSpectrum) -> ReportTable:
@@ -174,7 +126,7 @@ def _table(model: KernelModel, spectrum: ReportedSpectrum) -> ReportTable:
     return ReportTable(caption, ("component", "eigenvalue", "at most", "share", "together"), rows)
 
 
-def _kernel(model: KernelModel) -> Facts:
+def _kernel(model: KernelModel) -> words.Facts:
     certificate = model.certificate
     pairs = [
         ("kernel", words.clean(model.kernel, 400)),
@@ -187,4 +139,4 @@ def _kernel(model: KernelModel) -> Facts:
         ("spectral error, estimated", words.figure(certificate.get("sigma"), 4)),
         ("preimage", "kernel ridge" if model.preimage is not None else "not learned"),
     ]
-    return Facts("Kernel", tuple((name, value) for name, value in pairs if value != words.MISSING))
+    return words.facts("Kernel", pairs)

@@ -10,9 +10,9 @@ from itertools import product
 import numpy as np
 
 from streampca.labels import Dimension, Labels, Variable
-from streampca.runs.report.sides import Side, direction, numbers, side, times, units_of
+from streampca.runs.report.coordinates import direction, numbers, places, times, units_of
 from streampca.runs.report.words import clean, plural, whole
-from streampca.typing import Array
+from streampca.typing import Array, FloatArray, IntArray
 
 MAX_SIDE = 360
 """Pictures of labelled rows with more pixels along a side are thinned to about this many."""
@@ -41,6 +41,24 @@ class FieldSlice:
 
 
 @dataclass(frozen=True)
+class Side:
+    """A dimension as a side of a picture."""
+
+    dimension: Dimension
+    """The dimension."""
+    places: IntArray
+    """Its places that have a pixel, from left to right or from top to bottom, ``(n,)``."""
+    coordinate: FloatArray | None
+    """Their coordinates, which rise or fall, ``(n,)``; None where there are none of numbers."""
+
+    @property
+    def span(self) -> float:
+        """Return the distance between the outer edges in units of the coordinate; 0 without one."""
+        values = self.coordinate
+        return 0.0 if values is None else float(abs(values[-1] - values[0])) * len(values) / (len(values) - 1)
+
+
+@dataclass(frozen=True)
 class Grid:
     """Two dimensions of a variable as a picture."""
 
@@ -52,8 +70,6 @@ class Grid:
     """The dimension from left to right."""
     turned: bool
     """Whether the vertical dimension is the faster one."""
-    colour: bool = False
-    """Whether each pixel holds red, green and blue, along a third dimension."""
 
     @property
     def is_map(self) -> bool:
@@ -63,20 +79,16 @@ class Grid:
     @property
     def aspect(self) -> float:
         """Return width over height: of degrees at the middle latitude, of units where both sides have the same, else of places."""
-        width, height = self.across.span, self.down.span
-        if self.is_map and width and height:
-            return _bounded(width * max(0.02, math.cos(math.radians(self.down.middle))) / height)
-        if width and height and units_of(self.across.dimension) == units_of(self.down.dimension):
-            return _bounded(width / height)
-        return _bounded(self.across.dimension.size / self.down.dimension.size)
-
-    @property
-    def thinned(self) -> bool:
-        """Return whether some places have no pixel."""
-        return self.down.thinned or self.across.thinned
+        width, height, down = self.across.span, self.down.span, self.down.coordinate
+        aspect = self.across.dimension.size / self.down.dimension.size
+        if width and height and down is not None and self.is_map:
+            aspect = width * max(0.02, math.cos(math.radians((down[0] + down[-1]) / 2))) / height
+        elif width and height and units_of(self.across.dimension) == units_of(self.down.dimension):
+            aspect = width / height
+        return min(max(aspect, _ASPECTS[0]), _ASPECTS[1])
 
     def pixels(self, field: Array) -> Array:
-        """Return ``(height, width)`` or ``(height, width, 3)`` from the `field` of the variable."""
+        """Return ``(height, width)`` or, of colours, ``(height, width, 3)`` from the `field` of the variable."""
         values = self.part.values(field)
         values = values.T if self.turned else values
         return values[np.ix_(self.down.places, self.across.places)]
@@ -107,6 +119,11 @@ class Layout:
     labelled: bool = True
     """Whether the dimensions have names of their own."""
 
+    @property
+    def n_charts(self) -> int:
+        """Return how many pictures and lines a row is drawn as."""
+        return len(self.grids) + len(self.lines)
+
     def fields(self, row: Array) -> list[Array]:
         """Return a row, ``(n_features,)``, as one field for each variable, NaN where it is masked."""
         return self.labels.spread(row.astype(np.float64, copy=False))
@@ -129,8 +146,8 @@ class Layout:
         return units_of(self.labels.variables[variable])
 
 
-def _bounded(aspect: float) -> float:
-    return min(max(aspect, _ASPECTS[0]), _ASPECTS[1])
+def _side(dimension: Dimension, step: int, *, vertical: bool = False) -> Side:
+    return Side(dimension, *places(dimension, step, vertical=vertical))
 
 
 def layout_of(labels: Labels) -> Layout | None:
@@ -145,7 +162,7 @@ def layout_of(labels: Labels) -> Layout | None:
                 left_out.append(f"The variable {clean(variable.name, 60)} is not drawn.")
             continue
         step = max(1, -(-max(labels.dimension(name).size for name in drawn) // MAX_SIDE))
-        sides = [side(labels.dimension(name), step, MAX_SIDE, vertical=at == 0) for at, name in enumerate(drawn)]
+        sides = [_side(labels.dimension(name), step, vertical=at == 0) for at, name in enumerate(drawn)]
         for part in _parts(labels, number, drawn):
             if len(drawn) == 2:
                 turned = variable.dims.index(drawn[0]) > variable.dims.index(drawn[1])
@@ -153,9 +170,9 @@ def layout_of(labels: Labels) -> Layout | None:
             else:
                 lines.append(Line(part, labels.dimension(drawn[0])))
         left_out.extend(_omitted(labels, variable, drawn))
-        if len(drawn) == 2 and any(one.thinned for one in sides):
-            places = " × ".join(f"{len(one.places):,} of {one.dimension.size:,}" for one in sides)
-            left_out.append(f"Pictures{_of(variable)} show {places} places.")
+        if len(drawn) == 2 and step > 1:
+            counts = " × ".join(f"{len(one.places):,} of {one.dimension.size:,}" for one in sides)
+            left_out.append(f"Pictures{_of(variable)} show {counts} places.")
     return Layout(labels, tuple(grids), tuple(lines), tuple(left_out)) if grids or lines else None
 
 
@@ -182,8 +199,8 @@ def _parts(labels: Labels, number: int, drawn: Sequence[str]) -> Iterator[FieldS
     others = [labels.dimension(name) for name in variable.dims if name not in drawn]
     counts = _counts([other.size for other in others])
     chosen = [np.unique(np.linspace(0, d.size - 1, n).round().astype(int)) for d, n in zip(others, counts, strict=True)]
-    for places in product(*(choice.tolist() for choice in chosen)):
-        at = dict(zip((other.name for other in others), places, strict=True))
+    for chosen_places in product(*(choice.tolist() for choice in chosen)):
+        at = dict(zip((other.name for other in others), chosen_places, strict=True))
         words = ", ".join(f"{clean(d.name, 40)} = {clean(d.value(at[d.name]), 40)}{_unit(d)}" for d in others)
         yield FieldSlice(number, tuple(at.get(name) for name in variable.dims), words)
 
@@ -228,6 +245,6 @@ def picture_layout(feature_shape: object, n_features: int) -> Layout | None:
     dimensions = tuple(Dimension(name, size) for name, size in zip(("y", "x", "colour"), sides, strict=False))
     labels = Labels((), dimensions, (Variable(None, tuple(d.name for d in dimensions), tuple(sides)),))
     step = -(-max(sides[:2]) // SMALL_SIDE)
-    down, across = (side(dimension, step, SMALL_SIDE) for dimension in dimensions[:2])
-    grid = Grid(FieldSlice(0, (None,) * len(sides), ""), down, across, turned=False, colour=colour)
+    down, across = (_side(dimension, step) for dimension in dimensions[:2])
+    grid = Grid(FieldSlice(0, (None,) * len(sides), ""), down, across, turned=False)
     return Layout(labels, (grid,), (), labelled=False)

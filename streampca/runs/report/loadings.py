@@ -10,11 +10,11 @@ from streampca.runs.report import seen, words
 from streampca.runs.report.components import feature_name, largest
 from streampca.runs.report.figures_of_scores import biplot
 from streampca.runs.report.layouts import Layout
-from streampca.runs.report.parts import Chart, Loadings, ReportTable
+from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.projection import Classes, Scores
 from streampca.runs.report.result import ReportedSpectrum, field, legend_of
 from streampca.runs.report.run_files import RunFiles
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 _MOST_COMPONENTS, _MOST_FEATURES, _MOST_ARROWS = 3, 30, 12
 _LETTERS = 18
@@ -25,7 +25,7 @@ _LONGEST = 0.02
 """Arrows that are shorter than this share of the longest are not drawn."""
 
 
-def loadings(run: RunFiles, layout: Layout | None) -> Loadings | None:
+def loadings(run: RunFiles, layout: Layout | None) -> Json | None:
     """Return the table of loadings of the first components; None where features have no names and are many, or are drawn."""
     if not _listed(run, layout):
         return None
@@ -40,7 +40,7 @@ def loadings(run: RunFiles, layout: Layout | None) -> Loadings | None:
         note += f" The {len(chosen)} of {d:,} features with the largest loadings on {among}."
     if d > len(chosen) or run.n_components > n:
         note += " streampca export RUN loadings.csv writes those of all features and components."
-    return Loadings(ReportTable("Loadings", heads, rows), note)
+    return {"table": ReportTable("Loadings", heads, rows), "note": note}
 
 
 def biplot_charts(

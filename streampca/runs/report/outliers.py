@@ -7,32 +7,32 @@ import numpy as np
 from streampca.runs.report import figures, projection, words
 from streampca.runs.report.components import feature_name
 from streampca.runs.report.layouts import Layout
-from streampca.runs.report.parts import Chart, Outliers, Reconstruction, ReportTable
+from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
 from streampca.runs.report.samples import RowPictures, name_of_row, rebuilt_rows
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 _POINTS = 4000
 _PIECE = 1 << 16
 
 
-def outliers(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) -> Outliers | None:
+def outliers(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) -> Json | None:
     """Return the section of rows that do not fit; None where the run has no T² and Q."""
     summary = field(run.manifest, "diagnostics")
     if not isinstance(summary, dict) or run.distances is None:
         return None
     limits = words.number(summary.get("t2_limit")), words.number(summary.get("q_limit"))
     listed = [row for row in summary.get("unusual_rows") or [] if isinstance(row, dict)]
-    return Outliers(
-        _lead(summary, limits),
-        _chart(run, listed, limits),
-        _table(run, listed, limits, names=drawn is None),
-        None if run.removes or run.slab is not None else _rebuilt(run, layout, drawn),
-    )
+    return {
+        "lead": _lead(summary, limits),
+        "chart": _chart(run, listed, limits),
+        "table": _table(run, listed, limits, names=drawn is None),
+        "rebuilt": None if run.removes or run.slab is not None else _rebuilt(run, layout, drawn),
+    }
 
 
-def _rebuilt(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) -> Reconstruction | None:
+def _rebuilt(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) -> Json | None:
     """Return the rows that fit least, rebuilt from rising numbers of components, as many as there is memory for."""
     if run.unusual is None:
         return None

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from streampca.runs.report import figures, figures_of_scores, projection, seen, words
-from streampca.runs.report.parts import Chart, Tile
+from streampca.runs.report.parts import Chart
 from streampca.runs.report.run_files import RunFiles
 from streampca.runs.report.sampling import sampling_chart, sampling_of
 from streampca.typing import FloatArray
+
+Tile = tuple[str, str, str]
+"""One number at the top of the page: what it counts, the number with its unit, and a few words more."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,12 @@ def tiles(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None)
     if fit and n:
         rows_a_second = f"{float(f'{n / fit:.2g}'):,.0f} rows a second"
     return (
-        Tile("Rows", words.count(n), words.clean(field(manifest, "source", "dtype")).replace(words.MISSING, "")),
-        Tile("Features", words.count(run.n_features), sides.replace(words.MISSING, "")),
-        Tile("Components", words.count(len(spectrum.values)), carrying),
+        ("Rows", words.count(n), words.clean(field(manifest, "source", "dtype")).replace(words.MISSING, "")),
+        ("Features", words.count(run.n_features), sides.replace(words.MISSING, "")),
+        ("Components", words.count(len(spectrum.values)), carrying),
         _reads_tile(manifest),
-        Tile("Peak memory", words.size(peak), used),
-        Tile("Time", words.duration(field(manifest, "seconds", "total")), rows_a_second),
+        ("Peak memory", words.size(peak), used),
+        ("Time", words.duration(field(manifest, "seconds", "total")), rows_a_second),
     )
 
 
@@ -120,7 +123,7 @@ def _reads_tile(manifest: object) -> Tile:
         made += 1
     if fit:
         notes.append(f"{words.size(fit + (scores or 0))} in all")
-    return Tile("Reads of the data", words.count(made), "; ".join(notes))
+    return ("Reads of the data", words.count(made), "; ".join(notes))
 
 
 def spectrum_charts(

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streampca.labels import Dimension
-from streampca.runs.report import figures, pictures, projection, words
+from streampca.runs.report import figures, projection, words
+from streampca.runs.report.coordinates import numbers, title_of, units_of
 from streampca.runs.report.layouts import SMALL_SIDE, Layout
-from streampca.runs.report.parts import Chart, Reconstruction
+from streampca.runs.report.parts import Chart
+from streampca.runs.report.pictures import GREYS, RISING, SIGNED, picture
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import FurtherRows, RunFiles
-from streampca.runs.report.sides import numbers, title_of, units_of
-from streampca.typing import Array, FloatArray, IntArray
+from streampca.typing import Array, FloatArray, IntArray, Json
 
 _LINE_POINTS = 300
 
@@ -33,14 +33,14 @@ class RowPictures:
     origin: FloatArray | None = None
     """What is subtracted from rows, ``(n_features,)``; None where they are drawn as they are."""
 
-    def pixels(self, row: Array) -> NDArray[np.uint8]:
-        """Return a row of the source, ``(n_features,)``, as a picture."""
+    def picture(self, row: Array) -> str:
+        """Return a row of the source, ``(n_features,)``, as the ``data:`` address of a picture."""
         values = self.layout.picture(row if self.origin is None else row - self.origin)
         step = -(-max(values.shape[:2]) // SMALL_SIDE)
         values = values[::step, ::step]
-        if self.origin is None:
-            return pictures.rising(values, self.low, self.high, greys=True)
-        return pictures.diverging(values, self.high)
+        if self.origin is not None:
+            return picture(values, -self.high, self.high, SIGNED)
+        return picture(values, self.low, self.high, RISING if np.isnan(values).any() else GREYS)
 
     @property
     def note(self) -> str:
@@ -84,7 +84,7 @@ def reconstruction(
     layout: Layout | None,
     drawn: RowPictures | None,
     further: FurtherRows | None = None,
-) -> Reconstruction | None:
+) -> Json | None:
     """Return a few samples rebuilt from more and more components, from plain samples to intricate ones, and `further` rows."""
     if run.samples is None:
         return None
@@ -112,7 +112,7 @@ def rebuilt_rows(
     drawn: RowPictures | None,
     note: str,
     salt: str = "profile",
-) -> Reconstruction:
+) -> Json:
     """Return rows of the source, ``(n, n_features)``, rebuilt from more and more components; `note` says which they are.
 
     `salt` is the beginning of the names of charts, which no others of the page have.
@@ -126,22 +126,22 @@ def rebuilt_rows(
         errors.append(tuple(words.share(float(error) if error > 1e-9 else 0.0) for error in left))
         for i, row in enumerate(rebuilt):
             if drawn is not None:
-                cells[i].append(pictures.data_uri(drawn.pixels(run.restored(row))))
+                cells[i].append(drawn.picture(run.restored(row)))
         lines.append(axis.of(rebuilt) if drawn is None else np.empty((0, 0)))
     for i, row in enumerate(original):
         if drawn is not None:
             values = row.astype(np.float64)
-            cells[i].append(pictures.data_uri(drawn.pixels(np.where(np.isfinite(values), values, run.mean))))
+            cells[i].append(drawn.picture(np.where(np.isfinite(values), values, run.mean)))
     lined = drawn is None and len(axis.numbers) > 1
-    return Reconstruction(
-        (*(f"{count:,}" for count in counts), *(() if drawn is None else ("original",))),
-        tuple(names),
-        tuple(zip(*errors, strict=True)),
-        () if drawn is None else tuple(map(tuple, cells)),
-        _profiles(axis, axis.of(deviations), lines, counts, names, salt) if lined else (),
-        note + ("" if drawn is None else drawn.note),
-        1.0 if drawn is None else drawn.layout.grids[0].aspect,
-    )
+    return {
+        "heads": [f"{count:,}" for count in counts],
+        "names": names,
+        "errors": list(zip(*errors, strict=True)),  # of each row, with each number of components
+        "pictures": [] if drawn is None else cells,  # of each row, with each number of components, and the original
+        "charts": _profiles(axis, axis.of(deviations), lines, counts, names, salt) if lined else (),
+        "note": note + ("" if drawn is None else drawn.note),
+        "aspect": 1.0 if drawn is None else drawn.layout.grids[0].aspect,
+    }
 
 
 def _sample_name(run: RunFiles, position: int) -> str:

@@ -10,7 +10,7 @@ from streampca.labels import Labels, Variable
 from streampca.runs.report import fields, projection, words
 from streampca.runs.report.figures import CLASS_COLOURS
 from streampca.runs.report.layouts import Layout, layout_of
-from streampca.runs.report.parts import Chart, FieldFigure
+from streampca.runs.report.parts import Chart
 from streampca.runs.report.result import ReportedSpectrum
 from streampca.runs.report.run_files import RunFiles, blocks
 from streampca.typing import Array, FloatArray
@@ -24,10 +24,8 @@ _MOST_BYTES = 12 << 20
 class ScoresAlong:
     """The scores along the dimensions of the samples."""
 
-    series: tuple[Chart, ...] = ()
-    """Lines, where samples lie along one coordinate."""
-    fields: tuple[FieldFigure, ...] = ()
-    """Maps or images, where they are places of two dimensions."""
+    charts: tuple[Chart, ...] = ()
+    """Lines, where samples lie along one coordinate; maps or images, where they are places of two dimensions."""
     note: str = ""
     """Which scores these are, and what is left out."""
 
@@ -39,17 +37,14 @@ def along_samples(run: RunFiles, spectrum: ReportedSpectrum) -> ScoresAlong:
     if layout is None or values is None:
         many = layout is not None and run.scores is not None and layout.labels.n_features > _MOST_BYTES // 8
         return ScoresAlong(note="The scores of all rows are too many to draw along their dimensions." if many else "")
-    series: list[Chart] = []
-    figures: list[FieldFigure] = []
+    charts: list[Chart] = []
     for i, column in enumerate(values):
         title = f"Score of component {i + 1} · {spectrum.share(i)}"
-        if layout.grids:
-            figures.append(fields.field_figure(layout, column, title, signed=True))
-        series.extend(fields.line_charts(layout, column, title, f"series-{i}"))
+        charts += fields.charts(layout, column, title, f"series-{i}", signed=True)
     what = "maps and images" if layout.grids else "series"
     note, left = f"The {what} hold all {words.plural(values.shape[1], 'row')}.", run.n_components - len(values)
     note += f" Those of {words.plural(left, 'more component')} are not shown." if left > 0 else ""
-    return ScoresAlong(tuple(series), tuple(figures), " ".join((note, *layout.left_out)))
+    return ScoresAlong(tuple(charts), " ".join((note, *layout.left_out)))
 
 
 def _layout(labels: Labels) -> Layout | None:

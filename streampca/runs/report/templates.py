@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from streampca.storage.files import write_atomically
+from streampca.typing import Json
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 
 @cache
-def environment() -> Environment:
-    """Return the templates beside this module; texts are escaped, and a name that is not given is an error."""
+def _environment() -> Environment:
+    """Return the templates beside this module; texts are escaped, and a name that is not given is empty."""
     import jinja2
 
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("streampca.runs", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=jinja2.PackageLoader("streampca.runs", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
 
 
-def helpers() -> dict[str, object]:
-    """Return what the templates of one page call: names of headings, each given once."""
-    return {"named": Names()}
+def write_page(directory: Path, template: str, page: Json) -> Path:
+    """Write ``report.html`` in `directory` from a template and what it shows, whole or not at all; return its path."""
+    html = _environment().get_template(template).render(page=page, named=_Names())
+    target = directory / "report.html"
+    write_atomically(target, [html.encode("utf-8")])
+    return target
 
 
-class Names:
+class _Names:
     """Names for anchors that follow from titles, each given once."""
 
     def __init__(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from streampca.runs.report import words
-from streampca.runs.report.parts import Facts, MemoryBar, ReportTable, Segment
+from streampca.runs.report.parts import ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import RunFiles
+from streampca.typing import Json
 
 _PURPOSES = {
     "process": "Python and its libraries",
@@ -25,6 +26,20 @@ _PURPOSES = {
     "scores": "writing scores",
     "report": "this page",
 }
+
+
+def parts(run: RunFiles) -> Json:
+    """Return what the pages of all kinds of models say of a run."""
+    return {
+        "name": words.clean(field(run.manifest, "name") or run.name, 120),
+        "byline": byline(run),
+        "warnings": warnings(run),
+        "memory": memory_bar(run),
+        "time": time_bar(run),
+        "certificate": certificate(run),
+        "comparison": comparison(run),
+        "facts": (_source(run), _plan(run), _versions(run)),
+    }
 
 
 def byline(run: RunFiles) -> tuple[str, ...]:
@@ -48,7 +63,7 @@ def _time(stamp: object) -> str:
     return shown.replace("T", " ", 1) if shown[:4].isdigit() else shown
 
 
-def memory_bar(run: RunFiles) -> MemoryBar | None:
+def memory_bar(run: RunFiles) -> Json | None:
     """Return peak, projection and ceiling on one scale, or None where the run did not measure."""
     memory = field(run.manifest, "memory")
     peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
@@ -64,11 +79,12 @@ def memory_bar(run: RunFiles) -> MemoryBar | None:
         f"; {words.size(allowed)} were allowed." if within else f": more than the {words.size(allowed)} allowed."
     )
     place = round(100 * projected / whole, 2) if projected else None
-    return MemoryBar(round(100 * peak / whole, 2), place, round(100 * allowed / whole, 2), within, sentence)
+    peak, allowed = (round(100 * value / whole, 2) for value in (peak, allowed))
+    return {"peak": peak, "projected": place, "allowed": allowed, "within": within, "words": sentence}
 
 
-def time_bar(run: RunFiles) -> tuple[Segment, ...]:
-    """Return where the time went, as pieces of one bar; nothing where the run did not measure."""
+def time_bar(run: RunFiles) -> list[tuple[str, str, float, str]]:
+    """Return pieces of one bar of where the time went: label, duration, percentage, colour; nothing where the run did not measure."""
     seconds = field(run.manifest, "seconds")
     phases = [
         ("read and accumulate", "fit", "accent"),
@@ -79,46 +95,45 @@ def time_bar(run: RunFiles) -> tuple[Segment, ...]:
     known = sum(value for _, value, _ in taken)
     whole = max(known, words.number(field(seconds, "total")) or 0.0)
     if whole <= 0:
-        return ()
+        return []
     if whole - known > 0.005 * whole:
         taken.append(("everything else", whole - known, "muted"))
-    return tuple(
-        Segment(label, words.duration(value), round(100 * value / whole, 2), colour)
+    return [
+        (label, words.duration(value), round(100 * value / whole, 2), colour)
         for label, value, colour in taken
         if value > 0
-    )
+    ]
 
 
-def certificate(run: RunFiles) -> tuple[str, ...]:
+def certificate(run: RunFiles) -> list[str]:
     """Return what is known about the error, in sentences."""
-    given = field(run.manifest, "certificate")
+    given, sentences = field(run.manifest, "certificate"), []
     if not isinstance(given, dict):
-        return ()
-    sentences = []
+        return []
     if given.get("statement"):
         statement = words.clean(given["statement"], 1200).strip()
-        sentences.append(
-            statement[:1].upper() + statement[1:] + ("" if statement.endswith((".", "!", "?", "…")) else ".")
-        )
+        end = "" if statement.endswith((".", "!", "?", "…")) else "."
+        sentences.append(f"{statement[:1].upper()}{statement[1:]}{end}")
     bounded = given.get("kind") in ("approximate", "statistical")
-    missed = words.number(given.get("relative_residual"))
+    numbers = ("relative_residual", "eigen_residual", "orthonormality", "trusted_above")
+    missed, residual, orthonormality, trusted = (words.number(given.get(name)) for name in numbers)
     if missed is not None and not (bounded and given.get("eigenvalue_intervals") is None):
         most = "At most " if bounded else ""
         sentences.append(f"{most}{words.share(max(0.0, missed))} of the variance lies outside the components kept.")
-    residual, orthonormality = words.number(given.get("eigen_residual")), words.number(given.get("orthonormality"))
     if residual is not None:
+        most = "at most " if bounded else ""
         sentences.append(
-            f"The worst eigenpair misses Cv = λv by {'at most ' if bounded else ''}{words.figure(residual, 2)} of the largest eigenvalue."
+            f"The worst eigenpair misses Cv = λv by {most}{words.figure(residual, 2)} of the largest eigenvalue."
         )
     if orthonormality is not None:
         sentences.append(f"The components are orthonormal to {words.figure(orthonormality, 2)}.")
-    rank, trusted = words.whole(given.get("numerical_rank")), words.number(given.get("trusted_above"))
+    rank = words.whole(given.get("numerical_rank"))
     if rank is not None:
         # The rank is counted among the eigenvalues that were computed, so it can only ever say this much.
         some = f"{rank:,} of the {run.n_components:,}" if rank < run.n_components else f"All {run.n_components:,}"
         level = f" ({words.figure(trusted, 2)} of the first)" if trusted else ""
         sentences.append(f"{some} eigenvalues stand above what rounding could make{level}.")
-    return tuple(sentences)
+    return sentences
 
 
 def comparison(run: RunFiles) -> ReportTable:
@@ -167,14 +182,8 @@ def spectrum_table(spectrum: ReportedSpectrum, most: int = 20) -> ReportTable:
     return ReportTable(caption, ("component", "variance", "standard deviation", "share", "together"), rows)
 
 
-def facts(run: RunFiles) -> tuple[Facts, ...]:
-    """Return the source, the plan and the versions."""
-    return (_source(run), _plan(run), _versions(run))
-
-
-def _source(run: RunFiles) -> Facts:
+def _source(run: RunFiles) -> words.Facts:
     source = field(run.manifest, "source")
-    constant = field(run.manifest, "result", "constant_features")
     pairs = [
         ("path", words.clean(field(source, "path"), 400)),
         ("array", words.clean(field(source, "array"))),
@@ -182,23 +191,21 @@ def _source(run: RunFiles) -> Facts:
         ("data type", words.clean(field(source, "dtype"))),
         ("chunks", words.dimensions(field(source, "chunks"))),
         ("orientation", words.clean(field(source, "orientation")).replace("_", " ")),
-        ("missing chunks filled", words.count(field(source, "missing_chunks_filled"))),
-        ("constant features", _some(constant)),
+        ("missing chunks filled", words.count(field(source, "missing_chunks_filled") or None)),
+        ("constant features", _some(field(run.manifest, "result", "constant_features"))),
         ("fingerprint", words.clean(field(source, "fingerprint"), 160)),
     ]
-    return Facts("Source", tuple((name, value) for name, value in pairs if value != words.MISSING))
+    return words.facts("Source", pairs)
 
 
 def _some(indices: object, most: int = 12) -> str:
-    if not isinstance(indices, list):
+    if not isinstance(indices, list) or not indices:
         return words.MISSING
-    if not indices:
-        return "none"
     listed = ", ".join(words.count(index) for index in indices[:most])
     return f"{len(indices):,}: {listed}" + (", …" if len(indices) > most else "")
 
 
-def _plan(run: RunFiles) -> Facts:
+def _plan(run: RunFiles) -> words.Facts:
     plan = run.plan
     flops = words.number(field(plan, "flops"))
     pairs = [
@@ -218,38 +225,37 @@ def _plan(run: RunFiles) -> Facts:
     notes = field(plan, "notes")
     for note in notes[:12] if isinstance(notes, list) else ():
         pairs.append(("note", words.clean(note, 600)))
-    return Facts("Plan", tuple((name, value) for name, value in pairs if value != words.MISSING))
+    return words.facts("Plan", pairs)
 
 
-def _versions(run: RunFiles) -> Facts:
+def _versions(run: RunFiles) -> words.Facts:
     versions = field(run.manifest, "versions")
     listed = list(versions.items())[:24] if isinstance(versions, dict) else []
     pairs = [(words.clean(name, 40), words.clean(version, 120)) for name, version in listed]
     pairs.append(("run", words.clean(field(run.manifest, "run_id"), 64)))
     pairs.extend((name, _time(field(run.manifest, name))) for name in ("started", "finished"))
-    return Facts("Versions and run", tuple((name, value) for name, value in pairs if value != words.MISSING))
+    return words.facts("Versions and run", pairs)
 
 
-def warnings(run: RunFiles) -> tuple[str, ...]:
+def warnings(run: RunFiles) -> list[str]:
     """Return what the run warned of, and what its own numbers give reason to warn of."""
-    sentences = _sentences(run, "warnings")
-    bar = memory_bar(run)
-    if bar is not None and not bar.within:
-        sentences.append(bar.words)
+    bar, sentences = memory_bar(run), _sentences(run, "warnings")
+    if bar is not None and not bar["within"]:
+        sentences.append(bar["words"])
     if run.explained_variance.max() <= 0:
         sentences.append(
             "All rows are equal: there is no variance to explain, and the components are a matter of choice."
         )
-    return tuple(sentences)
+    return sentences
 
 
-def notes(run: RunFiles) -> tuple[str, ...]:
+def notes(run: RunFiles) -> list[str]:
     """Return facts about the run that take nothing from its result."""
     sentences = _sentences(run, "notes")
     filled = words.whole(field(run.manifest, "source", "missing_chunks_filled"))
     if filled and not any("chunk" in sentence for sentence in (*sentences, *_sentences(run, "warnings"))):
         sentences.append(f"{words.plural(filled, 'chunk')} missing from the store stood for the fill value.")
-    return tuple(sentences)
+    return sentences
 
 
 def _sentences(run: RunFiles, key: str) -> list[str]:

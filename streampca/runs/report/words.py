@@ -137,6 +137,15 @@ def power_of_ten(exponent: int) -> str:
     return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
+Facts = tuple[str, list[tuple[str, str]]]
+"""Names with values in a box of their own: its heading, and pairs of name and value."""
+
+
+def facts(title: str, pairs: Sequence[tuple[str, str]]) -> Facts:
+    """Return a box of names with values, without those whose value is missing."""
+    return title, [(name, value) for name, value in pairs if value != MISSING]
+
+
 def plural(n: object, one: str, many: str | None = None) -> str:
     """Return `n` with its noun: ``1 row``, ``2 rows``."""
     return f"{count(n)} {one if whole(n) == 1 else many or one + 's'}"

@@ -188,7 +188,7 @@ def test_a_damaged_model_is_refused(tmp_path: Path, call: Command) -> None:
     chunk.write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:])
     call("report", run).refused(5, "components")
     chunk.unlink()
-    call("report", run).refused(5, "lacks chunks")
+    call("report", run).refused(5, "does not exist: expected every chunk")
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, call: Command) -> None:

@@ -63,12 +63,21 @@ def reported(
 
 
 def images(page: Any, beginning: str) -> list[dict[str, str]]:
-    """Return the attributes of the images whose descriptions begin so."""
-    return [a for tag, a in page.tags if tag == "img" and str(a["alt"]).startswith(beginning)]
+    """Return the attributes of the first images of charts whose descriptions begin so, and their descriptions as ``alt``."""
+    found = []
+    for i, (tag, a) in enumerate(page.tags):
+        if tag == "div" and str(a.get("aria-label")).startswith(beginning):
+            found.append(next(image for kind, image in page.tags[i:] if kind == "image") | {"alt": a["aria-label"]})
+    return found
 
 
-def decoded(image: dict[str, str]) -> NDArray[np.uint8]:
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(image["src"].partition(",")[2]))).convert("RGB"))
+def decoded(image: dict[str, str], shape: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the colours in the middle of each cell of a picture, ``(*shape, 3)``, from the top."""
+    file = io.BytesIO(base64.b64decode(image["xlink:href"].partition(",")[2]))
+    pixels = np.asarray(Image.open(file).convert("RGB"))
+    pixels = pixels[::-1] if "scale(1 -1)" in image.get("transform", "") else pixels
+    places = (((np.arange(n) + 0.5) * size / n).astype(int) for n, size in zip(shape, pixels.shape, strict=False))
+    return pixels[np.ix_(*places)]
 
 
 @pytest.mark.deep(keep=1)
@@ -93,8 +102,7 @@ def test_north_is_up_and_east_is_right_whatever_the_order_of_storage(
     field = field + 1e-6 * np.random.default_rng(1).normal(size=field.shape)
     _, page = reported(tmp_path, {name: dims[name] for name in order}, field, k=1)
     (image,) = images(page, "Map of component 1")
-    away = np.abs(decoded(image).astype(float) - [247, 247, 245]).sum(axis=2)
-    assert away.shape == (3, 6)
+    away = np.abs(decoded(image, (3, 6)).astype(float) - [247, 247, 247]).sum(axis=2)
     (row, column), (next_row, next_column) = (np.unravel_index(i, (3, 6)) for i in np.argsort(-away.ravel())[:2])
     assert row == next_row == 0
     assert next_column == (column + 1) % 6
@@ -107,12 +115,13 @@ def test_the_report_of_a_field_has_maps_with_masked_places_and_series_on_a_date_
     _, page = reported(tmp_path, dims, values, units={"sst": "K"}, mask="observed")
     assert len(images(page, "Map of component")) == 3
     maps = [*images(page, "Map of component"), *images(page, "Map of mean of all rows, 4 lat × 6 lon")]
-    assert [image["style"] for image in maps] == ["aspect-ratio:2.25"] * 4
+    for image in maps:
+        assert float(image["width"]) / float(image["height"]) == pytest.approx(2.25, rel=0.02)
     assert all("Grey places are masked" in image["alt"] for image in maps)
     grey = [
-        {tuple(pixels[2, 1]), tuple(pixels[1, 3])} for pixels in map(decoded, maps)
+        {tuple(pixels[2, 1]), tuple(pixels[1, 3])} for pixels in (decoded(image, (4, 6)) for image in maps)
     ]  # storage ascends, maps descend
-    assert len(set().union(*grey)) == 1
+    assert set().union(*grey) == {(150, 150, 150)}
     assert page.text.count("Score of component") == 3
     assert "masked" in page.text
     assert re.search(r"\s1991\s", page.text)
@@ -142,8 +151,6 @@ def test_a_panel_for_each_place_of_the_smallest_dimension_and_no_more_than_some(
 def test_pictures_are_thinned_alike_on_both_sides(tmp_path: Path) -> None:
     _, page = reported(tmp_path, {"time": DAYS[:6], "y": 40, "x": 400}, k=1)
     assert "Pictures of sst show 20 of 40 × 200 of 400 places." in page.text.replace("\u00a0", " ")
-    (image,) = images(page, "Image of component 1")
-    assert decoded(image).shape == (20, 200, 3)
 
 
 def test_the_report_of_a_cube_has_lines_and_maps_of_scores(tmp_path: Path) -> None:
