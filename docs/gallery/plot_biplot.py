@@ -7,20 +7,13 @@ the chemical measures. The features have different units, so that they are stand
 """
 
 import matplotlib.pyplot as plt
-import numpy as np
 from sklearn.datasets import load_wine
 
 import streampca as sp
 
-wine = load_wine()
+wine = load_wine(as_frame=True)
 pca = sp.PCA(2, scale=True).fit(wine.data)
-points = pca.transform(wine.data) / np.sqrt(pca.explained_variance_)
-arrows = (pca.components_ * np.sqrt(pca.explained_variance_)[:, None]).T
 
 figure, axis = plt.subplots(figsize=(6.5, 6), layout="constrained")
-axis.scatter(*points.T, c=wine.target, cmap="Set2", s=18)
-for (dx, dy), name in zip(2.2 * arrows, wine.feature_names, strict=True):
-    axis.annotate("", (dx, dy), (0, 0), arrowprops={"arrowstyle": "->", "color": "0.3"})
-    axis.text(1.08 * dx, 1.08 * dy, name.replace("_", " "), fontsize=8, ha="center", va="center")
-axis.set(xlabel="component 1", ylabel="component 2", aspect="equal")
+pca.plot.biplot(wine.data, labels=wine.target_names[wine.target], n_arrows=13, ax=axis)
 plt.show()

@@ -19,6 +19,7 @@ from streampca.estimators.interface import (
 from streampca.estimators.labelled import (
     dataset_of,
 )
+from streampca.estimators.plots import Plots
 from streampca.estimators.transforming import Transforming
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_fit, recorded_plan
@@ -136,6 +137,11 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
                 "partial_unfit or merge, nor are they in models of earlier versions"
             )
         return AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def plot(self) -> Plots:
+        """Charts of this fit: ``plot.scree()`` and ``plot.scores(X)`` return axes of matplotlib."""
+        return Plots(self)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.

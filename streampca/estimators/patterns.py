@@ -10,6 +10,7 @@ from streampca.estimators.base import StreamEstimator
 from streampca.estimators.inputs import names_of
 from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.labelled import labelled_maps
+from streampca.estimators.plots import ComponentPlots
 from streampca.parameters import Parameters
 from streampca.solvers.result import Fit
 from streampca.system.optional import is_installed, optional_module
@@ -27,6 +28,11 @@ class Patterns(StreamEstimator[Parameters, Fit]):
 
     if TYPE_CHECKING:
         _model: PCAModel
+
+    @property
+    def plot(self) -> ComponentPlots:
+        """Charts of this fit: ``plot.scree()``, ``plot.components()``, ``plot.scores(X)`` and ``plot.biplot(X)`` return axes of matplotlib."""
+        return ComponentPlots(self)
 
     def maps(self) -> FloatArray | xr.DataArray | xr.Dataset:
         """Return the components in the units of the data: by how much a feature changes with one standard deviation of a score.

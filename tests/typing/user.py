@@ -8,6 +8,7 @@ from typing import assert_type
 import dask.array as da
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 import streampca as sp
@@ -51,6 +52,13 @@ def certificates(pca: sp.PCA, kernel_pca: sp.KernelPCA) -> None:
     assert_type(kernel_pca.certificate_.sigma, float | None)
     statement: str = pca.error_["statement"]
     print(statement, sorted(pca.error_))
+
+
+def charts(pca: sp.PCA, kernel_pca: sp.KernelPCA, rows: NDArray[np.float64], ax: Axes) -> None:
+    assert_type(pca.plot.scree(ax=ax), Axes)
+    assert_type(pca.plot.biplot(rows, labels=["a", "b"]), Axes)
+    assert_type(pca.plot.components(2), Axes)
+    assert_type(kernel_pca.plot.scores(scores=rows, components=(1, 3)), Axes)
 
 
 def store(pca: sp.PCA, path: Path) -> sp.PCA | sp.KernelPCA:

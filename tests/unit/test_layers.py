@@ -19,7 +19,7 @@ LAYERS = (
     "runs",
     "anndata",
     "estimators",
-    "export",
+    "export plotting",
     "solvers",
     "execution",
     "planning",

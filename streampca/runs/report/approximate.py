@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from streampca.runs.report import figures_of_intervals, seen, words
+from streampca import plotting
+from streampca.runs.report import figures, seen, words
 from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import RunFiles
@@ -115,18 +117,17 @@ def interval_chart(run: RunFiles, bounds: Bounds, spectrum: ReportedSpectrum) ->
     errors = sampling_of(run, len(spectrum.values))
     if errors is not None:
         return sampling_chart(spectrum.values, errors, (bounds.lower, bounds.upper))
-    svg = figures_of_intervals.intervals(spectrum.values, bounds.lower, bounds.upper, bounds.pairs)
+    ends = (bounds.lower, bounds.upper)
+    draw = partial(plotting.scree, values=spectrum.values, bounds=ends, mixed=bounds.pairs)
+    svg = figures.inline("intervals", draw)
     k, widest = len(spectrum.values), _largest(bounds.relative)
     alt = f"Chart of {words.plural(k, 'eigenvalue')} with the intervals that they lie in. {seen.shares_of_components(spectrum.ratios)}"
     if not bounds.certified:
         return Chart("Variance along each axis", svg, alt, "No interval is known for these.")
-    legend = [("accent", "found"), ("bar", "lies in here")]
-    if bounds.groups:
-        legend.append(("hatch", "not told apart"))
     caption = f"The widest interval is {words.share(widest)} of its upper end"
     caption += ": narrower than the dots." if widest < 0.02 else "."
     alt += f" The widest interval is {words.share(widest)} of its upper end."
-    return Chart("Variance along each axis, and where it lies", svg, alt, caption, tuple(legend))
+    return Chart("Variance along each axis, and where it lies", svg, alt, caption)
 
 
 def _largest(values: FloatArray) -> float:
@@ -170,21 +171,17 @@ def _lead(bounds: Bounds, spectrum: ReportedSpectrum) -> str:
 
 def _error_chart(run: RunFiles, bounds: Bounds) -> Chart:
     tolerance = words.number(field(run.manifest, "approximation", "tolerance"))
-    svg = figures_of_intervals.errors(bounds.relative, bounds.sines, bounds.pairs, tolerance)
-    legend = [("accent", "eigenvalue, relative")]
-    if np.isfinite(bounds.sines).any():
-        legend.append(("second", "direction, sine of the angle"))
-    if bounds.groups:
-        legend.append(("hatch", "not told apart"))
-    if tolerance:
-        legend.append(("dashes", f"asked for: {words.share(tolerance)}"))
+    svg = figures.inline(
+        "errors",
+        partial(plotting.errors, relative=bounds.relative, sines=bounds.sines, mixed=bounds.pairs, tolerance=tolerance),
+    )
     alt = (
         f"Bounds of the errors of {words.plural(len(bounds.relative), 'component')}: of eigenvalues and of directions. "
         f"The largest bound of an eigenvalue is {words.share(_largest(bounds.relative))}"
     )
     largest_sine = _largest(bounds.sines)
     alt += f", of the sine of an angle {largest_sine:.2g}." if largest_sine else "."
-    return Chart("How far off each one can be", svg, alt, "", tuple(legend))
+    return Chart("How far off each one can be", svg, alt)
 
 
 def _proven(bounds: Bounds, spectrum: ReportedSpectrum) -> tuple[str, ...]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 
+from streampca import plotting
 from streampca.runs.report import words
-from streampca.runs.report.figures import ACCENT, GRID, INK, MUTED, inline, plain
+from streampca.runs.report.figures import inline
 from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
 from streampca.typing import FloatArray, Json
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _MOST_NAMED = 6
 """Features that are named in a cell."""
@@ -40,7 +38,7 @@ def data_quality(run: RunFiles) -> Json | None:
     return {"lead": lead, "charts": [chart for chart in charts if chart is not None], "table": table}
 
 
-def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, ...]]:
+def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the table."""
     yield "features that never vary", _count(figures, "constant"), _features(field(figures, "constant", "features"))
     yield (
@@ -70,7 +68,7 @@ def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, ...]
         )
 
 
-def _drift_rows(figures: dict[str, object]) -> Iterator[tuple[str, ...]]:
+def _drift_rows(figures: dict[str, object]) -> Iterator[tuple[str, str, str]]:
     drift = field(figures, "drift")
     if not isinstance(drift, dict):
         return
@@ -91,7 +89,7 @@ def _drift_rows(figures: dict[str, object]) -> Iterator[tuple[str, ...]]:
     yield "features that stand still for a while", f"{stuck:,}", "; ".join(places)
 
 
-def _copied_rows(figures: dict[str, object]) -> Iterator[tuple[str, ...]]:
+def _copied_rows(figures: dict[str, object]) -> Iterator[tuple[str, str, str]]:
     count, compared, every = (
         words.whole(field(figures, "copies", name)) or 0 for name in ("count", "compared", "every")
     )
@@ -145,20 +143,7 @@ def _drift_chart(figures: dict[str, object], edges: FloatArray) -> Chart | None:
     if len(shifts) < 2 or len(shifts) != len(largest) or len(edges) != len(shifts) + 1 or noise is None:
         return None
     name = _name(field(drift, "mean"))
-    places = (edges[:-1] + edges[1:]) / 2
-
-    def draw(axes: Axes) -> None:
-        axes.grid(axis="y")
-        axes.axhline(0, color=GRID, linewidth=1.2)
-        axes.axhspan(-noise, noise, facecolor=MUTED, alpha=0.15, linewidth=0)
-        axes.plot(places, largest, color=INK, linewidth=1.0, dashes=(3, 2.5))
-        axes.plot(places, shifts, color=ACCENT, linewidth=1.4, marker="o", markersize=3.2)
-        axes.margins(x=0.01)
-        plain(axes.xaxis)
-        plain(axes.yaxis)
-        axes.set_xlabel("row")
-        axes.set_ylabel("shift of the mean (standard deviations)")
-
+    draw = partial(plotting.drift, edges=edges, shifts=shifts, largest=largest, noise=noise, name=f"feature {name}")
     return Chart(
         "Drift along the file",
         inline("drift", draw),
@@ -166,7 +151,6 @@ def _drift_chart(figures: dict[str, object], edges: FloatArray) -> Chart | None:
         f"It goes from {shifts.min():.2g} to {shifts.max():.2g} standard deviations, that of all features up to {largest.max():.2g}.",
         "Differences of means of parts of the file from those of all rows, in standard deviations within parts; the band is about "
         "what independent rows would show.",
-        (("accent", f"feature {name}"), ("dashes", "largest of all features")),
     )
 
 
@@ -176,21 +160,10 @@ def _missing_chart(figures: dict[str, object], edges: FloatArray) -> Chart | Non
     if len(shares) < 2 or len(edges) != len(shares) + 1 or not shares.any():
         return None
 
-    def draw(axes: Axes) -> None:
-        axes.grid(axis="y")
-        axes.stairs(shares, edges, color=ACCENT, fill=True, alpha=0.35, linewidth=0)
-        axes.stairs(shares, edges, color=ACCENT, linewidth=1.3)
-        axes.margins(x=0.01)
-        axes.set_ylim(0, 1.08 * float(shares.max()))
-        plain(axes.xaxis)
-        plain(axes.yaxis)
-        axes.set_xlabel("row")
-        axes.set_ylabel("missing values (%)")
-
     worst = int(shares.argmax())
     return Chart(
         "Missing values along the file",
-        inline("missing", draw),
+        inline("missing", partial(plotting.missing, edges=edges, shares=shares / 100)),
         f"Chart of the share of missing values in {len(shares)} parts of the file, from {shares.min():.3g} % to {shares[worst]:.3g} %.",
         f"At most {shares[worst]:.3g} % in a part: rows {edges[worst]:,.0f} to {edges[worst + 1] - 1:,.0f}.",
     )

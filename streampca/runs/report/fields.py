@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.runs.report import figures_of_series as series
+from streampca import plotting
 from streampca.runs.report import words
 from streampca.runs.report.coordinates import degrees, direction, numbers, times, title_of
 from streampca.runs.report.figures import WIDTH, inline
@@ -151,13 +152,13 @@ def _lines(layout: Layout, fields: list[Array], title: str, salt: str, *, signed
         heading = ", ".join(text for text in (title, place) if text)
         low, high = limits(values, signed=False)
         alt = f"Line of {heading}: {label} against {axis}, from {_number(low)} to {_number(high)}."
-        gaps, width = int(np.isnan(values).sum()), series.values_of_a_point(len(values))
+        gaps, width = int(np.isnan(values).sum()), plotting.values_of_a_point(len(values))
         caption = (
             f"Each point is the mean of {width:,} values; the band goes from the least to the greatest."
             if width > 1
             else ""
         )
         alt += f" {words.plural(gaps, 'place')} without a value." if gaps else ""
-        svg = series.line(x, values, (axis, label), f"{salt}-{i}", zero=signed)
-        drawn.append(Chart(heading, svg, alt, caption))
+        draw = partial(plotting.line, x=x, y=values, titles=(axis, label), zero=signed)
+        drawn.append(Chart(heading, inline(f"{salt}-{i}", draw, height=2.9), alt, caption))
     return drawn

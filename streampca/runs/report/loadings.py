@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
-from streampca.runs.report import seen, words
+from streampca import plotting
+from streampca.runs.report import figures, seen, words
 from streampca.runs.report.components import feature_name, largest
-from streampca.runs.report.figures_of_scores import biplot
 from streampca.runs.report.layouts import Layout
 from streampca.runs.report.parts import Chart, ReportTable
-from streampca.runs.report.projection import Classes, Scores
-from streampca.runs.report.result import ReportedSpectrum, field, legend_of
+from streampca.runs.report.projection import Scores
+from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import RunFiles
 from streampca.typing import FloatArray, Json
 
@@ -44,7 +45,7 @@ def loadings(run: RunFiles, layout: Layout | None) -> Json | None:
 
 
 def biplot_charts(
-    run: RunFiles, spectrum: ReportedSpectrum, layout: Layout | None, scores: Scores, classes: Classes | None
+    run: RunFiles, spectrum: ReportedSpectrum, layout: Layout | None, scores: Scores, classes: plotting.Classes | None
 ) -> tuple[Chart, ...]:
     """Return the biplot of samples and features on the first two components; nothing where `loadings` has no table, or with one component."""
     variances = run.explained_variance
@@ -55,14 +56,15 @@ def biplot_charts(
     chosen = largest(lengths, _MOST_ARROWS)
     chosen = chosen[lengths[chosen] > _LONGEST * lengths.max()]
     points = scores.values[:, :2] if run.divisors is not None else scores.values[:, :2] / np.sqrt(variances[:2])
-    factor = float(f"{np.quantile(np.hypot(points[:, 0], points[:, 1]), 0.98) / lengths.max():.1g}") or 1.0
+    factor = plotting.arrow_factor(points, values)
     names = [feature_name(run, int(j)) for j in chosen]
-    svg = biplot(
-        points,
-        factor * values[chosen],
-        [words.clean(name, _LETTERS) for name in names],
-        (f"standardised score, axis 1 ({spectrum.share(0)})", f"standardised score, axis 2 ({spectrum.share(1)})"),
-        None if classes is None else classes.numbers,
+    draw = partial(
+        plotting.biplot,
+        points=points,
+        arrows=factor * values[chosen],
+        features=[words.clean(name, _LETTERS) for name in names],
+        titles=[f"standardised score, axis {axis + 1} ({spectrum.share(axis)})" for axis in (0, 1)],
+        classes=classes,
     )
     which = f"all {len(chosen)} features"
     if len(chosen) < run.n_features:
@@ -71,7 +73,7 @@ def biplot_charts(
     caption += "The inner product of a point and of the loadings of a feature approximates the feature in that row, "
     caption += f"{'less its mean' if run.centred else 'as it is'}{' and scaled' if run.scale is not None else ''} (Gabriel 1971)."
     alt = f"Biplot: {words.plural(len(points), 'sample')} on axes 1 and 2 with arrows for {', '.join(names)}. {seen.directions_of_arrows(values[chosen], names)}"
-    return (Chart("Biplot of rows and features", svg, alt, caption, legend_of(classes)),)
+    return (Chart("Biplot of rows and features", figures.inline("biplot", draw, height=4.4), alt, caption),)
 
 
 def _listed(run: RunFiles, layout: Layout | None) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from streampca import plotting
 from streampca.runs.report import figures, projection, words
 from streampca.runs.report.components import feature_name
 from streampca.runs.report.layouts import Layout
@@ -77,8 +80,8 @@ def _chart(run: RunFiles, listed: list[dict[str, object]], limits: tuple[float |
     alt = f"T² against Q of {shown} on logarithmic scales, with their limits at 99 % and {len(listed)} unusual rows. {_beyond(every, limits)}"
     all_of_them = run.distances is not None and len(points[0]) == run.distances[0].shape[0]
     caption = f"All {shown}." if all_of_them else f"{shown}, evenly spread, and the {len(listed)} most unusual ones."
-    legend = (("accent", "rows"), ("second", "most unusual"), ("dashes", "limits at 99 %"))
-    return Chart("T² and Q", figures.distances(points, unusual, limits), alt, caption, legend)
+    draw = partial(plotting.distances, points=points, unusual=unusual, limits=limits)
+    return Chart("T² and Q", figures.inline("distances", draw, height=3.9), alt, caption)
 
 
 def _beyond(distances: list[FloatArray], limits: tuple[float | None, float | None]) -> str:

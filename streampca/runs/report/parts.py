@@ -17,8 +17,6 @@ class Chart:
     """What a reader who cannot see it should know."""
     caption: str = ""
     """One sentence below."""
-    legend: tuple[tuple[str, str], ...] = ()
-    """Pairs of a mark (``ink``, ``accent``, ``second``, ``bar``, ``hatch``, ``dashes``, ``edge`` or ``class-0`` to ``class-7``) and its meaning."""
 
 
 @dataclass(frozen=True)

@@ -34,18 +34,6 @@ class Scores:
     """Number of each sample among the samples that were kept, shape ``(n_samples,)``."""
 
 
-@dataclass(frozen=True)
-class Classes:
-    """Classes of samples."""
-
-    names: tuple[str, ...]
-    """Names of the classes that have a colour."""
-    numbers: IntArray
-    """Number of the class of each sample, -1 without a colour, ``(n_samples,)``."""
-    others: int
-    """How many more classes there are."""
-
-
 def score(run: RunFiles, samples: StoredRows) -> Scores:
     """Return the scores of `samples` on the first two axes."""
     axes = axes_of(run.n_components)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from streampca.runs.report import figures, figures_of_scores, projection, seen, words
+from streampca import plotting
+from streampca.runs.report import figures, projection, seen, words
 from streampca.runs.report.parts import Chart
 from streampca.runs.report.run_files import RunFiles
 from streampca.runs.report.sampling import sampling_chart, sampling_of
@@ -147,17 +149,18 @@ def spectrum_charts(
     beyond = 0.0
     if field(certificate, "kind") == "approximate" and field(certificate, "eigen_solver") != "conversion":
         beyond = max(0.0, words.number(field(certificate, "nuclear_error")) or 0.0)  # the sums are lower bounds
-    legend = (("accent", "proven"), ("hatch", "possible")) if beyond > figures.VISIBLE else ()
+    marks = {f"{100 * level:.0f} %: {shown.get(level, number)}": number for level, number in needed.items()}
     errors = sampling_of(run, k)
     exact = _eigenvalue_chart(spectrum) if errors is None else sampling_chart(spectrum.values, errors)
     return (
         exact if values is None else values,
         Chart(
             "Share carried together",
-            figures.cumulative(spectrum.ratios, needed, shown, beyond),
+            figures.inline(
+                "cumulative", partial(plotting.cumulative, ratios=spectrum.ratios, marks=marks, beyond=beyond)
+            ),
             f"Chart of the cumulative share of variance. {seen.sums_of_components(spectrum.ratios)} {together}{' It reaches ' + reaching + '.' if reaching else ''}",
             f"Reaches {reaching}." if reaching else together,
-            legend,
         ),
     )
 
@@ -183,38 +186,29 @@ def _eigenvalue_chart(spectrum: ReportedSpectrum) -> Chart:
     first, last = words.figure(spectrum.values[0]), words.figure(spectrum.values[-1])
     return Chart(
         "Variance along each axis",
-        figures.eigenvalues(spectrum.values),
+        figures.inline("eigenvalues", partial(plotting.scree, values=spectrum.values)),
         f"Chart of {words.plural(k, 'eigenvalue')}, from {first} down to {last}. {seen.shares_of_components(spectrum.ratios)}",
         f"From {first} for the first component down to {last} for component {k:,}." if k > 1 else f"{first}.",
     )
 
 
 def score_charts(
-    spectrum: ReportedSpectrum, scores: projection.Scores, classes: projection.Classes | None = None
+    spectrum: ReportedSpectrum, scores: projection.Scores, classes: plotting.Classes | None = None
 ) -> tuple[Chart, ...]:
     """Return the samples on the first two axes, in the colours of their classes; along the only one where there is one."""
     labels = [f"axis {axis + 1:,} ({spectrum.share(axis)} of the variance)" for axis in scores.axes]
     m = words.plural(len(scores.values), "sample")
     if len(scores.axes) == 1:
-        return (
-            Chart(
-                "Along the only axis",
-                figures.histogram(scores.values[:, 0], labels[0]),
-                f"Histogram of {m}. {seen.spread_of_points(scores.values, [1])}",
-            ),
-        )
+        svg = figures.inline("histogram", partial(plotting.scores, values=scores.values, titles=labels))
+        return (Chart("Along the only axis", svg, f"Histogram of {m}. {seen.spread_of_points(scores.values, [1])}"),)
     caption = ""
     if classes is not None and classes.others:
         caption = f"Samples of {words.plural(classes.others, 'other class', 'other classes')} are grey."
-    points, numbers = scores.values[:, :2], None if classes is None else classes.numbers
-    svg = figures_of_scores.plane(points[:, 0], points[:, 1], (labels[0], labels[1]), "plane", numbers)
+    points = scores.values[:, :2]
+    draw = partial(plotting.scores, values=points, titles=labels, classes=classes)
+    svg = figures.inline("plane", draw, height=3.9)
     alt = f"{m} plotted on axis 1 against axis 2"
     alt += "." if classes is None else f", coloured by class: {', '.join(classes.names)}."
     alt += f" {seen.spread_of_points(points, [1, 2])}"
     alt += "" if classes is None else f" {seen.centres_of_classes(points, classes.numbers, classes.names)}"
-    return (Chart("First two axes", svg, alt, caption, legend_of(classes)),)
-
-
-def legend_of(classes: projection.Classes | None) -> tuple[tuple[str, str], ...]:
-    """Return the legend of points in the colours of their classes."""
-    return () if classes is None else tuple((f"class-{i}", name) for i, name in enumerate(classes.names))
+    return (Chart("First two axes", svg, alt, caption),)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from streampca import plotting
 from streampca.labels import Dimension
 from streampca.runs.report import figures, projection, words
 from streampca.runs.report.coordinates import numbers, title_of, units_of
@@ -211,11 +213,10 @@ def _profiles(
     few = max(0, len(counts) // 2 - 1) if len(counts) > 2 else 0
     result = []
     for i, name in enumerate(names):
-        chosen = [lines[few][i], lines[-1][i]] if len(counts) > 1 else [lines[-1][i]]
-        svg = figures.profile(original[i], chosen, axis.numbers, f"{salt}-{i}", axis.title)
-        legend = [("ink", "original"), ("accent", f"from {words.plural(counts[-1], 'component')}")]
-        if len(counts) > 1:
-            legend.insert(1, ("second", f"from {counts[few]:,}"))
+        rebuilt = {f"from {counts[few]:,}": lines[few][i]} if len(counts) > 1 else {}
+        rebuilt[f"from {words.plural(counts[-1], 'component')}"] = lines[-1][i]
+        draw = partial(plotting.profile, original=original[i], rebuilt=rebuilt, numbers=axis.numbers, title=axis.title)
+        svg = figures.inline(f"{salt}-{i}", draw, width=4.3, height=3.2)
         alt = f"{name}, original and rebuilt, against {axis.title}, as the model sees it."
-        result.append(Chart(name[:1].upper() + name[1:], svg, alt, "", tuple(legend)))
+        result.append(Chart(name[:1].upper() + name[1:], svg, alt))
     return tuple(result)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from streampca import plotting
 from streampca.errors import ModelError
 from streampca.models.sampling_errors import SamplingErrors
-from streampca.runs.report import figures_of_intervals, words
+from streampca.runs.report import figures, words
 from streampca.runs.report.parts import Chart
 from streampca.runs.report.run_files import RunFiles
 from streampca.typing import FloatArray
@@ -26,11 +29,8 @@ def sampling_chart(
     values: FloatArray, errors: SamplingErrors, numerical: tuple[FloatArray, FloatArray] | None = None
 ) -> Chart:
     """Return the eigenvalues with error bars; `numerical` are the ends of the intervals of the certificate, None for an exact answer."""
-    lower, upper = (values, values) if numerical is None else numerical
     groups = errors.degenerate_groups
-    legend = [("accent", "found"), ("tickmark", "95 % interval by sampling")]
-    legend += [] if numerical is None else [("bar", "numerical error")]
-    legend += [("hatch", "not told apart by the rows")] if groups else []
+    draw = partial(plotting.scree, values=values, bounds=numerical, sampling=errors.interval(0.95).T, mixed=groups)
     k, widest = len(values), float(np.max(errors.eigenvalues / np.maximum(values, np.finfo(float).tiny), initial=0.0))
     largest = max((last - first + 1 for first, last in groups), default=0)
     caption = f"Standard errors by leaving out each of {errors.n_blocks} groups of rows; the largest is {words.share(widest)} of its eigenvalue."
@@ -45,8 +45,7 @@ def sampling_chart(
     alt += f" The eigenvalues go from {words.figure(values[0])} down to {words.figure(values[-1])}; the largest standard error is {words.share(widest)} of its eigenvalue."
     return Chart(
         "Variance along each axis, and its sampling error",
-        figures_of_intervals.intervals(values, lower, upper, groups, errors.interval(0.95)),
+        figures.inline("intervals", draw),
         alt,
         caption,
-        tuple(legend),
     )

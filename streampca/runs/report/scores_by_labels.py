@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from streampca import plotting
 from streampca.labels import Labels, Variable
 from streampca.runs.report import fields, projection, words
-from streampca.runs.report.figures import CLASS_COLOURS
 from streampca.runs.report.layouts import Layout, layout_of
 from streampca.runs.report.parts import Chart
 from streampca.runs.report.result import ReportedSpectrum
@@ -65,21 +65,17 @@ def _scores(run: RunFiles, n_samples: int) -> FloatArray | None:
     return values
 
 
-def classes_of(values: Array) -> projection.Classes | None:
+def classes_of(values: Array) -> plotting.Classes | None:
     """Return the classes that text `values` are, one for each sample; None if most of them occur once."""
     if values.dtype.kind not in "UTOS" or not len(values):
         return None
-    names, numbers, counts = np.unique(values.astype(str), return_inverse=True, return_counts=True)
-    if len(names) < 2 or 2 * len(names) > len(values):
+    classes = plotting.classes_of(values)
+    if not 2 <= len(classes.names) + classes.others <= len(values) // 2:
         return None
-    coloured = np.sort(np.argsort(-counts, kind="stable")[: len(CLASS_COLOURS)])
-    place = np.full(len(names), -1)
-    place[coloured] = np.arange(len(coloured))
-    shown = tuple(words.clean(str(names[at]), 40) for at in coloured)
-    return projection.Classes(shown, place[numbers], len(names) - len(coloured))
+    return replace(classes, names=tuple(words.clean(name, 40) for name in classes.names))
 
 
-def classes_of_run(run: RunFiles, scores: projection.Scores) -> projection.Classes | None:
+def classes_of_run(run: RunFiles, scores: projection.Scores) -> plotting.Classes | None:
     """Return the classes of the samples whose scores are drawn: those of the configuration, else text along the samples."""
     if run.classes is not None:
         return classes_of(run.classes[scores.position])

@@ -1,0 +1,265 @@
+"""Charts of a fitted estimator, drawn by matplotlib: what ``pca.plot`` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from streampca import plotting
+from streampca.errors import ParameterError
+from streampca.estimators.inputs import names_of
+from streampca.estimators.interface import check_is_fitted
+from streampca.models.kernel import KernelModel
+from streampca.system.optional import optional_module
+from streampca.typing import Array, FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from streampca.estimators.inputs import Input, Table
+
+_MOST_NAMES = 30
+"""Names of more features are not written below a chart."""
+
+
+class Plots:
+    """Charts of a fitted estimator: methods that draw on axes of matplotlib and return them.
+
+    Each takes `ax`, where to draw; None makes a figure of its own. Colours and fonts are those of matplotlib's settings. The page of a run
+    is drawn by the same functions. All need matplotlib, ``pip install "streampca[report]"``, and raise `NotAvailableError` without it.
+    """
+
+    def __init__(self, estimator: Any):
+        self._estimator = estimator
+
+    def scree(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the eigenvalues, with their intervals where the answer is approximate, and their sampling errors where these were asked for.
+
+        The scale is logarithmic where they span more than a factor of 100. Neighbours that are not told apart are hatched: by the rows, where there are
+        sampling errors, else by the certificate.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; None = new axes.
+
+        Returns
+        -------
+        matplotlib Axes
+            With the eigenvalues as points.
+
+        Raises
+        ------
+        NotAvailableError
+            If matplotlib is not installed.
+        """
+        axes, model = self._axes(ax), self._estimator._model
+        values, certificate, errors = self._eigenvalues, model.certificate, model.sampling_errors
+        ends = certificate.get("eigenvalue_intervals") or []
+        bounds = np.array(ends, dtype=np.float64).T if len(ends) == len(values) else None  # None of JSON becomes NaN
+        mixed = [(first, last) for first, last, _ in certificate.get("unresolved_clusters") or []]
+        sampling = None
+        if errors is not None:
+            mixed, sampling = errors.degenerate_groups, errors.interval(0.95).T
+        plotting.scree(axes, values, bounds=bounds, sampling=sampling, mixed=mixed)
+        plotting.legend(axes)
+        return axes
+
+    def scores(
+        self,
+        X: Input | Table | None = None,
+        *,
+        scores: Any = None,
+        labels: ArrayLike | None = None,
+        components: Sequence[int] = (1, 2),
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Draw rows at their scores on two components: points, or a density of more than 700 rows without labels.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features), path, lazy array or table
+            Rows, everything that `transform` takes.
+        scores : array-like, shape (n_samples, n_components), optional
+            Their scores in place of `X`, such as those that `transform_to` wrote.
+        labels : array-like, shape (n_samples,), optional
+            What points are coloured by: the eight most frequent labels have a colour each, others are grey.
+        components : pair of int, or one int in a list
+            Numbers of the components, from 1; one gives a histogram.
+        ax : matplotlib Axes, optional
+            Where to draw; None = new axes.
+
+        Returns
+        -------
+        matplotlib Axes
+            Rows with NaN have no point.
+
+        Raises
+        ------
+        ParameterError
+            If both or none of `X` and `scores` are given, there are no such components, or labels are not one for each row.
+        NotAvailableError
+            If matplotlib is not installed.
+
+        Examples
+        --------
+        >>> import streampca as sp
+        >>> pca = sp.PCA(3).fit("builtin:iris")
+        >>> pca.plot.scores("builtin:iris").get_xlabel()[:11]
+        'component 1'
+        """
+        check_is_fitted(self._estimator)
+        values, classes = self._scores(X, scores, labels, components)
+        axes = self._axes(ax)
+        plotting.scores(axes, values, self._titles(components), classes)
+        plotting.legend(axes)
+        return axes
+
+    def _scores(
+        self, X: Input | Table | None, scores: Any, labels: ArrayLike | None, components: Sequence[int]
+    ) -> tuple[FloatArray, plotting.Classes | None]:
+        """Return the finite scores of rows on some components, ``(n_samples, len(components))``, and the classes of these rows."""
+        k = len(self._eigenvalues)
+        if not 1 <= len(components) <= 2 or not all(1 <= number <= k for number in components):
+            raise ParameterError(f"components={components!r}: expected one or two numbers from 1 to {k}")
+        if (X is None) == (scores is None):
+            raise ParameterError("expected either rows, X, or their scores, scores=…")
+        given: Any = self._estimator.transform(X) if scores is None else scores
+        given = given if hasattr(given, "shape") else np.asarray(given)
+        if given.shape[-1] != k:
+            raise ParameterError(f"scores have {given.shape[-1]} columns: expected {k}, one for each component")
+        chosen = [number - 1 for number in components]
+        taken = given.iloc[:, chosen] if hasattr(given, "iloc") else given[..., chosen]
+        values: FloatArray = np.asarray(taken, dtype=np.float64).reshape(-1, len(chosen))
+        finite = np.isfinite(values).all(axis=1)
+        if labels is None:
+            return values[finite], None
+        named: Array = np.asarray(labels).ravel()
+        if len(named) != len(values):
+            raise ParameterError(f"there are {len(named)} labels: expected {len(values)}, one for each row")
+        return values[finite], plotting.classes_of(named[finite])
+
+    def _titles(self, components: Sequence[int]) -> list[str]:
+        """Return the titles of the axes of some components, from 1, with the shares of the variance."""
+        ratios = self._estimator._model.explained_variance_ratio
+        return [f"component {number} ({100 * float(ratios[number - 1]):.1f} %)" for number in components]
+
+    @property
+    def _eigenvalues(self) -> FloatArray:
+        """The eigenvalues of the components, ``(k,)``."""
+        model = self._estimator._model
+        values: FloatArray = model.eigenvalues if isinstance(model, KernelModel) else model.explained_variance
+        return values
+
+    def _axes(self, ax: Axes | None) -> Axes:
+        """Return the axes to draw on."""
+        check_is_fitted(self._estimator)
+        pyplot: Any = optional_module("matplotlib.pyplot", "a chart", "report")
+        axes: Axes = pyplot.subplots(layout="constrained")[1] if ax is None else ax
+        return axes
+
+
+class ComponentPlots(Plots):
+    """Charts of a fitted estimator whose components are directions among the features."""
+
+    def components(self, n_components: int = 3, *, ax: Axes | None = None) -> Axes:
+        """Draw the entries of the first components as lines over the features.
+
+        Features that lie along one numeric coordinate or times are at their places; at most 30 named ones have their names. Fields of two
+        dimensions are drawn by xarray: ``pca.maps().plot(col="mode")``.
+
+        Parameters
+        ----------
+        n_components : int
+            So many components, or all if there are fewer.
+        ax : matplotlib Axes, optional
+            Where to draw; None = new axes.
+
+        Returns
+        -------
+        matplotlib Axes
+            With a line for each component.
+
+        Raises
+        ------
+        ParameterError
+            If `n_components` is less than 1.
+        NotAvailableError
+            If matplotlib is not installed.
+        """
+        if n_components < 1:
+            raise ParameterError(f"n_components={n_components}: expected at least 1")
+        axes, estimator = self._axes(ax), self._estimator
+        rows = np.asarray(estimator._model.components[:n_components])
+        x, title = _coordinate(estimator)
+        numbers = range(1, len(rows) + 1)
+        for i, (row, name) in enumerate(zip(rows, self._titles(numbers), strict=True)):
+            plotting.line(axes, x, row, (title, "entry of the component"), zero=i == 0, name=name)
+        names = names_of(estimator)
+        if title == "feature" and names is not None and len(names) <= _MOST_NAMES:
+            axes.set_xticks(x, [str(name) for name in names], rotation=90, parse_math=False)
+        plotting.legend(axes)
+        return axes
+
+    def biplot(
+        self,
+        X: Input | Table | None = None,
+        *,
+        scores: Any = None,
+        labels: ArrayLike | None = None,
+        components: Sequence[int] = (1, 2),
+        n_arrows: int = 12,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Draw rows at their standardised scores with the loadings of features as arrows (Gabriel 1971).
+
+        Arrows are the loadings times one number, with one digit, so that they reach to the outer points.
+
+        Parameters
+        ----------
+        X, scores, labels, components, ax
+            As for `scores`; two components.
+        n_arrows : int
+            So many features, those with the longest arrows, are drawn.
+
+        Returns
+        -------
+        matplotlib Axes
+            With the same scale on both axes.
+
+        Raises
+        ------
+        ParameterError, NotAvailableError
+            As `scores`; also if the components are on disk.
+        """
+        if len(components) != 2:
+            raise ParameterError(f"components={components!r}: expected two numbers")
+        estimator = self._estimator
+        check_is_fitted(estimator)
+        values, classes = self._scores(X, scores, labels, components)
+        chosen = [number - 1 for number in components]
+        model = estimator._model
+        points = values if model.whiten else values / np.sqrt(np.maximum(model.explained_variance[chosen], 1e-300))
+        loadings: FloatArray = model.loadings()[chosen].T
+        longest = np.argsort(-np.hypot(*loadings.T), kind="stable")[:n_arrows]
+        names = names_of(estimator)
+        features = [str(j if names is None else names[j]) for j in longest]
+        arrows = plotting.arrow_factor(points, loadings) * loadings[longest]
+        axes = self._axes(ax)
+        plotting.biplot(axes, points, arrows, features, self._titles(components), classes)
+        plotting.legend(axes)
+        return axes
+
+
+def _coordinate(estimator: Any) -> tuple[Array, str]:
+    """Return where features are along their one coordinate of numbers or times, with its name; else their numbers."""
+    labels = estimator._model.labels
+    if labels is not None and len(labels.variables) == 1 and len(labels.features) == 1:
+        dimension = labels.features[0]
+        values = dimension.coordinate
+        if values is not None and len(values) == estimator.n_features_in_ and values.dtype.kind in "iufM":
+            return values, dimension.name
+    return np.arange(estimator.n_features_in_), "feature"

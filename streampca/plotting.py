@@ -1,0 +1,397 @@
+"""Charts of principal components on axes of matplotlib: those of `pca.plot`, and of the page of a run.
+
+Each function draws its data in the colours of the property cycle of matplotlib, in grey what is beside the point, and names what it draws for a legend,
+which `legend` or the page puts beside it. Texts that come from data are never read as formulas. Lengths are those of numpy arrays; NaN is left out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streampca.typing import Array, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+GREY = "0.5"
+MOST_CLASSES = 8
+"""Classes that have a colour."""
+MOST_POINTS = 1200
+"""Longer lines are drawn as means of consecutive values, within a band from the least to the greatest."""
+VISIBLE = 0.003
+"""Thinner bands of the share of the variance would not be seen."""
+_MANY = 60
+"""More components have no mark or bar each."""
+_DENSE = 700
+"""More points are drawn as a density."""
+_LEAST_ERROR = 1e-16
+"""Bounds of errors below this are drawn here."""
+_DASHES = (0, (4, 3))
+_DATES = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")
+
+Intervals = tuple[FloatArray, FloatArray]
+"""Lower and upper ends, or two distances, each of shape ``(n,)``."""
+
+
+def scree(
+    axes: Axes,
+    values: FloatArray,
+    *,
+    n_kept: int | None = None,
+    bounds: Intervals | FloatArray | None = None,
+    sampling: Intervals | FloatArray | None = None,
+    mixed: Sequence[tuple[int, int]] = (),
+    thresholds: Mapping[str, float] | None = None,
+) -> None:
+    """Draw eigenvalues, on a logarithmic scale where they span more than a factor of 100.
+
+    Parameters
+    ----------
+    axes
+        Where to draw.
+    values
+        Eigenvalues in descending order, ``(n,)``; negative ones count as 0.
+    n_kept
+        So many are components of the model, the others are grey; None for all.
+    bounds
+        Intervals that hold the eigenvalues of the data, NaN where nothing is known.
+    sampling
+        Intervals of the eigenvalues of the population.
+    mixed
+        First and last component, from 0, of groups that are not told apart.
+    thresholds
+        Edges of noise by name.
+    """
+    number, kept = np.arange(1, len(values) + 1), len(values) if n_kept is None else n_kept
+    shown = np.clip(values, 0.0, None)
+    positive = shown[shown > 1e-12 * shown.max(initial=0.0)]  # what is zero up to rounding would stretch the scale
+    edges = {name: edge for name, edge in (thresholds or {}).items() if edge > 0}
+    low, high = (float(positive.min()), float(positive.max())) if len(positive) else (0.0, 1.0)
+    low, high = min([low, *edges.values()]), max([high, *edges.values()])
+    bottom = 0.0
+    if high > 100 * low > 0:
+        axes.set_yscale("log")
+        bottom = low / 2
+        shown = np.where(shown >= low, shown, np.nan)
+    _shade(axes, mixed)
+    if bounds is not None and np.isfinite(bounds[1]).any():
+        lower, upper = (np.fmax(bottom, np.where(np.isfinite(end), end, shown)) for end in bounds)
+        high = max(high, float(np.nanmax(upper)))
+        if len(values) > _MANY:
+            axes.fill_between(number, lower, upper, color="C0", alpha=0.3, linewidth=0, label="numerical error")
+        else:
+            axes.vlines(number, lower, upper, color="C0", alpha=0.4, linewidth=5, label="numerical error")
+    if sampling is not None:
+        away = np.clip([shown - sampling[0], sampling[1] - shown], 0.0, None)
+        high = max(high, float(np.nanmax(sampling[1])))
+        axes.errorbar(number, shown, away, fmt="none", ecolor=GREY, capsize=2, label="95 % interval by sampling")
+    size = 5 if len(values) <= _MANY else 2.5
+    axes.plot(number[:kept], shown[:kept], "o", color="C0", markersize=size, label="components")
+    if kept < len(values):
+        axes.plot(number[kept:], shown[kept:], "o", color=GREY, markersize=size, label="left out")
+    for i, (name, edge) in enumerate(edges.items(), 1):
+        axes.axhline(edge, color=f"C{i}", linewidth=1, linestyle=_DASHES, label=name)
+    axes.set_ylim(bottom, 1.5 * high if bottom else 1.08 * high)
+    _components(axes, len(values), "variance (eigenvalue)")
+
+
+def cumulative(axes: Axes, ratios: FloatArray, marks: Mapping[str, int], beyond: float = 0.0) -> None:
+    """Draw the share of the variance that the first components carry together.
+
+    Parameters
+    ----------
+    axes
+        Where to draw.
+    ratios
+        Share of each component, ``(n_components,)``.
+    marks
+        Numbers of components that are marked, by name.
+    beyond
+        Share by which all sums may be too small.
+    """
+    number = np.arange(len(ratios) + 1)
+    reached = 100 * np.concatenate([[0.0], np.cumsum(ratios)])
+    axes.fill_between(number, reached, color="C0", alpha=0.15, linewidth=0)
+    axes.plot(number, reached, color="C0", label="proven" if beyond > VISIBLE else "")
+    if beyond > VISIBLE:
+        most = np.minimum(100.0, reached[1:] + 100 * beyond)
+        axes.fill_between(number[1:], reached[1:], most, color="C1", alpha=0.35, linewidth=0, label="possible")
+    for i, (name, needed) in enumerate(marks.items(), 2):
+        axes.plot([needed, needed], [0, reached[needed]], color=f"C{i}", linewidth=1, linestyle=_DASHES)
+        axes.plot(needed, reached[needed], "o", color=f"C{i}", markersize=5, label=name)
+    axes.set_ylim(0, max(104.0, 1.02 * float(reached.max())))
+    _components(axes, len(ratios), "share of the variance (%)", first=0)
+
+
+def errors(
+    axes: Axes,
+    relative: FloatArray,
+    sines: FloatArray,
+    mixed: Sequence[tuple[int, int]] = (),
+    tolerance: float | None = None,
+) -> None:
+    """Draw bounds of the relative errors of eigenvalues and of the sines of the angles of components, ``(n_components,)`` each.
+
+    `mixed` is as in `scree`; `tolerance` is the relative error that was asked for.
+    """
+    number = np.arange(1, len(relative) + 1)
+    axes.set_yscale("log")
+    _shade(axes, mixed)
+    style: dict[str, Any] = {"markersize": 4, "linewidth": 1.1}
+    for bound, mark, name in ((relative, "o-", "eigenvalue, relative"), (sines, "s-", "direction, sine of the angle")):
+        if np.isfinite(bound).any():
+            axes.plot(number, np.maximum(bound, _LEAST_ERROR), mark, label=name, **style)
+    if tolerance:
+        axes.axhline(tolerance, color=GREY, linewidth=1, linestyle=_DASHES, label=f"asked for: {100 * tolerance:.3g} %")
+    axes.set_ylim(top=1.5)
+    _components(axes, len(relative), "off by at most")
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Classes of samples, the most frequent of which have a colour."""
+
+    names: tuple[str, ...]
+    """Names of the classes that have a colour."""
+    numbers: IntArray
+    """Number of the class of each sample among these, -1 without a colour, ``(n_samples,)``."""
+    others: int
+    """How many more classes there are."""
+
+
+def classes_of(labels: Array) -> Classes:
+    """Return the classes of samples with some `labels`, ``(n_samples,)``, of any type."""
+    plain = labels if labels.dtype.kind in "biufM" else labels.astype(str)  # numbers stay in their order
+    names, numbers, counts = np.unique(plain, return_inverse=True, return_counts=True)
+    coloured = np.sort(np.argsort(-counts, kind="stable")[:MOST_CLASSES])
+    place = np.full(len(names), -1)
+    place[coloured] = np.arange(len(coloured))
+    return Classes(tuple(map(str, names[coloured])), place[numbers], len(names) - len(coloured))
+
+
+def scores(
+    axes: Axes,
+    values: FloatArray,
+    titles: Sequence[str],
+    classes: Classes | None = None,
+) -> None:
+    """Draw samples on two axes as points, or as a density where there are many; on one axis as a histogram.
+
+    Parameters
+    ----------
+    axes
+        Where to draw.
+    values
+        Scores, ``(n_samples, 2)`` or ``(n_samples, 1)``.
+    titles
+        What the axes are.
+    classes
+        What points are coloured by; those without a colour are grey.
+    """
+    if values.shape[1] == 1:
+        axes.hist(values[:, 0], bins=max(1, min(40, len(values) // 4)), alpha=0.75, rwidth=0.94)
+        _titled(axes, titles[0], "samples")
+        return
+    _points(axes, values, classes)
+    _titled(axes, *titles)
+
+
+def biplot(
+    axes: Axes,
+    points: FloatArray,
+    arrows: FloatArray,
+    features: Sequence[str],
+    titles: Sequence[str],
+    classes: Classes | None = None,
+) -> None:
+    """Draw samples on two axes of the same scale, with an arrow from the origin and a name for each feature (Gabriel 1971).
+
+    Parameters
+    ----------
+    axes
+        Where to draw.
+    points
+        Standardised scores, ``(n_samples, 2)``.
+    arrows
+        Tips of the arrows, ``(n_arrows, 2)``.
+    features
+        Name of each arrow.
+    titles, classes
+        As for `scores`.
+    """
+    axes.set_aspect("equal", adjustable="datalim")
+    _points(axes, points, classes)
+    origin = np.zeros(len(arrows))
+    scale: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.005, "zorder": 3}
+    axes.quiver(origin, origin, arrows[:, 0], arrows[:, 1], color=GREY, **scale)
+    letters = np.array([len(feature) for feature in features]) * np.sign(arrows[:, 0])
+    span = float(np.ptp(np.concatenate([points[:, 0], arrows[:, 0]])))
+    axes.update_datalim(arrows + np.stack([0.018 * span * letters, 0.1 * arrows[:, 1]], axis=1))  # names are so wide
+    axes.autoscale_view()
+    gap = 0.055 * float(np.diff(axes.get_ylim())[0])
+    for right in (True, False):
+        side = np.flatnonzero((arrows[:, 0] >= 0) == right)
+        heights = _apart(arrows[side, 1], gap)
+        for j, height in zip(side.tolist(), heights, strict=True):
+            style: dict[str, Any] = {"textcoords": "offset points", "ha": "left" if right else "right", "va": "center"}
+            place = (4 if right else -4, 0)
+            axes.annotate(features[j], (arrows[j, 0], height), place, fontsize="small", parse_math=False, **style)
+    _titled(axes, *titles)
+
+
+def arrow_factor(points: FloatArray, loadings: FloatArray) -> float:
+    """Return the number of one digit by which loadings, ``(n_features, 2)``, reach to the outer of some `points`, ``(n_samples, 2)``."""
+    longest = float(np.hypot(*loadings.T).max(initial=0.0))
+    reach = float(np.quantile(np.hypot(*points.T), 0.98)) if len(points) else 0.0
+    return float(f"{reach / longest:.1g}") or 1.0 if longest > 0 else 1.0
+
+
+def _apart(heights: FloatArray, gap: float) -> FloatArray:
+    """Return heights near `heights`, in the same order, that are at least `gap` apart."""
+    order = np.argsort(heights, kind="stable")
+    steps = gap * np.arange(len(heights))
+    loose = heights[order] - steps
+    up, down = np.maximum.accumulate(loose), np.minimum.accumulate(loose[::-1])[::-1]
+    placed = np.empty(len(heights))
+    placed[order] = (up + down) / 2 + steps  # the mean of two that are far enough apart is, too
+    return placed
+
+
+def distances(
+    axes: Axes, points: Intervals, unusual: Intervals, limits: tuple[float | None, float | None], level: str = "99 %"
+) -> None:
+    """Draw T² and Q of rows on logarithmic scales, those of `unusual` rows in another colour, with the `limits` of both at `level`.
+
+    Values that are far below the others, or not positive, are at the lower end of the scale.
+    """
+    every = [np.concatenate(pair) for pair in zip(points, unusual, strict=True)]
+    known = [values[np.isfinite(values) & (values > 0)] for values in every]
+    low = [max(float(values.min()), 1e-4 * float(np.median(values))) for values in known]
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for pair, name, size, alpha in ((points, "rows", 3.5, 0.5), (unusual, "most unusual", 5, 0.9)):
+        x, y = (np.maximum(values, least) for values, least in zip(pair, low, strict=True))
+        axes.plot(x, y, "o", markersize=size, alpha=alpha, markeredgewidth=0, label=name)
+    style: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": _DASHES}
+    name = f"limits at {level}"
+    if limits[0] is not None:
+        axes.axvline(limits[0], label=name, **style)
+    if limits[1] is not None:
+        axes.axhline(limits[1], label=name if limits[0] is None else "", **style)
+    _titled(axes, "T²: distance among the components", "Q: squared distance from them")
+
+
+def line(axes: Axes, x: Array, y: FloatArray, titles: Sequence[str], *, zero: bool = True, name: str = "") -> None:
+    """Draw values, ``(n,)``, against a coordinate of numbers or ``datetime64``, with gaps at NaN; zero is marked if `zero`."""
+    order = np.argsort(x, kind="stable")
+    x, y = x[order], np.where(np.isfinite(y), y, np.nan)[order]
+    if x.dtype.kind == "M" and len(x) and (x[0] < _DATES[0] or x[-1] > _DATES[1]):
+        x = 1970 + x.astype("datetime64[s]").astype(np.float64) / (
+            365.2425 * 86400
+        )  # years: matplotlib has no such dates
+    width = values_of_a_point(len(y))
+    if zero:
+        axes.axhline(0, color=GREY, linewidth=0.8, alpha=0.6)
+    if width > 1:
+        pieces = np.full((-(-len(y) // width), width), np.nan)
+        pieces.flat[: len(y)] = y
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # pieces that are all NaN have none of these
+            low, y, high = np.nanmin(pieces, axis=1), np.nanmean(pieces, axis=1), np.nanmax(pieces, axis=1)
+        x = x[np.minimum(np.arange(len(y)) * width + width // 2, len(x) - 1)]
+        axes.fill_between(x, low, high, alpha=0.25, linewidth=0)
+    axes.plot(x, y, "o-" if len(y) <= 40 else "-", markersize=3, linewidth=1.3, label=name)
+    axes.margins(x=0.01)
+    _titled(axes, *titles)
+
+
+def values_of_a_point(n: int) -> int:
+    """Return how many consecutive values one point of a line of `n` values stands for."""
+    return max(1, -(-n // MOST_POINTS))
+
+
+def profile(
+    axes: Axes, original: FloatArray, rebuilt: Mapping[str, FloatArray], numbers: FloatArray, title: str = "feature"
+) -> None:
+    """Draw one row across its features, ``(n_features,)``, with what is `rebuilt` of it, by name; `numbers` are the places of features."""
+    axes.axhline(0, color=GREY, linewidth=0.8, alpha=0.6)
+    axes.plot(numbers, original, color=GREY, alpha=0.4, linewidth=4, label="original")
+    for name, row in rebuilt.items():
+        axes.plot(numbers, row, linewidth=1.3, label=name)
+    _titled(axes, title, "")
+
+
+def drift(axes: Axes, edges: FloatArray, shifts: FloatArray, largest: FloatArray, noise: float, name: str) -> None:
+    """Draw the shift of the mean of the feature `name` in parts of a file, and the largest of all features, ``(n_parts,)`` each.
+
+    `edges`, ``(n_parts + 1,)``, are where parts begin and end; independent rows would show about `noise`.
+    """
+    places = (edges[:-1] + edges[1:]) / 2
+    axes.axhspan(-noise, noise, color=GREY, alpha=0.15, linewidth=0)
+    axes.plot(places, shifts, "o-", markersize=3, linewidth=1.4, label=name)
+    axes.plot(places, largest, color=GREY, linewidth=1, linestyle=_DASHES, label="largest of all features")
+    _titled(axes, "row", "shift (standard deviations)")
+
+
+def missing(axes: Axes, edges: FloatArray, shares: FloatArray) -> None:
+    """Draw the share of missing values in parts of a file, ``(n_parts,)``; `edges` as in `drift`."""
+    axes.stairs(100 * shares, edges, fill=True, alpha=0.5)
+    _titled(axes, "row", "missing values (%)")
+
+
+def legend(axes: Axes) -> None:
+    """Put a legend into axes on which more than one thing has a name."""
+    handles, names = axes.get_legend_handles_labels()
+    if len(names) > 1:
+        plainly(axes.legend(handles, names).get_texts())
+
+
+def plainly(texts: Sequence[Any]) -> None:
+    """Show texts of matplotlib as they are, dollar signs included."""
+    for text in texts:
+        text.set_parse_math(False)
+
+
+def _points(axes: Axes, values: FloatArray, classes: Classes | None) -> None:
+    """Draw points in the colours of their classes, or a density of hexagons where there are many without classes."""
+    axes.axhline(0, color=GREY, linewidth=0.8, alpha=0.4)
+    axes.axvline(0, color=GREY, linewidth=0.8, alpha=0.4)
+    style: dict[str, Any] = {"markersize": 5 if len(values) <= 400 else 3.5, "markeredgewidth": 0, "alpha": 0.7}
+    if classes is not None:
+        if classes.others:
+            axes.plot(*values[classes.numbers < 0].T, "o", color=GREY, label="other", **{**style, "alpha": 0.35})
+        for i, name in enumerate(classes.names):
+            axes.plot(*values[classes.numbers == i].T, "o", color=f"C{i}", label=name, **style)
+    elif len(values) > _DENSE and np.ptp(values, axis=0).all():
+        from matplotlib.colors import LinearSegmentedColormap, to_rgba
+
+        shades = LinearSegmentedColormap.from_list("density", [to_rgba("C0", 0.2), to_rgba("C0", 1.0)])
+        axes.hexbin(*values.T, gridsize=(38, 22), mincnt=1, bins="log", cmap=shades, linewidths=0)
+    else:
+        axes.plot(*values.T, "o", color="C0", **style)
+
+
+def _shade(axes: Axes, mixed: Sequence[tuple[int, int]]) -> None:
+    """Hatch components, from the first to the last of each group, that are not told apart."""
+    style: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "alpha": 0.4, "hatch": "///", "linewidth": 0.5}
+    for i, (first, last) in enumerate(mixed):
+        axes.axvspan(first + 0.5, last + 1.5, label="" if i else "not told apart", **style)
+
+
+def _components(axes: Axes, k: int, title: str, first: int = 1) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    margin = 0.5 if first else 0.02 * k
+    axes.set_xlim(first - margin, k + max(0.5, 0.02 * k))
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+    _titled(axes, "component" if first else "components kept", title)
+
+
+def _titled(axes: Axes, across: str, up: str) -> None:
+    axes.set_xlabel(across, parse_math=False)
+    axes.set_ylabel(up, parse_math=False)
