@@ -70,7 +70,7 @@ def _by_dimensions(
     deviation = "standard deviation" if run.centred else "root mean square (divisor n − ddof)"
     note = f"How much {name} changes where the score of a component rises by one {deviation}, with the component’s "
     note += f"share of the variance. {_SIGN}"
-    return {"charts": charts, "note": " ".join((note, *layout.left_out)) + _left(run, shown)}
+    return {"charts": charts, "note": " ".join((note, *layout.left_out)) + ("" if most else _left(run, shown))}
 
 
 def _title(spectrum: ReportedSpectrum, component: int, group: str) -> str:
@@ -96,11 +96,11 @@ def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout, most: i
         largest_entry = float(np.abs(pixels).max())
         uri = picture(pixels, -largest_entry, largest_entry, SIGNED)
         name = _title(spectrum, i, group).partition(" ·")[0]
-        drawn.append(Picture(uri, name, name if group else f"{i + 1}", spectrum.share(i)))
+        drawn.append(Picture(uri, name, f"{group}, {i + 1}".removeprefix(", "), spectrum.share(i)))
     scale = "middle grey is zero" if pixels.ndim == 3 else "white is zero, red positive, blue negative"
     note = f"Each picture is one direction in which the rows differ from {'their mean' if run.centred else 'zero'}, with its share of "
     note += f"the variance; {scale}, each scaled by its own largest entry."
-    return {"pictures": drawn, "note": note + _left(run, shown)}
+    return {"pictures": drawn, "note": note + ("" if most else _left(run, shown))}
 
 
 def _largest_entries(run: RunFiles, spectrum: ReportedSpectrum, most: int, group: str) -> Json:

@@ -101,6 +101,7 @@ def mesh(
     drawn = axes.pcolormesh(x, y, shown, cmap=shades, vmin=scale[0][0], vmax=scale[-1][0], rasterized=True)
     axes.set(xlim=(x[0], x[-1]), ylim=(y[-1], y[0]))
     axes.grid(visible=False)
+    axes.tick_params(axis="x", pad=7)  # clear of the lowest number of the other axis
     figure = axes.figure
     figure.set_dpi(_DOTS_PER_INCH)
     bar = figure.colorbar(drawn, ax=axes, orientation="horizontal", aspect=36, shrink=0.8)

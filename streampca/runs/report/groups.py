@@ -11,13 +11,13 @@ import numpy as np
 from streampca.runs.manifest import read_json
 from streampca.runs.report.components import components, layout_of_run
 from streampca.runs.report.fields import mesh
-from streampca.runs.report.figures import inline
+from streampca.runs.report.figures import WIDTH, inline
 from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.pictures import RISING
 from streampca.runs.report.result import spectrum_of
 from streampca.runs.report.run_files import RunFiles, read_model
 from streampca.runs.report.templates import write_page
-from streampca.runs.report.words import clean
+from streampca.runs.report.words import clean, plural
 from streampca.runs.summary import carried
 from streampca.typing import FloatArray, Json
 
@@ -86,6 +86,7 @@ def _components(directory: Path, manifest: Json, shown: dict[str, Json], n_group
         drawn["note"] = drawn["note"] or found.pop("note")
         for kind in found.keys() & {"charts", "pictures", "bars"}:
             drawn[kind] += found[kind]
+    drawn["note"] += f" Shown: at most {plural(most, 'component')} of each model."
     if len(shown) > _MOST_DRAWN:
         drawn["note"] += f" The first {_MOST_DRAWN} models are drawn."
     return drawn
@@ -147,5 +148,5 @@ def _map(names: Sequence[str], values: FloatArray) -> str:
         axes.set_xticks(places, short, rotation=90, parse_math=False)
         axes.set_yticks(places, short, parse_math=False)
 
-    side = min(8.0, 2.0 + 0.25 * m)
+    side = min(9.0, max(WIDTH, 2.0 + 0.25 * m))
     return inline("similarity", draw, side, side)

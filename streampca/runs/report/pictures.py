@@ -25,11 +25,10 @@ def picture(values: FloatArray, low: float, high: float, colours: str) -> str:
 
     unit = np.clip((values - low) / (high - low), 0.0, 1.0) if high > low else np.where(np.isnan(values), np.nan, 0.5)
     if values.ndim == 3:
-        image = Image.fromarray(np.round(255 * np.nan_to_num(unit)).astype(np.uint8))
+        pixels = np.round(255 * np.nan_to_num(unit)).astype(np.uint8)
     else:
-        image = Image.fromarray(np.where(np.isnan(unit), 255, np.round(254 * unit)).astype(np.uint8))
-        shades = mpl.colormaps[colours].with_extremes(over=MASKED).resampled(255)
-        image.putpalette(shades(np.arange(256), bytes=True)[:, :3].tobytes())
+        shades = mpl.colormaps[colours].with_extremes(bad=MASKED)
+        pixels = np.ascontiguousarray(shades(np.ma.masked_invalid(unit), bytes=True)[..., :3])
     buffer = io.BytesIO()
-    image.save(buffer, "png", optimize=True)
+    Image.fromarray(pixels).save(buffer, "png", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
