@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -67,6 +68,11 @@ def job(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the run and its store in the working directory."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(plain, tmp_path, dirs_exist_ok=True)
+
+
+def seal_of(attributes: dict[str, Any]) -> str:
+    """Return the seal of the attributes of a state."""
+    return hashlib.sha256(json.dumps(attributes, sort_keys=True).encode()).hexdigest()
 
 
 def require_that_of(rows: NDArray[Any], run: sp.Run) -> None:
@@ -326,6 +332,22 @@ def test_a_damaged_record_is_refused(job, call):
     path = next(path for path in chunk_files(Path("runs/job/model.zarr/state/stored_0_versions")))
     path.write_bytes(path.read_bytes()[::-1])
     call.quietly("update", "runs/job").refused(5, "stored_0_versions")
+
+
+def test_a_record_as_version_0_2_wrote_it_is_read(job):
+    group = zarr.open_group("runs/job/model.zarr/state", mode="r+")
+    document = json.loads(np.asarray(group["stored_arrays"]).tobytes())
+    entries = [{name: entry[name] for name in ("name", "metadata", "shape")} for entry in document["arrays"]]
+    old = json.dumps({"arrays": entries, "coordinates": document["coordinates"]}).encode()
+    del group["stored_arrays"]
+    group.create_array("stored_arrays", data=np.frombuffer(old, dtype=np.uint8))
+    attributes = dict(group.attrs)
+    attributes["sha256"] |= {"stored_arrays": hashlib.sha256(old).hexdigest()}
+    attributes["seal"] = seal_of({name: value for name, value in attributes.items() if name != "seal"})
+    group.attrs.put(attributes)
+    assert sp.open("x.zarr", verify="runs/job").read(0, N)[1].chunks == 3
+    append()
+    require_that_of(ROWS, update("runs/job").run)
 
 
 def test_models_with_more_rows_by_partial_fit_have_no_record(job):
