@@ -50,6 +50,8 @@ class ObjectPlace:
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, *, reads: bool = False):
         if "://" not in url or protocol_of(url) in ("file", "local", "http", "https"):
             raise OutputError(f"{shown(url)} is not in an object store: expected a URL such as s3://bucket/runs/name")
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            raise OutputError(f"{shown(url)}: its address holds a user: expected credentials in storage_options")
         self.url, self.reads, self._options = url, reads, dict(options or {})
         self._client: Any = optional_module("obstore", f"{shown(url)}: copying runs", "s3")
         with self._naming():
@@ -57,7 +59,7 @@ class ObjectPlace:
 
     def keys(self) -> set[str]:
         """Return the names of all objects."""
-        with self._naming("the listing"):
+        with self._naming():
             return {str(entry["path"]) for batch in self._client.list(self._store) for entry in batch}
 
     def read(self, key: str) -> bytes | None:
@@ -68,8 +70,9 @@ class ObjectPlace:
 
     def make(self, key: str, content: bytes) -> bytes | None:
         """Write an object and return None; if there is one, return what it holds."""
+        known = self._client.exceptions  # Azure fails a condition where others say that the object exists
         for _ in range(_CONFLICTS):
-            with self._naming(key), suppress(self._client.exceptions.AlreadyExistsError):
+            with self._naming(key), suppress(known.AlreadyExistsError, known.PreconditionError):
                 self._client.put(self._store, key, content, mode="create", use_multipart=False)
                 return None
             there = self.read(key)
@@ -90,9 +93,11 @@ class ObjectPlace:
         except (StreamPCAError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 obstore raises its own and those of Python
-            text = str(error).partition("\n\nDebug source")[0].rpartition(" - ")[2]
-            text = text.replace("Server returned non-2xx status code:", "status")
-            text = redacted(" ".join(re.sub("<[^>]*>", " ", text).split()))
+            first, _, details = str(error).partition("\n\nDebug source")
+            text = first.rpartition(" - ")[2].replace("Server returned non-2xx status code:", "status")
+            cause = re.search(r'ConnectError\(\s*"([^"]*)"', details)
+            text = " ".join(re.sub("<[^>]*>", " ", text).split()) + (f", {cause[1]}" if cause else "")
+            text = redacted(text)
             for secret in sorted(texts_in(self._options), key=len, reverse=True):
                 text = text.replace(secret, "***")
             cannot = f"{key or 'the place'} cannot be {'read' if self.reads else 'written'}"

@@ -101,6 +101,9 @@ def test_options_have_the_names_of_obstore_and_the_common_ones_of_s3fs(bucket, r
     with pytest.raises(OutputError, match=r"'config_kwargs' is not valid.*output\.storage_options") as caught:
         sp.publish(run, url, storage_options={**flat, "config_kwargs": {"password": "hunter22"}})
     assert "hunter22" not in str(caught.value)
+    with pytest.raises(OutputError, match="its address holds a user") as caught:
+        sp.publish(run, f"s3://me:hunter22@{bucket.name}/named", storage_options=flat)
+    assert "hunter22" not in str(caught.value)
     with pytest.raises(StoreError, match=r"streampca\.json cannot be read: .*storage_options") as caught:
         sp.fetch(url, tmp_path / "back", storage_options=flat | {"endpoint_url": "http://me:hunter22@127.0.0.1:1"})
     assert "hunter22" not in str(caught.value)
