@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -182,12 +183,16 @@ def written(run: Path) -> str:
 
 
 def marks_of(html: str) -> dict[str, NDArray[Any]]:
-    """Return the places of what each chart of a page draws of its data, ``(n, 2)``, by its title.
+    """Return the places of what each chart of a page draws of its data, ``(n, 2)``, by its title; of the last with a title."""
+    return dict(_marks(html))
+
+
+def _marks(html: str) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the title of each chart of a page and the places of what it draws of its data, ``(n, 2)``.
 
     These are the corners of paths and the places of marks that are cut at the edge of the axes, as lines of a grid are, and have a colour, as those
     have not: texts, axes and legends do not count. A chart of nothing but axes and words has none.
     """
-    charts = {}
     for title, chart in re.findall(r"<h3[^>]*>([^<]*)<(?:(?!</figure>).)*?(<svg.*?</svg>)", html, re.DOTALL):
         places: list[tuple[float, float]] = []
         nodes = list(ElementTree.fromstring(chart).iter())
@@ -199,8 +204,7 @@ def marks_of(html: str) -> dict[str, NDArray[Any]]:
                 numbers = [float(number) for number in re.findall(r"-?\d+\.?\d*", node.get("d", ""))]
                 numbers = numbers or [float(node.get("x", 0)), float(node.get("y", 0))]
                 places += zip(numbers[::2], numbers[1::2], strict=True)
-        charts[title] = np.array(places).reshape(-1, 2)
-    return charts
+        yield title, np.array(places).reshape(-1, 2)
 
 
 def audit(run: Path) -> tuple[str, _Audit]:
@@ -223,9 +227,9 @@ def audit(run: Path) -> tuple[str, _Audit]:
             assert target is None or not target.startswith("#") or target[1:] in identities
         if tag == "img":
             assert attributes["alt"]
-    charts = marks_of(html)
+    charts = list(_marks(html))
     assert len(charts) == html.count("<svg")
-    assert [title for title, places in charts.items() if not len(places)] == []
+    assert [title for title, places in charts if not len(places)] == []
     headings = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert headings[0] == 1
     assert headings.count(1) == 1
