@@ -79,16 +79,22 @@ def scree(
         bottom = low / 2
         shown = np.where(shown >= low, shown, np.nan)
     _shade(axes, mixed)
+
+    def ends(interval: Intervals | FloatArray) -> tuple[FloatArray, FloatArray]:
+        lower, upper = (np.fmax(bottom, np.where(np.isfinite(end), end, shown)) for end in interval)
+        return lower, upper
+
     if bounds is not None and np.isfinite(bounds[1]).any():
-        lower, upper = (np.fmax(bottom, np.where(np.isfinite(end), end, shown)) for end in bounds)
-        high = max(high, float(np.nanmax(upper)))
+        lower, upper = ends(bounds)
+        high = max(high, float(upper.max()))
         if len(values) > _MANY:
             axes.fill_between(number, lower, upper, color="C0", alpha=0.3, linewidth=0, label="numerical error")
         else:
             axes.vlines(number, lower, upper, color="C0", alpha=0.4, linewidth=5, label="numerical error")
     if sampling is not None:
-        away = np.clip([shown - sampling[0], sampling[1] - shown], 0.0, None)
-        high = max(high, float(np.nanmax(sampling[1])))
+        lower, upper = ends(sampling)
+        high = max(high, float(upper.max()))
+        away = np.clip([shown - lower, upper - shown], 0.0, None)
         axes.errorbar(number, shown, away, fmt="none", ecolor=GREY, capsize=2, label="95 % interval by sampling")
     size = 5 if len(values) <= _MANY else 2.5
     axes.plot(number[:kept], shown[:kept], "o", color="C0", markersize=size, label="components")

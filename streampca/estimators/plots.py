@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca import plotting
+import streampca.plotting as plotting
 from streampca.errors import ParameterError
 from streampca.estimators.inputs import names_of
 from streampca.estimators.interface import check_is_fitted

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from streampca import plotting
+import streampca.plotting as plotting
 from streampca.runs.report import figures, seen, words
 from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field

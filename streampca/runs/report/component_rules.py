@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from streampca import plotting
+import streampca.plotting as plotting
 from streampca.runs.report import figures, words
 from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import field

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from streampca import plotting
+import streampca.plotting as plotting
 from streampca.runs.report import words
 from streampca.runs.report.figures import inline
 from streampca.runs.report.parts import Chart, ReportTable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca import plotting
+import streampca.plotting as plotting
 from streampca.runs.report import words
 from streampca.runs.report.coordinates import degrees, direction, numbers, times, title_of
 from streampca.runs.report.figures import WIDTH, inline

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from streampca import plotting
+import streampca.plotting as plotting
 from streampca.runs.report import figures, projection, words
 from streampca.runs.report.components import feature_name
 from streampca.runs.report.layouts import Layout

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from streampca import plotting
+import streampca.plotting as plotting
 from streampca.runs.report import figures, projection, seen, words
 from streampca.runs.report.parts import Chart
 from streampca.runs.report.run_files import RunFiles

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from streampca import plotting
+import streampca.plotting as plotting
 from streampca.labels import Dimension
 from streampca.runs.report import figures, projection, words
 from streampca.runs.report.coordinates import numbers, title_of, units_of

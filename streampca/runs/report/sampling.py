@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from streampca import plotting
+import streampca.plotting as plotting
 from streampca.errors import ModelError
 from streampca.models.sampling_errors import SamplingErrors
 from streampca.runs.report import figures, words

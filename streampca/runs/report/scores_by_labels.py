@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streampca import plotting
+import streampca.plotting as plotting
 from streampca.labels import Labels, Variable
 from streampca.runs.report import fields, projection, words
 from streampca.runs.report.layouts import Layout, layout_of
