@@ -13,7 +13,7 @@ from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
 from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted, without_secrets
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster, without_kubernetes
-from streampca.runs.config.document import Document, read_text
+from streampca.runs.config.document import Document
 from streampca.runs.config.problems import problems_of
 from streampca.runs.config.values import (
     AutoOrCount,
@@ -400,8 +400,7 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     ConfigError
         With one line: the file, the key path, what was found and what is allowed.
     """
-    text, name = read_text(path)
-    return parse_config(text, name=name, overrides=overrides)
+    return validated(Document.read(path, overrides))
 
 
 def parse_config(text: str, *, name: str, overrides: Sequence[str] = ()) -> RunConfig:

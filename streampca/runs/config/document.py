@@ -32,6 +32,29 @@ class Document:
     """Where a default was filled in that follows from another key."""
 
     @classmethod
+    def read(cls, path: Path | str, overrides: Sequence[str] = ()) -> Document:
+        """Read a file as `parse` does.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such file, or it cannot be read, is too large or is not UTF-8.
+        """
+        name = str(path) if str(path).isprintable() and str(path) else shorten(str(path))
+        try:
+            with open_regular(path) as file:
+                data = file.read(MAX_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "not the path of a file"
+            raise ConfigError(f"{name}: {reason}: give the path of a YAML file") from None
+        require_size(len(data), name)
+        try:
+            return cls.parse(data.decode("utf-8"), name, overrides)
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise ConfigError(f"{name}: line {line}: not UTF-8 text: save the file as UTF-8") from None
+
+    @classmethod
     def parse(cls, text: str, name: str, overrides: Sequence[str] = ()) -> Document:
         """Read a text strictly, put the overrides (``key.sub=value``) on it, fill in what other keys decide."""
         name = name if name.isprintable() else shorten(name)
@@ -153,29 +176,6 @@ class Document:
             written[path] = node
             return _REFERENCE.sub(lambda match: os.environ[match[1]], node)
         return node
-
-
-def read_text(path: Path | str) -> tuple[str, str]:
-    """Return the text of a file and the name that errors give it.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file, or it cannot be read, is too large or is not UTF-8.
-    """
-    name = str(path) if str(path).isprintable() and str(path) else shorten(str(path))
-    try:
-        with open_regular(path) as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not the path of a file"
-        raise ConfigError(f"{name}: {reason}: give the path of a YAML file") from None
-    require_size(len(data), name)
-    try:
-        return data.decode("utf-8"), name
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{name}: line {line}: not UTF-8 text: save the file as UTF-8") from None
 
 
 def describe(value: object) -> str:

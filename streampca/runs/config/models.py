@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from streampca.runs.config import RunConfig, validated
-from streampca.runs.config.document import Document, describe, read_text
+from streampca.runs.config.document import Document, describe
 from streampca.runs.config.yaml import KeyPath, dump
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,59}")
@@ -48,13 +48,15 @@ class ModelsConfig:
 
 def load_any_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig | ModelsConfig:
     """Read and validate a YAML file with `model` or `models`; otherwise as `load_config`."""
-    text, name = read_text(path)
-    return parse_any_config(text, name=name, overrides=overrides)
+    return _validated(Document.read(path, overrides))
 
 
 def parse_any_config(text: str, *, name: str, overrides: Sequence[str] = ()) -> RunConfig | ModelsConfig:
     """Validate a YAML text that errors call `name`, with `model` or `models`."""
-    document = Document.parse(text, name, overrides)
+    return _validated(Document.parse(text, name, overrides))
+
+
+def _validated(document: Document) -> RunConfig | ModelsConfig:
     if "models" not in document.tree:
         return validated(document)
     tree = {key: value for key, value in document.tree.items() if key != "models"}
