@@ -167,6 +167,7 @@ BROKEN = [
     ("source: x.zarr", "source: found the text 'x.zarr', allowed: a mapping with keys path, array"),
     ("source: {path: ''}", "source.path: found the text '', allowed: a local path"),
     ("source: {path: []}", "source.path: found an empty list, allowed: a local path"),
+    ("source: {path: ['http://[x']}", "source.path: found a list, allowed: a local path"),
     ("source: {path: [a, 3]}", "source.path: found a list, allowed: a local path"),
     ("source: {path: x, array: {a: 1}}", "source.array: found a mapping, allowed: the name of an array"),
     (
