@@ -116,6 +116,8 @@ def centre(rows: Array, out: Array) -> Centred:
 
 def centre_columns(rows: Array, out: Array, columns: Sequence[slice], n_threads: int) -> Centred:
     """Centre as `centre` does, slices of `columns` that make up all of them at a time, in `n_threads` threads."""
+    if len(columns) == 1:
+        return centre(rows, out)
     parts: list[Centred | None] = [None] * len(columns)
 
     def work(i: int) -> None:
@@ -128,11 +130,12 @@ def centre_columns(rows: Array, out: Array, columns: Sequence[slice], n_threads:
 
 def squares_of_columns(rows: Array) -> FloatArray:
     """Return the sum of squares of each column: in the type of `rows` over groups of 16 rows, in float64 over the groups."""
-    whole = len(rows) // _SQUARED_ROWS * _SQUARED_ROWS
-    groups, last = rows[:whole].reshape(-1, _SQUARED_ROWS, rows.shape[1]), rows[whole:]
-    squares: FloatArray = np.einsum("kij,kij->kj", groups, groups).sum(axis=0, dtype=np.float64)
-    if len(last):
-        squares += np.einsum("ij,ij->j", last, last)
+    whole, squares = len(rows) // _SQUARED_ROWS * _SQUARED_ROWS, np.zeros(rows.shape[1])
+    if whole:
+        groups = rows[:whole].reshape(-1, _SQUARED_ROWS, rows.shape[1])
+        squares += np.einsum("kij,kij->kj", groups, groups).sum(axis=0, dtype=np.float64)
+    if whole < len(rows):
+        squares += np.einsum("ij,ij->j", rows[whole:], rows[whole:])
     return squares
 
 

@@ -31,7 +31,7 @@ from streampca.block import Block, EqualRows, as_block
 from streampca.errors import MergeError
 from streampca.linalg.eigen import Scatter, SymmetricOperator
 from streampca.linalg.scaling import Scaling
-from streampca.linalg.tiles import TileGrid, spread
+from streampca.linalg.tiles import TileGrid, spread, tile_grid
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
@@ -69,15 +69,11 @@ class CovarianceState(StateAboutOrigin):
         their mean. Their scatter and the outer product are to be added to the memory of `scatter`, which stays the same.
         """
         n_rows, added, squares = counts
-        before = replace(self, origin=origin, offset=offset) if self.weight == 0 else self
-        step, weight = step_between(before.origin, before.offset, origin, offset), self.weight + added
-        state = replace(
-            before,
-            n_samples=self.n_samples + n_rows,
-            weight=weight,
-            weight_squares=self.weight_squares + squares,
-            offset=before.offset + step * (added / weight),
-        )
+        first, before = (origin, offset) if self.weight == 0 else (self.origin, self.offset)
+        step, weight = step_between(first, before, origin, offset), self.weight + added
+        moved = before + step * (added / weight)
+        n_samples, squares = self.n_samples + n_rows, self.weight_squares + squares
+        state = CovarianceState(n_samples, weight, squares, first, moved, self.scatter)
         return state, step, self.weight * added / weight
 
 
@@ -124,7 +120,7 @@ class Covariance(SequentialMerge[CovarianceState]):
 
     def grid(self, n_features: int) -> TileGrid:
         """Return the tile layout of the scatter."""
-        return TileGrid(n_features, self.tile_size)
+        return tile_grid(n_features, self.tile_size)
 
     def init(self, n_features: int) -> CovarianceState:
         """Return the state of no rows, the identity of `merge`."""
@@ -243,17 +239,16 @@ class Covariance(SequentialMerge[CovarianceState]):
         when they are added to the large one; those of few distinct values are rounded in one direction, too.
         """
         grid = self.grid(rows.shape[1])
-        left = np.stack([step * weight, remainder * -total], axis=1)
-        right = np.stack([step, remainder])
+        left = np.array([step * weight, remainder * -total]).T.copy()
+        right = np.array([step, remainder])
         lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
 
-        @np.errstate(over="ignore", invalid="ignore")  # the caller checks that the scatter is finite
         def multiply(pair: tuple[int, int]) -> Array:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             product = borrow("product", (i.stop - i.start, j.stop - j.start), rows.dtype)
             return np.matmul(rows[:, i].T, rows[:, j], out=product)
 
-        @np.errstate(over="ignore", invalid="ignore")
+        @np.errstate(over="ignore", invalid="ignore")  # the caller checks that the scatter is finite
         def add(pair: tuple[int, int], product: Array | None = None) -> None:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             tile = grid.tile(scatter, *pair)
@@ -269,6 +264,7 @@ class Covariance(SequentialMerge[CovarianceState]):
                 term += product[strip]
                 tile[strip] += term
 
+        @np.errstate(over="ignore", invalid="ignore")
         def add_checked(i: int) -> None:
             product, exact = multiply((i, i)), squares[grid.features(i)]  # type: ignore[index]
             lossy[i] = lost_digits(product.diagonal(), exact)

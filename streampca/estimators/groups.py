@@ -98,14 +98,23 @@ def fit_of_groups(
         identity = identity_of_fit(source, parameters) | {"labels of groups": array_digest(groups.codes)}
         plan, done = fit_with_checkpoint(Path(pca.checkpoint), identity, fit)
     models: GroupModels[Estimator] = GroupModels()
-    template = clone(pca).set_params(checkpoint=None)  # once: it takes as long as the fit of a small group
-    fits = dict(zip(groups.names, done.groups, strict=True)) | {POOLED: done.pooled, BETWEEN: done.between}
-    for name, result in fits.items():
-        if result is not None:
-            models[name] = model = copy(template)
-            model._adopt(X, source, result)
-            if "feature_names_in_" in vars(pca):
-                model.feature_names_in_ = pca.feature_names_in_
+    template = clone(pca).set_params(checkpoint=None)  # once: it takes as long as the rows of a small group
+    pooled = copy(template)
+    pooled._adopt(X, source, done.pooled)
+    if "feature_names_in_" in vars(pca):
+        pooled.feature_names_in_ = pca.feature_names_in_
+    unsolved = copy(pooled)
+    for number, (name, state) in enumerate(zip(groups.names, done.states, strict=True)):
+        models[name] = model = copy(unsolved)
+        model._hold(state)
+        if number in done.models:
+            model._set_model(done.models[number])
+    models[POOLED] = pooled
+    if done.between is not None:
+        models[BETWEEN] = between = copy(unsolved)
+        between._adopt(X, source, done.between)
+        if "feature_names_in_" in vars(pca):
+            between.feature_names_in_ = pca.feature_names_in_
     models.groups_, models.plan_ = groups.names, plan
     models.n_passes_, models.bytes_read_ = 1, done.count.bytes
     return models

@@ -329,7 +329,8 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         The result is a mapping: labels of groups to fits of the rows of each, equal to separate fits up to rounding, with as
         many components as its rows can give; ``"pooled"``, the fit of the covariance within groups, Σ S / (n − G·ddof) for the scatters S of G
         groups; ``"between"``, the fit of the group means, Σ nᵢ (mᵢ − m)(mᵢ − m)ᵀ / (n − ddof). With `scale`, each of these
-        divides by its own standard deviations. Cost: one reading, n d² flops, and a d × d matrix for each group.
+        divides by its own standard deviations. Cost: one reading, n d² flops, and a d × d matrix for each group, whose eigenproblem
+        waits for the first use of its model.
 
         Parameters
         ----------

@@ -215,3 +215,9 @@ class TileGrid:
 
         spread(row, range(len(self.edges) - 1), n_threads)
         return product
+
+
+@lru_cache(maxsize=64)
+def tile_grid(n_features: int, tile_size: int) -> TileGrid:
+    """Return the layout with these numbers, the same object for the same: states of many groups share what it has computed."""
+    return TileGrid(n_features, tile_size)

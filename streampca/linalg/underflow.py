@@ -30,7 +30,7 @@ def mark_underflow(rows: Array, squares: FloatArray) -> None:
     squares : array, shape (n_features,)
         Sums of the squares of the columns.
     """
-    if rows.dtype != np.float64 or not len(rows):
+    if rows.dtype != np.float64 or not len(rows) or squares.min(initial=np.inf) >= _TRACE**2:
         return
     columns = np.concatenate([_vanished(rows, 0.0, squares), _tiny(squares)])
     rows[0, columns], squares[columns] = _TRACE, _TRACE**2

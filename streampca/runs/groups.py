@@ -138,7 +138,7 @@ class GroupsOfRows(Strategy):
     @override
     def write(self, found: GroupFits, plan: Plan, path: Path, log: ProgressLog, times: Times) -> Json:
         names = directory_names(self.groups)
-        fits = dict(zip(names, (*found.groups, found.pooled, found.between), strict=True))
+        fits = dict(zip(names, (*found.fits(), found.pooled, found.between), strict=True))
         models = {name: fit for name, fit in fits.items() if fit is not None}
         (path / "models").mkdir()
         for name, fit in models.items():

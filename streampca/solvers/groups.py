@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.labels import time_in_words
 from streampca.linalg.tiles import TileGrid
-from streampca.models.integer_rounding import with_integer_rounding
+from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows
@@ -28,15 +28,17 @@ from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.options import RunOptions
-from streampca.solvers.registry import CONTINUABLE
 from streampca.solvers.result import Accumulated, Fit
-from streampca.solvers.state import capped
+from streampca.solvers.state import capped, solve
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
 from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import IntArray
 
-_COVARIANCE = CONTINUABLE["covariance"]
+_PLAIN_SQUARES = (1e-300, 1e300)
+"""Between these, sums of squares, the lower end times the sum of weights, neither underflow nor overflow."""
+_PLAIN_MEAN = 2.0**53
+"""Below this, float64 holds every integer."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,26 @@ class StatesOfGroups:
 
 @dataclass(frozen=True)
 class GroupFits:
-    """Fits of all groups."""
+    """Fits of all groups; those of the groups themselves are solved when they are asked for."""
 
-    groups: tuple[Fit, ...]
-    """The fit of each group, in the order of their numbers."""
+    states: tuple[FittedState, ...]
+    """The state of each group, in the order of their numbers."""
+    models: dict[int, PCAModel]
+    """Models of the groups that were solved before they were asked for, by number."""
+    solver: GroupSolver
+    """What solves the others."""
     pooled: Fit
     """The fit of the covariance within groups."""
     between: Fit | None
     """The fit of the group means; None for one group."""
     count: ReadCount
     """What the reading cost."""
+
+    def fits(self) -> Iterator[Fit]:
+        """Yield the fit of each group, in the order of their numbers."""
+        with one_blas_thread():
+            for number, fitted in enumerate(self.states):
+                yield self.solver.fit(fitted, self.models.get(number))
 
 
 def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) -> Plan:
@@ -131,7 +143,8 @@ def read_groups(
                 states.append(replace(states[0], state=general_state, n_left_out=n_left_out))
                 continue
             rows = Accumulated(replace(general, n_threads=plan.threads), general_state, None, count, n_left_out)
-            states.append(rows.fitted_state(source, parameters, plan))
+            fitted = rows.fitted_state(source, parameters, plan)
+            states.append(replace(fitted, source=fitted.source | {"solver": plan.solver}))
         del state
         between = _between(states) if len(states) > 1 else None
         return StatesOfGroups(tuple(states), _pooled(states), between, count)
@@ -145,51 +158,75 @@ def _shown(name: object) -> str:
 def fit_groups(
     source: Source, parameters: Parameters, groups: Groups, plan: Plan, progress: ProgressCallback | None = None
 ) -> GroupFits:
-    """Read `source` once and return the fits of all groups, of what is within groups, and of the group means."""
+    """Read `source` once and return the fits of all groups, of what is within groups, and of the group means.
+
+    An eigenproblem takes a hundred times as long as the rows of a small group, so those of groups are solved when they are asked
+    for. Here are those that may be an error, which says of which group.
+    """
     began = time.perf_counter()
-    states = read_groups(source, parameters, groups, plan, progress)
-    work = _COVARIANCE.work_of(source, parameters, plan)
-    solver = _Solver(plan, work, states.count, time.perf_counter() - began)
+    found = read_groups(source, parameters, groups, plan, progress)
+    solver, models = GroupSolver(plan, found.count, time.perf_counter() - began), dict[int, PCAModel]()
     with one_blas_thread():
-        named = zip(groups.names, states.groups, strict=True)
-        fits = tuple(solver.fit(fitted, f"group {_shown(name)}") for name, fitted in named)
-        pooled, between = solver.fit(states.pooled, "the rows within groups"), None
-        if states.between is not None:
-            between = replace(solver.fit(states.between, "the group means"), fitted_state=None)
+        for number in _doubtful(found.groups).tolist():
+            models[number] = _solved(found.groups[number], f"group {_shown(groups.names[number])}")
+        pooled, between = solver.fit(found.pooled, _solved(found.pooled, "the rows within groups")), None
+        if found.between is not None:
+            between = solver.fit(found.between, _solved(found.between, "the group means"))
+            between = replace(between, fitted_state=None)
     # Degrees of freedom, on which limits and rules for the number of components depend.
     certificate = pooled.model.certificate | {"group_means": len(groups.names)}
     pooled = replace(pooled, model=replace(pooled.model, certificate=certificate), fitted_state=None)
-    return GroupFits(fits, pooled, between, states.count)
+    return GroupFits(found.groups, models, solver, pooled, between, found.count)
+
+
+def _solved(fitted: FittedState, what: str) -> PCAModel:
+    """Return the model of a state; a `DataError` says `what` it was made of."""
+    try:
+        return solve(fitted)
+    except DataError as error:
+        error.args = (f"{what}: {error.args[0]}",)
+        raise
+
+
+def _doubtful(states: Sequence[FittedState]) -> IntArray:
+    """Return the numbers of the states whose eigenproblem may be an error: of rules for the number of components, all."""
+    first = states[0]
+    if isinstance(first.parameters.n_components, str):
+        return np.arange(len(states))
+    grid: TileGrid = first.accumulator.grid(first.n_features)
+    on_diagonal = grid.diagonal(np.arange(grid.size, dtype=np.float64)).astype(np.intp)
+    squares = np.stack([fitted.state.scatter[on_diagonal] for fitted in states])
+    means = np.stack([fitted.state.mean for fitted in states])
+    weights = np.array([fitted.state.weight for fitted in states])
+    factor = 1.0 if first.parameters.feature_weight is None else max(1.0, float(first.parameters.feature_weight.max()))
+    low, high = _PLAIN_SQUARES
+    plain = (squares == 0) | ((squares > low * np.maximum(weights, 1.0)[:, None]) & (squares < high / factor))
+    plain &= np.abs(means) < _PLAIN_MEAN
+    return np.flatnonzero(~plain.all(axis=1) | (weights <= first.parameters.ddof))
 
 
 @dataclass(frozen=True)
-class _Solver:
-    """Solves states that come from one reading."""
+class GroupSolver:
+    """Makes fits of states that come from one reading."""
 
     plan: Plan
-    work: str
+    """The plan that was carried out."""
     count: ReadCount
+    """What the reading cost."""
     stream_seconds: float
+    """Time of the reading."""
 
-    def fit(self, fitted: FittedState, what: str) -> Fit:
-        """Return the fit of a state, with as many components as `what` it was made of can give."""
+    def fit(self, fitted: FittedState, model: PCAModel | None = None) -> Fit:
+        """Return the fit of a state, with as many components as its rows can give; `model` is that of the state, if it is known."""
         began = time.perf_counter()
-        limit = min(fitted.state.n_samples, fitted.n_features)
-        parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
-        try:
-            model = with_integer_rounding(_COVARIANCE.solve_model(replace(fitted, parameters=parameters), self.work))
-        except DataError as error:
-            error.args = (f"{what}: {error.args[0]}",)
-            raise
-        described = model.source | {"solver": self.plan.solver}
         return Fit(
-            model=replace(model, source=described, labels=fitted.labels),
+            model=solve(fitted) if model is None else model,
             plan=self.plan,
             samples=None,
             count=self.count,
             stream_seconds=self.stream_seconds,
             solve_seconds=time.perf_counter() - began,
-            fitted_state=replace(fitted, source=described),
+            fitted_state=fitted,
         )
 
 

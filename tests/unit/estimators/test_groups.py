@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import sys
 import tracemalloc
 from pathlib import Path
@@ -15,6 +17,7 @@ import scipy.sparse
 import xarray as xr
 import zarr
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 import streampca as sp
 from streampca.errors import DataError, NotAvailableError, NotFiniteError, ParameterError, PlanError
@@ -56,6 +59,45 @@ def test_groups_equal_fits_of_their_rows(rows: Any, labels: Any, scale: bool) ->
 def test_a_group_without_weight_is_named(rows: Any, labels: Any) -> None:
     with pytest.raises(DataError, match="group 'late': no row has a positive weight"):
         sp.PCA(2).fit_groups(rows, labels, sample_weight=(labels != "late").astype(float))
+
+
+@pytest.mark.parametrize(
+    ("change", "made", "word"),
+    [
+        (lambda rows: rows * 1e-160, {}, "underflow"),
+        (lambda rows: rows * 1e10, {"feature_weight": np.full(D, 1e290)}, "overflows"),
+        (lambda rows: np.rint(rows).astype(np.int64) + 2**60, {}, "integers near"),
+    ],
+)
+def test_a_group_that_cannot_be_solved_is_named_by_the_fit(
+    change: Any, made: Any, word: str, rows: Any, labels: Any
+) -> None:
+    late, changed = labels == "late", change(rows)
+    given = np.round(rows).astype(changed.dtype)
+    given[late] = changed[late]
+    with pytest.raises(DataError, match=word) as alone:
+        sp.PCA(2, **made).fit(given[late])
+    with pytest.raises(DataError) as raised:
+        sp.PCA(2, **made).fit_groups(given, labels)
+    assert str(raised.value) == f"group 'late': {alone.value}"
+
+
+def test_models_that_were_not_asked_for_yet_are_copied_pickled_saved_and_loaded(
+    rows: Any, labels: Any, tmp_path: Path
+) -> None:
+    expected = sp.PCA(3).fit(rows[labels == "late"])
+    for change in (
+        lambda model: model,
+        copy.copy,
+        lambda model: pickle.loads(pickle.dumps(model)),
+        lambda model: sp.load(model.save(tmp_path / "late.zarr")),
+    ):
+        model = change(sp.PCA(3).fit_groups(rows, labels)["late"])
+        assert check_is_fitted(model) is None
+        assert model.n_samples_seen_ == N // 3
+        assert_close(model, expected)
+        assert model.error_["statement"] == expected.error_["statement"]
+        assert (model.solver_, model.n_passes_, model.bytes_read_) == ("covariance", 1, rows.nbytes)
 
 
 def test_limits_and_rules_within_groups_are_those_of_rows_whose_group_means_were_removed(tmp_path: Path) -> None:
@@ -271,7 +313,7 @@ def test_the_work_for_another_small_group_does_not_depend_on_how_many_there_are(
 
     calls(2)  # imports
     few, more, most = calls(50), calls(100), calls(200)
-    assert (more - few) / 50 < 600
+    assert (more - few) / 50 < 200
     assert most - more < 2.5 * (more - few)
 
 
