@@ -16,7 +16,7 @@ from capabilities import REMOVAL_WITH, SOLVERS
 from cases import Case
 from doors import refit
 from numpy.typing import NDArray
-from oracle import Truth, truth_of
+from oracle import Truth, reach_of, truth_of
 
 from streampca import PCA, merge
 from streampca import load as load_model
@@ -499,7 +499,7 @@ def _check_scores(case: Case, given: Any, pca: Any, truth: Truth) -> None:
     removal = 0.0
     if truth.residuals is not None:
         # The regression has the rounding of all rows.
-        removal = 32 * EPS * (np.abs(centred).max(axis=0, initial=0) @ np.abs(axes))
+        removal = 32 * EPS * (np.abs(centred).max(axis=0, initial=0) @ np.abs(axes)) * _reach(case)[usable, None]
         centred = truth.residuals[usable]
         size = np.abs(centred) @ np.abs(axes)
     if case.sparse:
@@ -584,6 +584,12 @@ def _check_distances(
     _close("q", found[1].astype(np.longdouble), lengths**2, 2 * lengths * step + step**2 + rounding * size**2)
 
 
+def _reach(case: Case) -> NDArray[np.float64]:
+    """Return by how much the rounding of what is removed is magnified in each row; ``(n,)``."""
+    weight = np.ones(len(case.rows)) if case.sample_weight is None else case.sample_weight
+    return reach_of(len(case.rows), case.parameters["remove"], weight)
+
+
 def _row_factors(case: Case, pca: Any, truth: Truth) -> NDArray[np.longdouble]:
     """Return what centred features are multiplied by before they are projected; ``(d,)``."""
     factors = np.ones(case.rows.shape[1], dtype=np.longdouble)
@@ -618,7 +624,8 @@ def _check_inverse(
     eps = float(np.finfo(scores.dtype).eps)
     size = np.abs(wide) @ np.abs(axes) + np.abs(level)
     if truth.residuals is not None:  # the regression has the rounding of all rows
-        size = size + np.abs(case.rows[usable].astype(np.longdouble)).max(axis=0, initial=0)
+        largest = np.abs(case.rows[usable].astype(np.longdouble)).max(axis=0, initial=0)
+        size = size + largest * _reach(case)[usable, None]
     slack = 4 * (len(axes) + 4) * eps * size + len(axes) * np.longdouble(np.finfo(scores.dtype).smallest_normal)
     if scores.dtype == np.float32:
         # Entries of axes below the smallest normal number keep their absolute error.

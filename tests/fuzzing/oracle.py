@@ -129,7 +129,27 @@ def _of_residuals(
 
 def residuals_of(rows: NDArray[Any], remove: dict[str, Any], weight: FloatArray) -> Long:
     """Return `rows` minus their weighted least-squares fit on an intercept and the columns of `remove`; ``(n, d)``."""
-    n, columns = len(rows), [np.ones(len(rows))]
+    basis, counted = _basis_of(len(rows), remove, weight), weight > 0
+    left = rows.astype(np.longdouble)
+    left = left - left[counted][0]  # which the intercept explains, and whose digits the residuals need
+    for _ in range(4):  # each pass leaves the rounding of the basis times the one before
+        left = left - basis @ ((weight[:, None] * basis)[counted].T @ left[counted])
+    return left
+
+
+def reach_of(n: int, remove: dict[str, Any], weight: FloatArray) -> FloatArray:
+    """Return by how much the rounding of a regression is magnified in each row, at least 1; ``(n,)``.
+
+    Sums over all rows, of weight W, have the rounding ε √W max |x|. With b the orthonormal regressors of a row, of weight w, the
+    fit has ‖b‖ times that, and ‖b‖² is its leverage over w: in a light row among heavy ones more than the rounding of x.
+    """
+    reach = np.linalg.norm(_basis_of(n, remove, weight).astype(np.float64), axis=1) * np.sqrt(weight.sum())
+    return np.asarray(np.maximum(reach, 1.0))
+
+
+def _basis_of(n: int, remove: dict[str, Any], weight: FloatArray) -> Long:
+    """Return an intercept and the columns of `remove`, orthonormal with these weights; ``(n, q)``."""
+    columns = [np.ones(n)]
     if "groups" in remove:
         columns += list((remove["groups"][:, None] == np.unique(remove["groups"])).T.astype(np.float64))
     if "trend" in remove:
@@ -142,13 +162,7 @@ def residuals_of(rows: NDArray[Any], remove: dict[str, Any], weight: FloatArray)
     design = design - np.where(np.arange(design.shape[1]) > 0, weight @ design / weight.sum(), 0)
     _, singular, vectors = np.linalg.svd(root[:, None] * design, full_matrices=False)
     kept = singular > 1e-10 * singular[0]
-    basis = design.astype(np.longdouble) @ (vectors[kept].T / singular[kept])
-    counted = weight > 0
-    left = rows.astype(np.longdouble)
-    left = left - left[counted][0]  # which the intercept explains, and whose digits the residuals need
-    for _ in range(4):  # each pass leaves the rounding of the basis times the one before
-        left = left - basis @ ((weight[:, None] * basis)[counted].T @ left[counted])
-    return left
+    return np.asarray(design.astype(np.longdouble) @ (vectors[kept].T / singular[kept]))
 
 
 def _centred(values: Long, weight: Long, observed: NDArray[np.bool_]) -> tuple[Long, Long]:
