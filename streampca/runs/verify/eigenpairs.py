@@ -148,6 +148,7 @@ def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) 
         apart = np.maximum(recorded[:count] - values, 0.0) if approximate else np.abs(recorded[:count] - values)
         note = "of component {}, the worst, relative to the first eigenvalue"
         note += "; an approximation may carry more than it says" if approximate else ""
+        note += f"; the memory takes the first {count} of {len(axes)} alone" if count < len(axes) else ""
         checks.append(
             compared("variances of components", recorded[:count], values, allowed, note, scale=first, apart=apart)
         )

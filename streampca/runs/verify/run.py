@@ -26,7 +26,6 @@ from streampca.planning.columns import with_columns
 from streampca.planning.memory import allowed_bytes
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
-from streampca.runs.chunk_checks import check_of_chunks, recorded_chunks, stored_as_zarr
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.diagnostics import as_json, expected_diagnostics
 from streampca.runs.from_config import fit_of, source_of
@@ -34,6 +33,7 @@ from streampca.runs.group_labels import groups_of_rows, source_by_groups
 from streampca.runs.groups import groups_of_run
 from streampca.runs.manifest import Manifest, read_json, read_manifest
 from streampca.runs.verify.checks import Check, Verification
+from streampca.runs.verify.chunks import check_of_chunks, recorded_chunks, stored_as_zarr
 from streampca.runs.verify.eigenpairs import (
     Measured,
     accumulator_for,
@@ -230,11 +230,11 @@ def _planned(
 ) -> tuple[Plan, Joint]:
     """Return the plan of the pass, that of a transform with memory for what is measured, and the accumulators.
 
-    These are `parts`, and of linear PCA then that of the covariance, with one component alone where products with all do not fit.
+    These are `parts`, and of linear PCA then that of the covariance, with some components alone where products with all do not fit.
     """
     allowed, d, k = allowed_bytes(config.resources.memory_bytes), source.shape[1], model.n_components
     threads, refusal = config.resources.n_threads or n_cores(), "blocks of rows do not fit in the memory"
-    for n_threads, columns in dict.fromkeys([(threads, k), (1, k), (1, 1)]):
+    for n_threads, columns in dict.fromkeys([(threads, k), (1, k), (1, max(1, k // 4)), (1, 1)]):
         joint = Joint(tuple(parts))
         if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
             joint = Joint((*parts, accumulator_for(model, parameters, source, columns)))
