@@ -18,7 +18,7 @@ _EXPORTS = {
     "load": "streampca.estimators.loading",
     "merge": "streampca.estimators.merging",
     "open": "streampca.sources.open",
-    "run": "streampca.runs.many",
+    "run": "streampca.runs.run",
     "update": "streampca.runs.update",
     "publish": "streampca.runs.publish",
     "fetch": "streampca.runs.publish",
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from streampca.linalg import conversion as conversion
     from streampca.linalg.selection import Frobenius as Frobenius
     from streampca.linalg.selection import Threshold as Threshold
-    from streampca.runs.many import run as run
     from streampca.runs.publish import fetch as fetch
     from streampca.runs.publish import publish as publish
+    from streampca.runs.run import run as run
     from streampca.runs.update import update as update
     from streampca.sources.open import open as open
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from streampca.redaction import redacted
@@ -33,3 +34,25 @@ def logger(name: str) -> logging.Logger:
 
 
 logger(ROOT).addHandler(logging.NullHandler())
+_log = logger(__name__)
+Notice = Callable[[str], None]
+"""Called with a sentence for the user."""
+
+
+def logged(notice: Notice | None) -> Notice:
+    """Return a function that logs a sentence and calls `notice` with it."""
+
+    def tell(sentence: str) -> None:
+        _log.info("%s", sentence, extra=SHOWN)
+        if notice is not None:
+            notice(sentence)
+
+    return tell
+
+
+def log_findings(name: str, warnings: Iterable[str], notes: Iterable[str]) -> None:
+    """Log what a run says of its result; commands print it with the result."""
+    for sentence in warnings:
+        _log.warning("%s: %s", name, sentence, extra=SHOWN)
+    for sentence in notes:
+        _log.info("%s: %s", name, sentence, extra=SHOWN)

@@ -17,8 +17,6 @@ from streampca.errors import ConfigError
 from streampca.version import __version__
 
 if TYPE_CHECKING:
-    from streampca.planning.many import ManyPlan
-    from streampca.planning.plan import Plan
     from streampca.runs.update import Update
 
 _SET = click.option(
@@ -64,7 +62,7 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool) -> 
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
     from streampca.cli.finished import lines_of
-    from streampca.runs.many import run as carry_out
+    from streampca.runs.run import run as carry_out
 
     notice = session().notice
     with session().progress() as progress:
@@ -88,27 +86,10 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool) -> Result:
 
     Passes, bytes to read, peak memory, flops and time of CONFIG, also with the other solvers.
     """
-    from streampca.runs.classes import classes_of_samples
-    from streampca.runs.config.models import ModelsConfig, load_any_config
-    from streampca.runs.deploy import planning_for
-    from streampca.runs.from_config import fit_of, source_of
-    from streampca.runs.group_labels import group_by_of
-    from streampca.runs.groups import plan_of_groups
-    from streampca.runs.many import plan_of_models
+    from streampca.runs.config.models import load_any_config
+    from streampca.runs.run import plan_run
 
-    loaded = load_any_config(config, overrides)
-    common = loaded.common if isinstance(loaded, ModelsConfig) else loaded
-    planned: Plan | ManyPlan
-    with planning_for(common):
-        if group_by_of(common) is not None:
-            planned = plan_of_groups(common)
-        else:
-            source = source_of(common)
-            classes_of_samples(common, source)  # raises what the run would
-            if isinstance(loaded, ModelsConfig):
-                planned = plan_of_models(loaded, source)
-            else:
-                planned = fit_of(loaded).plan(loaded, source, probe=probe)
+    planned = plan_run(load_any_config(config, overrides), probe=probe)
     return Result(planned.to_dict(), [(line, 13) for line in str(planned).splitlines()])
 
 
@@ -161,7 +142,7 @@ def verify(run_directory: Path, overrides: tuple[str, ...]) -> Result:
     Where the fingerprint of a store is at its default place, every chunk is compared with it too. Call it from the directory that
     RUN was made from, or give --set source.path=…; the status is 5 if anything differs.
     """
-    from streampca.runs.many import verify_runs
+    from streampca.runs.run import verify_runs
 
     with session().progress() as progress:
         results = verify_runs(run_directory, overrides=overrides, progress=progress)
@@ -195,7 +176,7 @@ def report(run_directory: Path, rows: tuple[int, ...]) -> Result:
 
     It is report.html in the directory RUN; of a run of several models these are their pages, and the one that links them.
     """
-    from streampca.runs.many import write_reports
+    from streampca.runs.run import write_reports
 
     pages = [str(page) for page in write_reports(run_directory, rows)]
     return Result({"pages": pages}, pages)

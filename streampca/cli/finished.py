@@ -12,7 +12,7 @@ from streampca.formatting import as_text
 from streampca.runs.groups import RunOfGroups
 from streampca.runs.manifest import Manifest
 from streampca.runs.many import RunOfModels
-from streampca.runs.run import Run
+from streampca.runs.strategy import Run
 from streampca.runs.summary import accuracy, carried
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from inspect import signature
 from operator import add
-from typing import Generic, TypeAlias, Unpack, cast
+from typing import Any, Generic, TypeAlias, Unpack, cast
 
 import numpy as np
 
@@ -49,16 +49,25 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
         """Return the fit with the weights that an expression gives for the features of `source`."""
         return replace(self, parameters=with_columns(self.parameters, source))
 
-    def plan(self, config: RunConfig, source: Source, *, probe: bool = False) -> Plan:
-        """Return the plan of `config` with its alternatives; `probe` reads a few blocks to measure how long it takes."""
+    def within(self, memory: int, threads: int) -> ConfiguredFit[AnyParameters, AnyFit]:
+        """Return the fit with other limits, for one of several that read together."""
+        limits: dict[str, Any] = {"memory": memory, "threads": threads, "read_ahead": 0}  # all read ahead once
+        return replace(self, parameters=replace(self.parameters, **limits))
+
+    def plan(self, config: RunConfig, source: Source, *, probe: bool = False, shared: bool = False) -> Plan:
+        """Return the plan of `config`.
+
+        That of a fit alone has alternatives, and counts the workers of a cluster; `probe` reads a few blocks to measure how long
+        it takes. One that is `shared` is of several that read together.
+        """
         return self.estimator._plan_source(
             source,
             self.parameters,
             scores=config.output.scores,
             quality=config.quality,
             report=config.output.report,
-            client=active_client(source),
-            alternatives=True,
+            client=None if shared else active_client(source),
+            alternatives=not shared,
             probe=probe,
             **({"diagnostics": True} if config.output.diagnostics else {}),
         )

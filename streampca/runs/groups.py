@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,27 +21,23 @@ from streampca.estimators.persistence import record_of
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import array_digest, recorded_plan
 from streampca.execution.progress import ProgressCallback
+from streampca.logs import Notice
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import write_model
 from streampca.models.persistence.state import write_state
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.runs.config import RunConfig
-from streampca.runs.group_labels import group_by_of, groups_of_rows, source_by_groups
-from streampca.runs.manifest import Times, common_manifest, read_json, write_json
-from streampca.runs.notices import log_findings
+from streampca.runs.manifest import Manifest, Times, manifest_of, read_json
+from streampca.runs.named_values import group_by_of, groups_of_rows, source_by_groups
+from streampca.runs.one_model import OneModel
 from streampca.runs.report.groups import write_groups_report
-from streampca.runs.run import Job, Run, Strategy
+from streampca.runs.strategy import Run, Strategy, write_manifest
 from streampca.solvers.groups import GroupFits, Groups, fit_groups, plan_fits_of_groups
 from streampca.solvers.result import Fit
-from streampca.storage.directories import (
-    read_record,
-    write_commit_record,
-)
+from streampca.storage.directories import write_commit_record
 from streampca.typing import Json
 
-KIND = "groups"
-"""Kind of the output of a run of groups."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,59}\.zarr")
 
 
@@ -59,11 +56,6 @@ class RunOfGroups(Run):
         models.plan_ = Plan.from_dict(read_json(self.directory, "plan.json"))
         models.n_passes_, models.bytes_read_ = self.manifest["passes"], self.manifest["reads"]["fit"]["bytes"]
         return models
-
-
-def is_run_of_groups(directory: Path) -> bool:
-    """Tell whether `directory` is a finished run of groups."""
-    return (read_record(directory) or {}).get("format") == f"streampca-{KIND}"
 
 
 def groups_of_run(directory: Path) -> list[tuple[Json, Path]]:
@@ -86,22 +78,18 @@ def groups_of_run(directory: Path) -> list[tuple[Json, Path]]:
 class GroupsOfRows(Strategy):
     """A run of one model for each group of rows."""
 
-    kind: ClassVar[str] = KIND
-    job: Job
+    kind: ClassVar[str] = "groups"
+    finished: ClassVar[type[Run]] = RunOfGroups
+    job: OneModel
     """The run of one model of all rows."""
     groups: Groups
     """The groups of the rows."""
 
     @classmethod
-    def of(
-        cls,
-        config: RunConfig,
-        progress: ProgressCallback | None = None,
-        notice: Callable[[str], None] = lambda _: None,
-    ) -> GroupsOfRows:
+    def of(cls, config: RunConfig, progress: ProgressCallback | None, notice: Notice) -> GroupsOfRows:
         """Return the run of `config`; reads metadata and labels."""
         source = source_by_groups(config)
-        job, groups = Job.of(config, source, progress, notice), groups_of_rows(config, source)
+        job, groups = OneModel.of(config, progress, notice, source), groups_of_rows(config, source)
         return cls(config=config, source=source, notice=notice, progress=progress, job=job, groups=groups)
 
     @property
@@ -117,8 +105,8 @@ class GroupsOfRows(Strategy):
         labels = array_digest(groups.codes) + array_digest(np.array([str(name) for name in groups.names]))
         return self.job.identity() | {"contents of model.group_by": labels}
 
-    def planned(self) -> Plan:
-        """Return what the run would do."""
+    def planned(self, *, probe: bool = False) -> Plan:
+        """Return what the run would do; reads metadata and labels only, whatever `probe` says."""
         return plan_fits_of_groups(self.source, self.parameters, self.groups)
 
     @override
@@ -136,57 +124,41 @@ class GroupsOfRows(Strategy):
         return fit_groups(self.source, self.parameters, self.groups, plan, self.progress)
 
     @override
-    def write(self, found: GroupFits, plan: Plan, path: Path, log: ProgressLog, times: Times) -> Json:
+    def write(self, fitted: GroupFits, plan: Plan, path: Path, log: ProgressLog, times: Times) -> Manifest:
         names = directory_names(self.groups)
-        fits = dict(zip(names, (*found.fits(), found.pooled, found.between), strict=True))
+        fits = dict(zip(names, (*fitted.fits(), fitted.pooled, fitted.between), strict=True))
         models = {name: fit for name, fit in fits.items() if fit is not None}
         (path / "models").mkdir()
         for name, fit in models.items():
             _write_model(self.job, fit, path / "models" / name, log.identity.run_id)
         labels = [*map(_plain, self.groups.names), POOLED, BETWEEN]
-        entries = {
-            str(label): {
-                "label": label,
-                "model": f"models/{name}",
-                "n_samples": fit.model.n_samples,
-                "result": fit.summary(),
-                "certificate": fit.model.certificate,
-                "warnings": fit.warnings(),
-            }
-            for label, (name, fit) in zip(labels, models.items(), strict=False)
-        }
-        plan = found.pooled.plan
-        manifest = common_manifest(
+        manifest = manifest_of(
             self.config,
             self.source,
             log,
             times,
-            kind=KIND,
-            allowed_bytes=plan.allowed_bytes,
-            projected_bytes=plan.projected_bytes,
-        ) | {
-            "group_by": group_by_of(self.config),
-            "models": entries,
-            "similarity": similarities({name: fit.model for name, fit in models.items()}, len(self.groups.names)),
-            "passes": 1,
-            "reads": {"fit": asdict(found.count)},
-            "notes": found.pooled.notes(self.source),
-        }
-        manifest["seconds"]["fit"] = found.pooled.stream_seconds
-        log_findings(self.config.name, (), manifest["notes"])
-        write_json(path / "manifest.json", manifest)
-        if self.config.output.report:
-            write_groups_report(path)
+            kind=self.kind,
+            plan=fitted.pooled.plan,
+            seconds={"fit": fitted.pooled.stream_seconds},
+            group_by=group_by_of(self.config),
+            models={
+                str(label): {
+                    "label": label,
+                    "model": f"models/{name}",
+                    "n_samples": fit.model.n_samples,
+                    "result": fit.summary(),
+                    "certificate": fit.model.certificate,
+                    "warnings": fit.warnings(),
+                }
+                for label, (name, fit) in zip(labels, models.items(), strict=False)
+            },
+            similarity=similarities({name: fit.model for name, fit in models.items()}, len(self.groups.names)),
+            passes=1,
+            reads={"fit": asdict(fitted.count)},
+            notes=fitted.pooled.notes(self.source),
+        )
+        write_manifest(self.config, path, manifest, write_groups_report)
         return manifest
-
-    @override
-    def finished(self, manifest: Any) -> RunOfGroups:
-        return RunOfGroups(self.config.output.directory, manifest)
-
-
-def plan_of_groups(config: RunConfig) -> Plan:
-    """Return what a run of groups would do; reads metadata and labels only."""
-    return GroupsOfRows.of(config).planned()
 
 
 def directory_names(groups: Groups) -> list[str]:
@@ -210,7 +182,7 @@ def _plain(label: Any) -> str | int | float | bool:
     return str(label) if infinite or isinstance(label, np.datetime64) else label
 
 
-def _write_model(job: Job, fit: Fit, path: Path, run_id: str) -> None:
+def _write_model(job: OneModel, fit: Fit, path: Path, run_id: str) -> None:
     """Write one model, and its state if the configuration asks for it, to the new directory `path`."""
     path.mkdir()
     write_model(fit.model, path, record_of(job.fit.estimator, plan=fit.plan, n_passes=1, bytes_read=fit.count.bytes))
@@ -223,14 +195,6 @@ def similarities(models: Mapping[str, PCAModel], n_groups: int) -> Json:
     """Return the similarity and the largest angles of the subspaces of the first `n_groups` of `models`, as tables."""
     compared: GroupModels[Any] = GroupModels()
     for name in list(models)[:n_groups]:
-        compared[name] = _Components(np.asarray(models[name].components))
+        compared[name] = SimpleNamespace(components_=np.asarray(models[name].components))
     compared.groups_ = tuple(compared)
     return {"mean_squared_cosine": compared.similarity().tolist(), "largest_angle": compared.angles().tolist()}
-
-
-@dataclass(frozen=True)
-class _Components:
-    """What `GroupModels` compares of a fitted estimator."""
-
-    components_: Any
-    """The components."""

@@ -1,54 +1,40 @@
-"""A configured run of several models: one reading for all, and in ``models/NAME`` what a run of each alone would leave."""
+"""A run of several models: one reading for all, and in ``models/NAME`` what a run of each alone would leave."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from streampca.errors import ConfigError, ModelError
-from streampca.estimators.base import PlanOptions
-from streampca.estimators.many import fit_of_model
+from streampca.errors import ModelError
 from streampca.execution.checkpoint.progress_log import ProgressLog, recording
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.together import Together
-from streampca.planning.many import ManyPlan
-from streampca.runs.classes import classes_of_samples
-from streampca.runs.config import RunConfig
-from streampca.runs.config.models import ModelsConfig, is_model_name, load_any_config, parse_any_config
-from streampca.runs.config.yaml import dump
-from streampca.runs.diagnostics import require_diagnosable
+from streampca.execution.write_together import write_scores_of_models
+from streampca.logs import Notice
+from streampca.planning.many import ManyPlan, limited_shape
+from streampca.planning.plan import Plan
+from streampca.runs.config.models import ModelsConfig, is_model_name
 from streampca.runs.from_config import source_of
-from streampca.runs.group_labels import group_by_of
-from streampca.runs.groups import GroupsOfRows, is_run_of_groups
-from streampca.runs.manifest import Manifest, Times, common_manifest, read_json, read_manifest, write_json
-from streampca.runs.notices import logged
-from streampca.runs.report.groups import write_groups_report
+from streampca.runs.manifest import Manifest, Times, manifest_of, read_json, write_json
+from streampca.runs.one_model import OneModel, Scored
 from streampca.runs.report.models import write_models_report
-from streampca.runs.resume import (
-    unfinished_outputs,
-)
-from streampca.runs.run import Job, Run, Scored, Strategy, carry_out, require_place, require_state, write_results
-from streampca.runs.scores_of_models import reads_for_scores, write_scores_of_all
-from streampca.runs.verify import verify_groups, verify_run
-from streampca.runs.verify.checks import Check, Verification
-from streampca.solvers.fit import report_rows
+from streampca.runs.strategy import Run, Strategy, unfinished_scores, write_manifest
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import FitResult
-from streampca.sources import Source
-from streampca.sources.subsets import view_of
-from streampca.storage.directories import (
-    read_record,
-    write_commit_record,
-)
-from streampca.storage.figures import changed_figures, figures_of
-
-KIND = "models"
-"""Kind of the output of a run of several models."""
+from streampca.solvers.sampling import groups_beside_scores
+from streampca.sources import ReadCount, Source
+from streampca.sources.subsets import SubsetSource, view_of
+from streampca.storage.directories import write_commit_record
+from streampca.storage.figures import figures_of
+from streampca.typing import Json
 
 
 @dataclass(frozen=True)
@@ -66,11 +52,6 @@ class RunOfModels(Run):
         raise ModelError(f"{self.directory} holds several models: use runs[name].model, of {', '.join(self.runs)}")
 
 
-def is_run_of_models(directory: Path) -> bool:
-    """Tell whether `directory` is a finished run of several models."""
-    return (read_record(directory) or {}).get("format") == f"streampca-{KIND}"
-
-
 def runs_of(directory: Path) -> dict[str, Path]:
     """Return the directories of the runs of the models by name, as the manifest of a run of several models lists them."""
     models = read_json(directory, "manifest.json").get("models")
@@ -81,145 +62,24 @@ def runs_of(directory: Path) -> dict[str, Path]:
     return {name: directory / "models" / name for name in models}
 
 
-def directories_of(directory: Path) -> list[Path]:
-    """Return the directories of the runs of all models in a run of several; of another run its own."""
-    return list(runs_of(directory).values()) if is_run_of_models(directory) else [directory]
-
-
-def verify_runs(
-    directory: Path, *, overrides: Sequence[str] = (), progress: ProgressCallback | None = None
-) -> list[Verification]:
-    """Return the verification of a finished run, of several models that of each; the first has the check of the common manifest."""
-    if is_run_of_groups(directory):
-        return [verify_groups(directory, overrides=overrides, progress=progress)]
-    results = [verify_run(each, overrides=overrides, progress=progress) for each in directories_of(directory)]
-    if not is_run_of_models(directory):
-        return results
-    record, manifest = read_record(directory) or {}, read_json(directory, "manifest.json")
-    changed = [f"{document} {name}" for document, name in changed_figures(directory, record.get("figures", {}))]
-    for name, path in runs_of(directory).items():
-        entry = manifest["models"][name]
-        stated = entry.get("result") if isinstance(entry, dict) else None
-        if stated != read_json(path, "manifest.json").get("result"):
-            changed.append(f"manifest.json models.{name}")
-    note = f"not what was committed: {', '.join(changed)}" if changed else "its figures are those of the commit"
-    check = Check("manifest of all models", holds=not changed, note=note)
-    return [replace(results[0], checks=(*results[0].checks, check)), *results[1:]]
-
-
-def write_reports(directory: Path, rows: tuple[int, ...] = ()) -> list[Path]:
-    """Write the page of a finished run, with more `rows` of the source; of several models theirs, and one that links them."""
-    from streampca.runs.further_rows import further_rows
-    from streampca.runs.report.page import write_report
-
-    if is_run_of_groups(directory):
-        if rows:
-            raise ConfigError(f"{directory} is a run of groups, whose report rebuilds no rows: leave --row out")
-        return [write_groups_report(directory)]
-    pages = []
-    for each in directories_of(directory):
-        read_manifest(each)
-        pages.append(write_report(each, further_rows(each, rows)))
-    return [*pages, write_models_report(directory, runs_of(directory))] if is_run_of_models(directory) else pages
-
-
-def run(
-    config: str | Path | Mapping[str, object] | RunConfig | ModelsConfig,
-    *,
-    overrides: Sequence[str] = (),
-    resume: bool = False,
-    fresh: bool = False,
-    progress: ProgressCallback | None = None,
-    notice: Callable[[str], None] | None = None,
-) -> Run:
-    """Carry out a configuration file and return the finished run.
-
-    Of several models (``models``) it is a `RunOfModels`, of groups of rows (``model.group_by``) a `RunOfGroups`.
-
-    The directory is built under a temporary name and renamed when it is complete, so a run that fails leaves what was there
-    before. A run that was stopped is resumed from its checkpoint, the directory ``<output>.checkpoint``, to the same bits.
-
-    Parameters
-    ----------
-    config : path, mapping, RunConfig or ModelsConfig
-        The YAML file, or what it would say.
-    overrides : sequence of "key.sub=value"
-        Changes to it, as with ``--set``.
-    resume : bool
-        Require a checkpoint to resume from, or a finished run, which is returned as it is.
-    fresh : bool
-        Start over and remove an existing checkpoint.
-    progress : callable, optional
-        Called with a `Progress` as blocks finish, from any thread.
-    notice : callable, optional
-        Called with a sentence when a stopped run is resumed, a checkpoint is damaged, a dashboard is served, or fewer workers
-        start than were asked for.
-
-    Returns
-    -------
-    Run, RunOfModels or RunOfGroups
-        The finished run with its ``directory``, ``manifest`` and ``model``.
-
-    Raises
-    ------
-    StreamPCAError
-        `ConfigError` for what the file says, `DataError` for what the source holds, `PlanError` if the work does not fit in
-        the memory, `OutputError` or `NoSpaceError` for the directory, `ClusterError` for the cluster; see `exit_status`.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> import streampca as sp
-    >>> _ = Path("digits.yaml").write_text("{source: {path: 'builtin:digits'}, model: {n_components: 3}, output: {report: false}}")
-    >>> finished = sp.run("digits.yaml")
-    >>> finished.model.n_components_, finished.manifest["passes"]
-    (3, 1)
-    """
-    if resume and fresh:
-        raise ConfigError("resume and fresh contradict each other: give one of them")
-    if isinstance(config, Mapping):
-        config = parse_any_config(dump(dict(config)), name="the mapping", overrides=overrides)
-    elif isinstance(config, str | Path):
-        config = load_any_config(config, overrides)
-    notice = logged(notice)
-    if isinstance(config, ModelsConfig):
-        require_place(config.common, Models.kind, resume=resume)
-        strategy: Strategy = Models.of(config, source_of(config.common), progress, notice)
-    elif group_by_of(config) is not None:
-        require_place(config, GroupsOfRows.kind, resume=resume)
-        strategy = GroupsOfRows.of(config, progress, notice)
-    else:
-        require_place(config, Job.kind, resume=resume)
-        source = source_of(config)
-        strategy = Job.of(config, source, progress, notice, classes_of_samples(config, source))
-    return carry_out(strategy, resume=resume, fresh=fresh)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Models(Strategy):
+class SeveralModels(Strategy):
     """A run of several models."""
 
-    kind: ClassVar[str] = KIND
+    kind: ClassVar[str] = "models"
+    finished: ClassVar[type[Run]] = RunOfModels
     models: ModelsConfig
     """The whole configuration."""
-    jobs: dict[str, Job]
+    jobs: Mapping[str, OneModel]
     """The run of each model by name."""
 
     @classmethod
-    def of(
-        cls,
-        models: ModelsConfig,
-        source: Source,
-        progress: ProgressCallback | None = None,
-        notice: Callable[[str], None] = lambda _: None,
-    ) -> Models:
-        """Return the run of `models` on `source`."""
-        common, classes = models.common.source.model_dump(), classes_of_samples(models.common, source)
+    def of(cls, models: ModelsConfig, progress: ProgressCallback | None, notice: Notice) -> SeveralModels:
+        """Return the run of `models`."""
+        source = source_of(models.common)
         jobs = {
-            name: Job.of(
-                one, source if one.source.model_dump() == common else source_of(one), progress, notice, classes
-            )
-            for name, one in models.models.items()
+            name: OneModel.of(models.models[name], progress, notice, own)
+            for name, own in sources_of(models, source).items()
         }
         return cls(config=models.common, source=source, notice=notice, progress=progress, models=models, jobs=jobs)
 
@@ -229,14 +89,14 @@ class Models(Strategy):
 
     @override
     def unfinished(self, log: ProgressLog) -> tuple[str, ...]:
-        return tuple(f"models/{name}/{each}" for each in unfinished_outputs(log) for name in self.jobs)
+        return tuple(f"models/{name}/{each}" for each in unfinished_scores(log) for name in self.jobs)
 
     @override
     def to_yaml(self) -> str:
         return self.models.to_yaml()
 
-    def planned(self) -> ManyPlan:
-        """Return what the run would do; reads metadata only."""
+    def planned(self, *, probe: bool = False) -> ManyPlan:
+        """Return what the run would do; reads metadata only, whatever `probe` says."""
         resources = self.config.resources
         memory, threads, ahead = resources.memory_bytes, resources.n_threads, resources.read_ahead_bytes
         client, quality = active_client(self.source), self.config.quality
@@ -246,8 +106,7 @@ class Models(Strategy):
     def plan(self, log: ProgressLog) -> ManyPlan:
         plan = recorded_plans(log, self.planned())
         for name, job in self.jobs.items():
-            require_state(job.config, plan.plans[name])
-            require_diagnosable(job.config, plan.plans[name])
+            job.require_possible(plan.plans[name])
         return plan
 
     @override
@@ -258,42 +117,16 @@ class Models(Strategy):
     def read(self, plan: ManyPlan) -> Together[FitResult]:
         return run_many(self.source, self._fits(), plan)
 
-    @override
-    def write(self, found: Together[FitResult], plan: ManyPlan, path: Path, log: ProgressLog, times: Times) -> Manifest:
-        shared = write_scores_of_all(self.jobs, self._tables(), self.source, found.results, plan.together, path)
-        manifests = {}
-        with recording(None):  # the checkpoint has the fits and the common reading for scores
-            for name, job in self.jobs.items():
-                result = found.results[name]
-                result = replace(result, plan=replace(result.plan, budget=plan.together.budget))
-                place = path / "models" / name
-                manifests[name] = _write_one(job, result, place, log, times, shared.get(name))
-        manifest: Any = common_manifest(
-            self.config,
-            self.source,
-            log,
-            times,
-            kind=KIND,
-            allowed_bytes=plan.together.allowed_bytes,
-            projected_bytes=plan.projected_bytes,
-        ) | {
-            "models": {
-                name: {"directory": f"models/{name}", "result": each["result"], "warnings": each["warnings"]}
-                for name, each in manifests.items()
-            },
-            "passes": found.n_readings,
-            "reads": {"fit": asdict(found.count)},
-            "notes": list(plan.together.notes),
-        }
-        manifest["reads"]["scores"] = reads_for_scores(manifests, shared)
-        write_json(path / "manifest.json", manifest)
-        if self.config.output.report:
-            write_models_report(path, {name: path / "models" / name for name in self.jobs})
-        return manifest  # type: ignore[no-any-return]
+    def _fits(self) -> dict[str, PlannedFit]:
+        """Return the fit of each model."""
 
-    @override
-    def finished(self, manifest: Any) -> RunOfModels:
-        return RunOfModels(self.config.output.directory, manifest)
+        def planned(job: OneModel, table: Source, memory: int, threads: int) -> Plan:
+            return job.fit.within(memory, threads).plan(job.config, table, shared=True)
+
+        return {
+            name: PlannedFit(partial(planned, self.jobs[name], table), partial(self.jobs[name].fit_from, table))
+            for name, table in self._tables().items()
+        }
 
     def _tables(self) -> dict[str, Source]:
         """Return what each model reads: the features of `source` that its own has, or its own where it has others."""
@@ -302,33 +135,93 @@ class Models(Strategy):
             name: source if job.source is source else view_of(source, job.source) for name, job in self.jobs.items()
         }
 
-    def _fits(self) -> dict[str, PlannedFit]:
-        """Return the fit of each model."""
-        output, quality = self.config.output, self.config.quality
-        options = {"keep_rows": report_rows(self.source) if output.report else 0, "quality": quality}
-        planning: PlanOptions = {"scores": output.scores, "quality": quality, "report": output.report}
-        if output.diagnostics:
-            planning["diagnostics"] = True
-        tables = self._tables()
-        return {
-            name: fit_of_model(
-                job.fit.estimator, tables[name], job.fit.parameters, planning, progress=job.progress, **options
-            )
-            for name, job in self.jobs.items()
-        }
+    @override
+    def write(
+        self, fitted: Together[FitResult], plan: ManyPlan, path: Path, log: ProgressLog, times: Times
+    ) -> Manifest:
+        shared = self._write_shared_scores(fitted.results, plan.together, path)
+        manifests = {}
+        with recording(None):  # the checkpoint has the fits and the common reading for scores
+            for name, job in self.jobs.items():
+                result, place = fitted.results[name], path / "models" / name
+                result = replace(result, plan=replace(result.plan, budget=plan.together.budget))
+                (place / "config.yaml").write_text(job.config.to_yaml())
+                write_json(place / "plan.json", result.plan.to_dict())
+                manifests[name] = job.write(result, result.plan, place, log, times, shared.get(name))
+                write_commit_record(place, job.kind, log.identity.run_id, {"figures": figures_of(place)})
+        manifest = manifest_of(
+            self.config,
+            self.source,
+            log,
+            times,
+            kind=self.kind,
+            plan=plan.together,
+            seconds={},
+            updates=next(iter(fitted.results.values())).updates,
+            models={
+                name: {"directory": f"models/{name}", "result": each["result"], "warnings": each["warnings"]}
+                for name, each in manifests.items()
+            },
+            passes=fitted.n_readings,
+            reads={"fit": asdict(fitted.count), "scores": _reads_for_scores(manifests, shared)},
+            notes=list(plan.together.notes),
+        )
+        directories = {name: path / "models" / name for name in self.jobs}
+        write_manifest(self.config, path, manifest, lambda page: write_models_report(page, directories))
+        return manifest
+
+    def _write_shared_scores(self, results: Mapping[str, FitResult], together: Plan, path: Path) -> dict[str, Scored]:
+        """Write the scores of all models that take those of rows from one reading, and return what it cost for each of them.
+
+        The others have theirs already, take them by features, or read other data than `source`.
+        """
+        output, source, tables = self.config.output, self.source, self._tables()
+        places = {name: path / "models" / name / "scores.zarr" for name in self.jobs}
+        names = [
+            name
+            for name, result in results.items()
+            if result.plan.axis == "samples"
+            and (output.diagnostics or not result.has_scores)
+            and (tables[name] is source or isinstance(tables[name], SubsetSource))
+        ]
+        for name, place in places.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if name not in names:
+                shutil.rmtree(place, ignore_errors=True)
+        if not output.scores or not names:
+            return {}
+        began = time.perf_counter()
+        shapes = [results[name].plan.in_row_order().shape for name in names]
+        count, sums = write_scores_of_models(
+            source,
+            {places[name]: results[name].model for name in names},
+            replace(together, shape=limited_shape(shapes, together)),
+            tables={places[name]: tables[name] for name in names},
+            progress=self.progress,
+            diagnostics=output.diagnostics,
+            groups=[
+                groups_beside_scores(results[name].plan, self.jobs[name].fit.parameters, source.shape[0])
+                for name in names
+            ],
+        )
+        seconds = time.perf_counter() - began
+        return {name: Scored(count, seconds, moments) for name, moments in zip(names, sums, strict=True)}
 
 
-def plan_of_models(config: ModelsConfig, source: Source) -> ManyPlan:
-    """Return what a run of several models would do with `source`; reads metadata only."""
-    return Models.of(config, source).planned()
+def sources_of(models: ModelsConfig, source: Source) -> dict[str, Source]:
+    """Return the table of each model: `source`, or one that is opened with other features."""
+    common = models.common.source.model_dump()
+    return {
+        name: source if one.source.model_dump() == common else source_of(one) for name, one in models.models.items()
+    }
 
 
-def _write_one(
-    job: Job, result: FitResult, path: Path, log: ProgressLog, times: Times, scored: Scored | None
-) -> Manifest:
-    """Write the run of one model to the directory `path`, which has its scores if `scored` says what they cost."""
-    (path / "config.yaml").write_text(job.config.to_yaml())
-    write_json(path / "plan.json", result.plan.to_dict())
-    manifest = write_results(job, result, path, log, times, scored)
-    write_commit_record(path, "run", log.identity.run_id, {"figures": figures_of(path)})
-    return manifest
+def _reads_for_scores(manifests: Mapping[str, Manifest], shared: Mapping[str, Scored]) -> Json | None:
+    """Return what was read for the scores of all models, the common reading counted once, and how many readings it took."""
+    total, n_readings = next((each.count for each in shared.values()), ReadCount()), int(bool(shared))
+    for name, manifest in manifests.items():
+        reads, once = manifest["reads"]["scores"], shared[name].count if name in shared else ReadCount()
+        if reads is not None:
+            total += ReadCount(*(reads[key] - value for key, value in asdict(once).items()))
+            n_readings += name not in shared
+    return {"readings": n_readings, **asdict(total)} if n_readings else None

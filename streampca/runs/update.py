@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,22 +16,21 @@ from streampca.accumulators import RowsState
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError
 from streampca.estimators import PCA
 from streampca.estimators.loading import load
-from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.progress_log import recording
-from streampca.execution.checkpoint.resume import concluding
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.logs import Notice, logged
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
-from streampca.runs.classes import classes_of_samples
-from streampca.runs.config import RunConfig, load_config
-from streampca.runs.from_config import ConfiguredFit, fit_of, source_of
-from streampca.runs.manifest import Manifest, read_manifest
-from streampca.runs.notices import logged
+from streampca.runs.config import RunConfig
+from streampca.runs.config.models import ModelsConfig, load_any_config
+from streampca.runs.from_config import ConfiguredFit
+from streampca.runs.manifest import UPDATED, Manifest, read_json, read_manifest
+from streampca.runs.many import RunOfModels, SeveralModels, runs_of
+from streampca.runs.one_model import OneModel
 from streampca.runs.report.run_files import read_samples
-from streampca.runs.resume import UPDATED, checkpoint_of, finished_run, identity_of_run, remove_leftovers, run_of
-from streampca.runs.run import Job, Run, log_of, written
+from streampca.runs.run import common_of, strategy_of
+from streampca.runs.strategy import Place, Run, Strategy, locked, written
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, solve
@@ -39,8 +39,9 @@ from streampca.sources.masks import FROM_DATA
 from streampca.sources.naming import with_rows_shifted
 from streampca.sources.new_rows import AppendedRows, NewFiles, NewRows
 from streampca.sources.store_record import MOST_RECORDED, arrays_of
+from streampca.sources.subsets import view_of
 from streampca.storage.directories import tidy_after
-from streampca.storage.lock import Lock, lock_of
+from streampca.storage.lock import lock_of
 from streampca.typing import Json
 
 _CHANGEABLE = (
@@ -74,13 +75,21 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
     fitted: FittedState
     """The state of the run."""
     added: NewRows
-    """The new rows."""
-    samples: RowsState | None
-    """Rows that the run copied for its report, with their numbers in the table as it is now."""
+    """Which rows are new."""
+    rows: Source
+    """The new rows alone; of several models with one reading, parts of one table."""
+    directory: Path
+    """Where the model is that is continued."""
     updates: tuple[Json, ...]
     """Earlier updates of the run."""
 
-    def plan(self, config: RunConfig, source: Source, *, probe: bool = False) -> Plan:
+    @cached_property
+    def samples(self) -> RowsState | None:
+        """Rows that the run copied for its report, with their numbers in the table as it is now."""
+        rows, index = read_samples(self.directory / "samples.zarr", self.added.table.shape[1])
+        return None if rows is None or index is None else RowsState(self.added.places(index, new=False), rows[:])
+
+    def plan(self, config: RunConfig, source: Source, *, probe: bool = False, shared: bool = False) -> Plan:
         """Return the plan of a fit of all rows, by the solver of the run."""
         return plan_fit(
             source,
@@ -88,7 +97,7 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
             scores=config.output.scores,
             diagnostics=config.output.diagnostics,
             report=config.output.report,
-            client=active_client(source),
+            client=None if shared else active_client(source),
         )
 
     def run(
@@ -101,12 +110,11 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
         progress: ProgressCallback | None,
     ) -> Fit:
         """Read the new rows of `source` and return the fit of all its rows; their `quality` is not known from the new ones."""
-        began, rows, n_before = time.perf_counter(), self.added.rows(), self.fitted.state.n_samples
-        n_new = rows.shape[0]
+        began, n_before, n_new = time.perf_counter(), self.fitted.state.n_samples, self.rows.shape[0]
         keep_new = -(-keep_rows * n_new // source.shape[0])
         try:
             more, _, accumulated = accumulate(
-                rows, self.parameters, self.fitted, progress=progress, keep_rows=keep_new if keep_rows else 0
+                self.rows, self.parameters, self.fitted, progress=progress, keep_rows=keep_new if keep_rows else 0
             )
         except DataError as error:  # which counts rows from the first new one
             error.args = tuple(with_rows_shifted(str(each), self.added.n_shifted) for each in error.args)
@@ -164,14 +172,14 @@ def update(
 ) -> Update:
     """Add the rows that are new since a run to its state, and replace it by the run that all rows make.
 
-    Only new rows are read, and all rows once more for the scores if the run has scores: its components are others. The new
+    Only new rows are read, once for all models of the run, and all rows once more for the scores if the run has scores: its components are others. The new
     run takes the place of the old one when it is complete, as with ``output.overwrite``; one that is stopped goes on from
     its checkpoint. Without new rows nothing is changed.
 
     Parameters
     ----------
     directory : path
-        A finished run with ``output.state: true`` whose source is files of rows or zarr arrays.
+        A finished run of one model or of several, with ``output.state: true``, whose source is files of rows or zarr arrays.
     overrides : sequence of "key.sub=value"
         Changes of ``source.path`` (a list with the new files), ``source.storage_options``, ``resources``, ``cluster``,
         ``checkpoint``, ``output.scores`` and ``output.report``.
@@ -188,7 +196,9 @@ def update(
     Raises
     ------
     ConfigError
-        If the run kept no state.
+        If the run, or a model of it, kept no state.
+    DataError
+        If the models of the run have different rows, because some were updated apart.
     ChangedInputError
         If a file or a chunk that the run has read is missing or was changed; names it.
     NotAvailableError
@@ -212,42 +222,33 @@ def update(
     directory, notice = Path(directory), logged(notice)
     if not directory.is_dir() and not lock_of(directory).exists():
         raise ModelError(f"{directory}: no such run")
-    with Lock(directory, secrets.token_hex(8)) as lock:
-        place = CheckpointDirectory(checkpoint_of(directory))
-        stopped = run_of(place)
-        remove_leftovers(directory, lock, stopped)
-        if finished_run(directory, place) is None:
+    with locked(directory) as place:
+        if place.kind not in ("run", "models"):
             raise ModelError(
-                f"{directory} is not a finished run of one model: expected a directory that streampca run has written; of a run of several "
-                "models, give the directory of one, models/NAME inside it"
+                f"{directory} is not a finished run of one model or of several: expected a directory that streampca run has written"
             )
-        manifest, config = read_manifest(directory), _config_of(directory, overrides)
-        fitted = _state_of(directory, config)
-        source = source_of(config)
-        added = _new_rows(source, fitted, manifest, directory)
+        config, manifest = _config_of(directory, overrides), read_json(directory, "manifest.json")
+        strategy, added = _continued(directory, strategy_of(config, progress, notice))
         if not added.n_rows:
-            return _without_new_rows(directory, config, manifest, place, notice)
-        _require_continuable(config, fitted, added)
-        job = _job(directory, config, fitted, added, manifest, progress, notice)
-        identity = identity_of_run(config, source, job.fit.parameters) | {UPDATED: manifest["run_id"]}
+            return _without_new_rows(place, config, manifest, notice)
+        identity = strategy.identity() | {UPDATED: manifest["run_id"]}
         other = _begun(place) not in (None, identity)
         if other:
             notice("an update that was stopped began with other files or another run: starting over")
-        log = log_of(job, lock, identity, fresh=other)
-        with concluding(log), recording(log):
-            finished = written(job, log)
-    return Update(finished, added.n_rows, added.files)
+        run = written(strategy, place, identity, fresh=other)
+    return Update(run, added.n_rows, added.files)
 
 
-def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
+def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig | ModelsConfig:
     for text in overrides:
         if not text.startswith(_CHANGEABLE):
             raise ConfigError(
                 f"--set {text.partition('=')[0]}: a run is updated as it was made: only source.path, source.storage_options, resources, "
                 "cluster, checkpoint, output.scores and output.report may be changed"
             )
-    config = load_config(directory / "config.yaml", [*overrides, f"output.directory={json.dumps(str(directory))}"])
-    if config.output.publish is not None:
+    here = f"output.directory={json.dumps(str(directory))}"
+    config = load_any_config(directory / "config.yaml", [*overrides, here])
+    if isinstance(config, RunConfig) and config.output.publish is not None:
         raise ConfigError(
             f"{directory}: output.publish is set, and published runs are never replaced: update a run without it, and copy it with "
             "streampca publish"
@@ -255,31 +256,59 @@ def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
     return config
 
 
-def _begun(place: CheckpointDirectory) -> Json | None:
+def _begun(place: Place) -> Json | None:
     """Return the identity of the update that was stopped, None if there is none."""
-    stored = place.newest()[0]
+    stored = place.checkpoint.newest()[0]
     return stored["identity"] if stored is not None and UPDATED in stored["identity"] else None
 
 
-def _without_new_rows(
-    directory: Path, config: RunConfig, manifest: Manifest, place: CheckpointDirectory, notice: Callable[[str], None]
-) -> Update:
+def _without_new_rows(place: Place, config: RunConfig | ModelsConfig, manifest: Manifest, notice: Notice) -> Update:
     """Return the run as it is; what a stopped update left is removed, and outputs that `config` would change are named."""
-    stopped = run_of(place)
-    if stopped is not None and _begun(place) is not None:
-        notice(f"an update that was stopped has no new rows any more: {place.path} is removed")
-        place.remove()
-        tidy_after(directory, stopped)
-    now, before = config.output, _config_of(directory, ()).output
+    if place.stopped is not None and _begun(place) is not None:
+        notice(f"an update that was stopped has no new rows any more: {place.checkpoint.path} is removed")
+        place.checkpoint.remove()
+        tidy_after(place.directory, place.stopped)
+    now, before = (common_of(each).output for each in (config, _config_of(place.directory, ())))
     for name, ignored in (("scores", now.scores != before.scores), ("report", now.report != before.report)):
         if ignored:
             notice(f"--set output.{name} has no effect: nothing is new, and the run stays as it is")
-    return Update(Run(directory, manifest), 0, ())
+    return Update((RunOfModels if place.kind == "models" else Run)(place.directory, manifest), 0, ())
 
 
-def _state_of(directory: Path, config: RunConfig) -> FittedState:
-    """Return the state of a run; raise `ConfigError` if it has none."""
-    estimator = load(directory)
+def _continued(directory: Path, strategy: Strategy) -> tuple[Strategy, NewRows]:
+    """Return `strategy` so that it adds rows to the states of the models in `directory`, and which rows are new.
+
+    Raises
+    ------
+    ConfigError
+        If a model keeps no state.
+    DataError
+        If models of one run have different rows.
+    """
+    jobs: dict[str, Any] = {"": strategy}
+    places = {"": directory}
+    if isinstance(strategy, SeveralModels):
+        jobs, places = dict(strategy.jobs), runs_of(directory)
+    fits = {name: _continued_fit(places[name], job) for name, job in jobs.items()}
+    first, table = next(iter(fits.values())).added, strategy.source
+    rows = replace(first, table=table).rows() if first.n_rows else table
+    for name, fit in fits.items():
+        if (fit.added.n_rows, fit.added.files) != (first.n_rows, first.files):
+            raise DataError(
+                f"{directory}: its models have different rows, {name} {table.shape[0] - fit.added.n_rows:,}: bring each up to date by "
+                f"itself, streampca update {directory}/models/NAME, or run again in full"
+            )
+        own = rows if fit.added.table is table or not first.n_rows else view_of(rows, fit.added.rows())
+        jobs[name] = replace(jobs[name], fit=replace(fit, rows=own), replaces=True)
+    if isinstance(strategy, SeveralModels):
+        return replace(strategy, jobs=jobs, replaces=True), first
+    return jobs[""], first
+
+
+def _continued_fit(directory: Path, job: OneModel) -> _ContinuedFit:
+    """Return the fit of the run of one model in `directory`, with the rows of the source of `job` that it has not read."""
+    config, configured = job.config, job.fit
+    manifest, estimator = read_manifest(directory), load(directory)
     fitted = estimator._fitted_state if isinstance(estimator, PCA) and "_fitted_state" in vars(estimator) else None
     if fitted is None:
         why = (
@@ -288,7 +317,14 @@ def _state_of(directory: Path, config: RunConfig) -> FittedState:
             else f"kind: {config.model.kind} keeps none; run again in full"
         )
         raise ConfigError(f"{directory} kept no state that rows could be added to: {why}")
-    return fitted
+    added = _new_rows(job.source, fitted, manifest, directory)
+    if not isinstance(configured.estimator, PCA) or not isinstance(configured.parameters, Parameters):
+        raise NotAvailableError(f"{directory}: kind: {config.model.kind} keeps no state")
+    updates = tuple(manifest.get("updates", ()))
+    fit = _ContinuedFit(configured.estimator, configured.parameters, fitted, added, job.source, directory, updates)
+    if added.n_rows:
+        _require_continuable(config, fit)
+    return fit
 
 
 def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory: Path) -> NewRows:
@@ -319,10 +355,10 @@ def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory
     return AppendedRows.of(source, fitted.stored)
 
 
-def _require_continuable(config: RunConfig, fitted: FittedState, added: NewRows) -> None:
-    """Raise `NotAvailableError` if new rows cannot be added to such a run."""
+def _require_continuable(config: RunConfig, fit: _ContinuedFit) -> None:
+    """Raise `NotAvailableError` if new rows cannot be added to such a run, `ConfigError` if no report could be drawn."""
     mask = config.source.mask
-    forgets = fitted.parameters.forgetting != 1.0 and not added.appended
+    forgets = fit.fitted.parameters.forgetting != 1.0 and not fit.added.appended
     for refused, what, why in (
         (mask in FROM_DATA, f"source.mask: {mask}", "which features are used depends on all rows"),
         (
@@ -343,36 +379,7 @@ def _require_continuable(config: RunConfig, fitted: FittedState, added: NewRows)
     ):
         if refused:
             raise NotAvailableError(f"a run with {what} cannot be updated: {why}; run again in full")
-
-
-def _job(
-    directory: Path,
-    config: RunConfig,
-    fitted: FittedState,
-    added: NewRows,
-    manifest: Manifest,
-    progress: ProgressCallback | None,
-    notice: Callable[[str], None],
-) -> Job:
-    """Return the run that adds the new rows."""
-    configured = fit_of(config).of(added.table)
-    if not isinstance(configured.estimator, PCA) or not isinstance(configured.parameters, Parameters):
-        raise NotAvailableError(f"{directory}: kind: {config.model.kind} keeps no state")
-    rows, index = read_samples(directory / "samples.zarr", added.table.shape[1])
-    samples = None if rows is None or index is None else RowsState(added.places(index, new=False), rows[:])
-    if samples is None and config.output.report:
+    if config.output.report and fit.samples is None:
         raise ConfigError(
-            f"{directory} holds no copied rows, from which a report is drawn: give --set output.report=false, or run again in full"
+            f"{fit.directory} holds no copied rows, from which a report is drawn: give --set output.report=false, or run again in full"
         )
-    fit = _ContinuedFit(
-        configured.estimator, configured.parameters, fitted, added, samples, tuple(manifest.get("updates", ()))
-    )
-    return Job(
-        config=config,
-        source=added.table,
-        notice=notice,
-        progress=progress,
-        fit=fit,
-        classes=classes_of_samples(config, added.table),
-        replaces=True,
-    )

@@ -48,6 +48,7 @@ class SubsetSource(RowwiseSource):
         self.portable, self.column_major, self.repeats = source.portable, source.column_major, source.repeats
         self.fragments, self.sample_columns = source.fragments, source.sample_columns
         if alike is not None:
+            self.fragments = alike.fragments  # whose fingerprints are of the columns that are read
             self.feature_shape, self.feature_names, self.labels = alike.feature_shape, alike.feature_names, alike.labels
             return
         names, labels = source.feature_names, source.labels

@@ -280,7 +280,7 @@ def test_run_writes_its_results_and_finishes_that_alone_with_resume(
     (tmp_path / "c.yaml").write_text(CONFIG)
     with monkeypatch.context() as patched:
         patched.setattr(
-            "streampca.runs.into_anndata.write_run", lambda *a, **k: (_ for _ in ()).throw(OutputError("no room"))
+            "streampca.runs.one_model.write_run", lambda *a, **k: (_ for _ in ()).throw(OutputError("no room"))
         )
         command.quietly("run", "c.yaml").refused(6, "the run itself is finished", "--resume")
     assert not (path / "uns/pca").exists()

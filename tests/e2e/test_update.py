@@ -236,7 +236,7 @@ def test_runs_that_cannot_be_continued_are_refused(sections, status, word, tmp_p
 def test_wrong_usage_is_refused(finished, call):
     finished()
     call.quietly("update", "runs/none").refused(5, "no such run")
-    call.quietly("update", "data").refused(5, "not a finished run of one model", "models/NAME")
+    call.quietly("update", "data").refused(5, "not a finished run of one model or of several")
     call.quietly("update", "runs/job", "--set", "model.n_components=4").refused(2, "--set model.n_components")
     with Lock(Path("runs/job"), "0123456789abcdef"):
         call.quietly("update", "runs/job").refused(6, "runs/job")
@@ -317,3 +317,80 @@ def test_a_stopped_update_starts_over_when_more_files_have_come(finished, stop_a
     assert "starting over" in notices[0]
     assert (result.n_rows, result.run.model.n_samples_seen_) == (2150, 6050)
     assert os.listdir("runs") == ["job"]
+
+
+MODELS = {
+    "raw": {"n_components": 3},
+    "z": {"n_components": 2, "preprocess": {"scale": True}},
+    "some": {"n_components": 2, "source": {"columns": ["b", "d", "e"]}},
+    "qr": {"n_components": 3, "solver": "qr"},
+}
+
+
+@pytest.fixture(params=[MODELS])
+def several(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of several models in the working directory, to whose table files were added."""
+    import pyarrow
+
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+
+    def write_named(index: int) -> None:
+        rows = ROWS[CUTS[index] : CUTS[index + 1]]
+        write_parquet(Path(f"data/p-{index}.parquet"), pyarrow.table(dict(zip("abcdefgh", rows.T, strict=True))), 700)
+
+    for index in {*range(5)} - {*LATER}:
+        write_named(index)
+    configure(output={"scores": True}, checkpoint={"every": "1ms"})
+    document = yaml.safe_load(Path("c.yaml").read_text())
+    del document["model"]
+    Path("c.yaml").write_text(yaml.safe_dump(document | {"models": request.param}))
+    sp.run("c.yaml")
+    for index in LATER:
+        write_named(index)
+
+
+def test_an_update_of_several_models_reads_the_new_rows_once_for_all(several, call):
+    said = call.quietly("update", "runs/job", "--set", "output.scores=false").out
+    assert "2,100 new rows of 2 files added, 6,000 in all" in said.replace("\n ", "")
+    manifest = json.loads(Path("runs/job/manifest.json").read_text())
+    assert (manifest["passes"], manifest["reads"]["fit"]["bytes"]) == (1, 2100 * 64)
+    assert manifest["updates"][0]["n_samples_added"] == 2100
+    full = sp.run("c.yaml", overrides=["output.directory=runs/full", "output.scores=false"])
+    for name in MODELS:
+        updated, expected = sp.load(f"runs/job/models/{name}"), full.runs[name].model
+        np.testing.assert_allclose(updated.explained_variance_, expected.explained_variance_, rtol=1e-12)
+        np.testing.assert_allclose(np.abs(updated.components_), np.abs(expected.components_), atol=1e-10)
+        assert updated.n_samples_seen_ == 6000
+        of_model = json.loads(Path(f"runs/job/models/{name}/manifest.json").read_text())
+        assert [entry["n_samples_added"] for entry in of_model["updates"]] == [2100]
+    assert call.quietly("verify", "runs/job").status == 0
+    before = picture(Path("runs/job"))
+    assert "nothing is new: it has all 6,000 rows" in call.quietly("update", "runs/job").out.replace("\n ", "")
+    assert picture(Path("runs/job")) == before
+
+
+TWO = {name: MODELS[name] for name in ("raw", "z")}
+
+
+@pytest.mark.parametrize("several", [TWO], indirect=True, ids=["two"])
+def test_an_update_of_several_models_that_was_stopped_goes_on(several, stop_at_scores):
+    before = picture(Path("runs/job"))
+    with pytest.raises(StopSignalError):
+        update("runs/job", progress=stop_at_scores)
+    assert picture(Path("runs/job")) == before
+    notices: list[str] = []
+    result = update("runs/job", notice=notices.append)
+    assert "going on with the run that was stopped" in notices[0]
+    assert (result.n_rows, result.run.runs["z"].model.n_samples_seen_) == (2100, 6000)
+    assert os.listdir("runs") == ["job"]
+    scores = zarr.open_group("runs/job/models/raw/scores.zarr", mode="r")["scores"][:]
+    np.testing.assert_allclose(scores, result.run.runs["raw"].model.transform("data"), atol=1e-9)
+
+
+@pytest.mark.parametrize("several", [TWO], indirect=True, ids=["two"])
+def test_models_of_one_run_that_were_updated_apart_are_refused(several, call):
+    assert call.quietly("update", "runs/job/models/z").status == 0
+    before = picture(Path("runs"))
+    call.quietly("update", "runs/job").refused(5, "its models have different rows", "models/NAME")
+    assert picture(Path("runs")) == before

@@ -23,7 +23,7 @@ def slow(self, start, stop, out=None):
         time.sleep({seconds})
     return read(self, start, stop, out)
 ZarrSource.read = slow
-import streampca.runs.run as runs
+import streampca.runs.one_model as runs
 write = runs.write_scores
 def marked(*arguments, **options):
     writing.append(True)

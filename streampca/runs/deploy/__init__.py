@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from streampca.errors import ClusterError, ConfigError, StreamPCAError
 from streampca.execution.distributed.active_client import using_client
+from streampca.logs import Notice
 from streampca.runs.config.clusters import (
     AddressCluster,
     AnyCluster,
@@ -22,7 +23,6 @@ from streampca.runs.config.clusters import (
 )
 from streampca.runs.config.values import seconds_of
 from streampca.runs.deploy.local import (
-    Closable,
     LocalStart,
     StartedCluster,
     n_workers_and_threads,
@@ -37,7 +37,6 @@ from streampca.runs.deploy.options import (
     settings_of,
     slurm_options,
 )
-from streampca.runs.notices import Notice
 from streampca.system.distributed_interface import DaskClient, mark_closed
 from streampca.typing import Json
 
@@ -229,9 +228,8 @@ def _in_use(client: Client) -> Iterator[Client]:
         with client.as_current():
             yield client
     finally:
-        closable: Closable = client
         with suppress(OSError):  # of which TimeoutError is one
-            closable.close(timeout=_CLOSE_SECONDS)
+            client.close(timeout=_CLOSE_SECONDS)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

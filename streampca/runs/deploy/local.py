@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psutil
 
 from streampca.runs.config.clusters import LocalCluster
-from streampca.system.distributed_interface import (
-    WithStatus,
-    default_processes_and_threads,
-    has_ended,
-    starting_workers,
-)
+from streampca.system.distributed_interface import default_processes_and_threads, has_ended, starting_workers
 
 if TYPE_CHECKING:
     from distributed import Nanny
 
 _ATTEMPTS = 3
 _SYNC_SECONDS = 10.0
-
-
-class Closable(Protocol):
-    """A client or a cluster of Dask."""
-
-    def close(self, timeout: float) -> object:
-        """Close it; raise `TimeoutError` after `timeout` seconds."""
-        ...
-
-
-class StartedCluster(Closable, WithStatus, Protocol):
-    """What is used of a cluster of Dask that started workers."""
-
-    workers: dict[object, Nanny]
-    scheduler_info: dict[str, dict[str, object]]
-
-    @property
-    def dashboard_link(self) -> str:
-        """The address of Dask's pages."""
-        ...
-
-    def scale(self, n: int) -> object:
-        """Start or end workers until there are `n`."""
-        ...
-
-    def sync(self, function: Callable[[], Awaitable[object]], /, *, callback_timeout: float) -> object:
-        """Run a coroutine in the loop of the cluster."""
-        ...
+StartedCluster: TypeAlias = Any
+"""A cluster of Dask that started workers, such as a `distributed.LocalCluster`."""
 
 
 def n_workers_and_threads(cluster: LocalCluster) -> tuple[int, int]:

@@ -29,9 +29,9 @@ from streampca.planning.scores import plan_scores
 from streampca.runs.config import RunConfig, load_config
 from streampca.runs.diagnostics import as_json, expected_diagnostics
 from streampca.runs.from_config import fit_of, source_of
-from streampca.runs.group_labels import groups_of_rows, source_by_groups
 from streampca.runs.groups import groups_of_run
 from streampca.runs.manifest import Manifest, read_json, read_manifest
+from streampca.runs.named_values import groups_of_rows, source_by_groups
 from streampca.runs.verify.checks import Check, Verification
 from streampca.runs.verify.chunks import check_of_chunks, recorded_chunks, stored_as_zarr
 from streampca.runs.verify.eigenpairs import (

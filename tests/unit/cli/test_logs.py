@@ -67,7 +67,7 @@ def test_warnings_of_a_run_are_logged_and_printed_once(call: Command) -> None:
     text = Path("a.log").read_text()
     for level, sentences in (("WARNING", manifest["warnings"]), ("INFO   ", manifest["notes"])):
         for sentence in sentences:
-            assert f" {level} streampca.runs.notices: {manifest['name']}: {sentence}" in text
+            assert f" {level} streampca.logs: {manifest['name']}: {sentence}" in text
             assert sentence not in called.err
 
 

@@ -1,0 +1,342 @@
+"""A run of one model: the fit that a configuration describes, and its model, scores, samples, manifest and page."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import zarr
+from typing_extensions import override
+
+from streampca.anndata.of_runs import require_slots, write_run
+from streampca.errors import ConfigError, OutputError
+from streampca.estimators.persistence import record_of
+from streampca.execution.checkpoint.progress_log import ProgressLog
+from streampca.execution.checkpoint.resume import recorded_plan
+from streampca.execution.progress import ProgressCallback
+from streampca.execution.write import write_scores
+from streampca.formatting import as_text
+from streampca.logs import Notice
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.models.persistence.groups import write_array
+from streampca.models.persistence.models import load_model, write_model
+from streampca.models.persistence.state import write_state
+from streampca.models.persistence.texts import text_arrays
+from streampca.models.removal import residuals_of
+from streampca.models.stored_components import StoredComponents
+from streampca.planning.plan import Plan
+from streampca.planning.scores import plan_scores
+from streampca.redaction import shown
+from streampca.runs.config import RunConfig
+from streampca.runs.config.values import plain_options
+from streampca.runs.diagnostics import (
+    DiagnosticsSummary,
+    as_json,
+    diagnostics_summary,
+    require_diagnosable,
+    write_unusual_rows,
+)
+from streampca.runs.from_config import AnyConfiguredFit, fit_of, source_of
+from streampca.runs.manifest import Manifest, Times, manifest_of
+from streampca.runs.named_values import classes_of_samples
+from streampca.runs.publish import publish, require_free
+from streampca.runs.quality import record_quality
+from streampca.runs.strategy import AnyPlan, Run, Strategy, identity_of_run, unfinished_scores, write_manifest
+from streampca.solvers.fit import report_rows
+from streampca.solvers.registry import CONTINUABLE
+from streampca.solvers.result import FitResult
+from streampca.solvers.sampling import groups_beside_scores, with_errors
+from streampca.sources import ReadCount, Source
+from streampca.sources.store_record import record_of_store
+from streampca.storage.directories import read_record, write_commit_record
+from streampca.storage.scratch import shares_disk
+from streampca.typing import Array, Json
+
+if TYPE_CHECKING:
+    from streampca.accumulators import RowsState
+    from streampca.accumulators.score_groups import GroupMoments
+
+_ROWS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores that are written."""
+
+    count: ReadCount
+    """What reading for them cost."""
+    seconds: float
+    """How long it took."""
+    moments: GroupMoments | None
+    """Sums of their products by groups of rows, where sampling errors follow from them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneModel(Strategy):
+    """A run of one model."""
+
+    kind: ClassVar[str] = "run"
+    fit: AnyConfiguredFit
+    """The estimator and the parameters of its fit."""
+    classes: Array | None = None
+    """Class of each sample as text, for the report; None where the configuration names none."""
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        progress: ProgressCallback | None,
+        notice: Notice,
+        source: Source | None = None,
+    ) -> OneModel:
+        """Return the run of `config`, on a `source` that is opened already where one is given."""
+        source = source_of(config) if source is None else source
+        classes, fit = classes_of_samples(config, source), fit_of(config).of(source)
+        return cls(config=config, source=source, notice=notice, progress=progress, fit=fit, classes=classes)
+
+    @override
+    def identity(self) -> dict[str, str]:
+        return identity_of_run(self.config, self.source, self.fit.parameters)
+
+    @override
+    def unfinished(self, log: ProgressLog) -> tuple[str, ...]:
+        return unfinished_scores(log)
+
+    @override
+    def require_places(self, *, resume: bool) -> None:
+        output = self.config.output
+        if not output.anndata:
+            return
+        if self.config.model.kind != "pca":
+            raise ConfigError(f"output.anndata: expected kind: pca, found {self.config.model.kind}")
+        run_id = str(((read_record(output.directory) if resume else None) or {}).get("run_id", ""))
+        require_slots(self.source.description, self.source, run_id, replace=output.anndata == "overwrite")
+
+    @override
+    def require_free(self, run_id: str) -> None:
+        url, source = self.config.output.publish, self.config.source.path
+        if url is None:
+            return
+        ends = [each.rstrip("/") + "/" for each in (url, str(source))]
+        if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):
+            raise OutputError(f"output.publish {shown(url)} and the input lie in each other: expected separate places")
+        require_free(url, run_id, storage_options=self._storage_options)
+
+    def planned(self, *, probe: bool = False) -> Plan:
+        """Return what the run would do; reads metadata, and with `probe` a few blocks to tell the time."""
+        return self.fit.plan(self.config, self.source, probe=probe)
+
+    @override
+    def plan(self, log: ProgressLog) -> Plan:
+        plan = recorded_plan(log, self.planned())
+        log.plan = plan.to_dict()
+        self.require_possible(plan)
+        return plan
+
+    def require_possible(self, plan: Plan) -> None:
+        """Raise `ConfigError` if the run cannot be carried out by `plan`."""
+        _require_state(self.config, plan)
+        require_diagnosable(self.config, plan)
+
+    @override
+    def bytes_to_write(self, plan: AnyPlan) -> int:
+        """Return the size of model, state and scores; where a share of variance decides how many components, that of one."""
+        config, solver = self.config, self.fit.estimator._solvers[plan.solver]
+        rows, features, dtype = plan.n_samples, plan.n_features, np.dtype(plan.dtype)
+        k = plan.n_components or (min(rows, features) if config.model.n_components is None else 1)
+        itemsize = 4 if dtype.kind == "f" and dtype.itemsize <= 4 else 8
+        twice = plan.model_on_disk and shares_disk(config.output.directory)  # in the temporary directory, too
+        model_bytes = solver.model_bytes(plan, k) * (1 + twice)
+        state_bytes = solver.state_bytes(plan) if config.output.state else 0
+        row_bytes = itemsize * k * config.output.scores + 16 * config.output.diagnostics
+        return int(model_bytes + state_bytes + row_bytes * rows)
+
+    @override
+    def read(self, plan: AnyPlan) -> FitResult:
+        return self.fit_from(self.source, plan)
+
+    def fit_from(self, source: Source, plan: Plan) -> FitResult:
+        """Return the fit of the rows of `source` by `plan`."""
+        rows = report_rows(self.source) if self.config.output.report else 0
+        return self.fit.run(source, plan, keep_rows=rows, quality=self.config.quality, progress=self.progress)
+
+    @override
+    def write(
+        self,
+        fitted: FitResult,
+        plan: AnyPlan,
+        path: Path,
+        log: ProgressLog,
+        times: Times,
+        scored: Scored | None = None,
+    ) -> Manifest:
+        """Write model, samples, scores, manifest and report of a fit to the directory `path`; return the manifest.
+
+        `scored` is what scores cost that are there already; None has them written.
+        """
+        from streampca.runs.report.page import write_report
+
+        config, source = self.config, self.source
+        samples = None if fitted.samples is None else _without_holes(fitted.samples, fitted.model)
+        if samples is not None:
+            _write_samples(samples, path / "samples.zarr", self.classes)
+        scored = scored or self._write_scores(fitted, path / "scores.zarr")
+        fitted = with_errors(fitted, scored.moments if scored else None, self.fit.parameters)
+        reads = {"fit": _reads(fitted.count, fitted.plan, fitted.stream_seconds), "scores": None}
+        recorded = self._write_model(fitted, path / "model.zarr", log.identity.run_id)
+        if recorded is not None:
+            reads["record"] = asdict(recorded)
+        summarising, scores_seconds = time.perf_counter(), None
+        diagnostics, cost = self._summarise_diagnostics(fitted, path)
+        if scored is not None:
+            scores_seconds = scored.seconds + time.perf_counter() - summarising
+            reads["scores"] = _reads(scored.count + cost, fitted.plan, None)
+        manifest = manifest_of(
+            config,
+            source,
+            log,
+            times,
+            kind=self.kind,
+            plan=fitted.plan,
+            seconds={"fit": fitted.stream_seconds, "solve": fitted.solve_seconds, "scores": scores_seconds},
+            passes=fitted.passes,
+            approximation=fitted.plan.sketch or None,
+            reads=reads,
+            certificate=fitted.model.certificate,
+            diagnostics=as_json(diagnostics),
+            quality=None,
+            result=fitted.summary(),
+            warnings=[*config.model.warnings(), *fitted.warnings()],
+            notes=fitted.notes(source),
+            updates=fitted.updates,
+        )
+        record_quality(manifest, fitted, source, path / "scores.zarr" if config.output.scores else None)
+        write_manifest(config, path, manifest, partial(write_report, model=fitted.model))
+        return manifest
+
+    @override
+    def conclude(self, run: Run) -> None:
+        """Write the results into the AnnData that was read, and copy the run to an object store, as the configuration says."""
+        config, directory = self.config, run.directory
+        finished = f"the run itself is finished, in {directory}: with --resume only"
+        if config.output.anndata:
+            model, scores = load_model(directory / "model.zarr"), directory / "scores.zarr"
+            overwrite = config.output.anndata == "overwrite"
+            try:
+                write_run(self.source.description, model, scores, run.manifest["run_id"], replace=overwrite)
+            except OutputError as error:
+                raise OutputError(f"{error}; {finished} this is done") from error
+        if config.output.publish is not None:
+            try:
+                copy = publish(directory, config.output.publish, storage_options=self._storage_options)
+            except OutputError as error:
+                raise OutputError(f"{error}; {finished} the copy is made") from error
+            self.notice(f"published to {copy.url}: {copy.n_objects:,} objects, {as_text(copy.n_bytes)}")
+
+    @property
+    def _storage_options(self) -> dict[str, Any] | None:
+        return plain_options(self.config.output.storage_options) or None
+
+    def _write_model(self, fitted: FitResult, path: Path, run_id: str) -> ReadCount | None:
+        """Write the model, and its state if the configuration asks for it, to the new directory `path`.
+
+        Return what was read for the record of the chunks whose rows are in the state, None where there is none.
+        """
+        path.mkdir()
+        record = record_of(self.fit.estimator, plan=fitted.plan, n_passes=fitted.passes, bytes_read=fitted.count.bytes)
+        write_model(fitted.model, path, record)
+        state, recorded = fitted.fitted_state if self.config.output.state else None, None
+        if state is not None:
+            chunks, count = record_of_store(self.source)
+            write_state(replace(state, stored=chunks), path)
+            recorded = None if chunks is None else count
+        write_commit_record(path, "model", run_id)  # so that it can be copied out of the run
+        return recorded
+
+    def _write_scores(self, fitted: FitResult, path: Path) -> Scored | None:
+        """Write scores if the configuration asks for them; None where nothing was read for them."""
+        output, resources = self.config.output, self.config.resources
+        diagnostics = output.diagnostics
+        groups = groups_beside_scores(fitted.plan, self.fit.parameters, self.source.shape[0])
+        beside, began = diagnostics or groups is not None, time.perf_counter()
+        if not output.scores or (not beside and fitted.write_known_scores(self.source, path)):
+            return None
+        source, plan = residuals_of(self.source, fitted.model), fitted.plan.in_row_order()
+        if plan.axis == "features":  # such a plan has no memory for rows, which the scores of rows with holes take
+            plan = plan_scores(
+                source,
+                fitted.model,
+                resources.memory_bytes,
+                resources.n_threads,
+                diagnostics=diagnostics,
+                read_ahead=resources.read_ahead_bytes,
+            )
+        count, moments = write_scores(
+            source, fitted.model, plan, path, progress=self.progress, diagnostics=diagnostics, groups=groups
+        )
+        return Scored(count, time.perf_counter() - began, moments)
+
+    def _summarise_diagnostics(self, fitted: FitResult, path: Path) -> tuple[DiagnosticsSummary | None, ReadCount]:
+        """Return the summary of T² and Q, None without them; write the rows that fit least where there is a report, and return their cost."""
+        output = self.config.output
+        if not output.diagnostics or isinstance(fitted.model, KernelModel):
+            return None, ReadCount()
+        summary = diagnostics_summary(fitted.model, path / "scores.zarr", self.source.labels)
+        cost = write_unusual_rows(self.source, summary, path / "samples.zarr") if output.report else ReadCount()
+        return summary, cost
+
+
+def _require_state(config: RunConfig, plan: Plan) -> None:
+    """Raise `ConfigError` if the state is to be saved and the solver has none."""
+    if not config.output.state:
+        return
+    if plan.solver not in CONTINUABLE:
+        raise ConfigError(
+            f"output.state: true, but the solver {plan.solver} keeps no state: set model.solver to one of {', '.join(CONTINUABLE)}"
+        )
+    if getattr(config.model, "n_components", None) == "cross_validation":
+        raise ConfigError(
+            "output.state: true, but model.n_components: cross_validation keeps no state: set output.state: false, or give the number that "
+            "cross-validation gave"
+        )
+    if plan.tile_groups:
+        raise ConfigError(
+            "output.state: true, but the covariance matrix does not fit in memory, and on disk it keeps no state: set "
+            "output.state: false, or raise resources.memory"
+        )
+
+
+def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> Json:
+    return {"blocks": plan.n_blocks, **asdict(count), "seconds": seconds}
+
+
+def _write_samples(samples: RowsState, path: Path, classes: Array | None) -> None:
+    group = zarr.open_group(path, mode="a", zarr_format=3)
+    write_array(group, "rows", samples.values, ("sample", "feature"))
+    write_array(group, "index", samples.index, ("sample",))
+    if classes is not None:
+        texts, ends = text_arrays(classes[samples.index].tolist())
+        write_array(group, "classes", texts, ("byte",))
+        write_array(group, "classes_ends", ends, ("sample",))
+
+
+def _without_holes(samples: RowsState, model: PCAModel | KernelModel) -> RowsState | None:
+    """Return `samples` with what the components of `model` give in place of NaN; None if no row is left.
+
+    Rows with NaN are left out where they have no scores, because the fit left them out, or where their scores need more than the row.
+    """
+    if samples.values.dtype.kind != "f" or not np.isnan(samples.values).any():
+        return samples
+    values = samples.values.copy()
+    alone = isinstance(model, PCAModel) and model.removal is None and not isinstance(model.components, StoredComponents)
+    incomplete = np.flatnonzero(np.isnan(values).any(axis=1)) if alone else np.empty(0, dtype=np.int64)
+    for start in range(0, len(incomplete), _ROWS_AT_ONCE):
+        some = incomplete[start : start + _ROWS_AT_ONCE]
+        rows = values[some]
+        values[some] = np.where(np.isnan(rows), model.inverse_transform(model.transform(rows)), rows)
+    return replace(samples, values=values).complete()
