@@ -193,7 +193,7 @@ def _marks(html: str) -> Iterator[tuple[str, NDArray[Any]]]:
     These are the corners of paths and the places of marks that are cut at the edge of the axes, as lines of a grid are, and have a colour, as those
     have not: texts, axes and legends do not count. A chart of nothing but axes and words has none.
     """
-    for title, chart in re.findall(r"<h3[^>]*>([^<]*)<(?:(?!</figure>).)*?(<svg.*?</svg>)", html, re.DOTALL):
+    for title, chart in re.findall(r"<h3[^>]*>([^<]*)<(?:(?!</figure>|<h3).)*?(<svg.*?</svg>)", html, re.DOTALL):
         places: list[tuple[float, float]] = []
         nodes = list(ElementTree.fromstring(chart).iter())
         places += [(float(node.get("x", 0)), float(node.get("y", 0))) for node in nodes if node.tag.endswith("image")]
