@@ -203,9 +203,14 @@ def _rotation_of(group: StoredGroup, settings: Json, model: PCAModel) -> Rotatio
     return Rotation(**settings, matrix=matrix)
 
 
+def saved_in_slabs(components: Components) -> bool:
+    """Return whether components are saved as slabs of features, not as whole rows: those on disk, and large ones."""
+    return isinstance(components, StoredComponents) or components.nbytes > _SLABS_FROM
+
+
 def _write_components(group: zarr.Group, components: Components) -> Survey:
     """Write components and return their survey: as whole rows, or slab by slab where they are on disk or large."""
-    if not isinstance(components, StoredComponents) and components.nbytes <= _SLABS_FROM:
+    if isinstance(components, np.ndarray) and not saved_in_slabs(components):
         write_array(group, "components", components, _AXES)
         return survey(components)
     width = components.width if isinstance(components, StoredComponents) else slab_features(len(components))

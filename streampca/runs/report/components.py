@@ -46,7 +46,7 @@ def components(
     On a page of several models, `most` is how many components are shown, without the mean, `group` the name of the model and `salt`
     one that the charts of no other have.
     """
-    if layout is None or run.slab is not None:  # rows of components on disk are never read whole
+    if layout is None or run.in_slabs:  # rows of components on disk are never read whole
         return _largest_entries(run, spectrum, most or 3, group)
     if not layout.labelled:
         return _pictures(run, spectrum, layout, most, group)
@@ -113,7 +113,7 @@ def _largest_entries(run: RunFiles, spectrum: ReportedSpectrum, most: int, group
         order = np.stack([largest(row, _ENTRIES) for row in values])
         places, values = np.take_along_axis(places, order, 1), np.take_along_axis(values, order, 1)
     note = f"The features that weigh most in each of the first components. {_SIGN}"
-    if run.slab is not None:
+    if run.in_slabs:
         note += f" The components take {words.size(8 * run.n_components * run.n_features)} and are stored in slabs of features, so "
         note += "pictures of them, and rows on them or rebuilt from them, are left out."
     return {"bars": [_bars(run, _title(spectrum, i, group), places[i], values[i]) for i in range(n)], "note": note}

@@ -11,7 +11,7 @@ from streampca.runs.report import data_quality, projection, result, samples, wha
 from streampca.runs.report.components import layout_of_run
 from streampca.runs.report.parts import Picture, ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
-from streampca.runs.report.run_files import RunFiles, StoredRows
+from streampca.runs.report.run_files import RunFiles, StoredArray
 from streampca.runs.report.scores_by_labels import along_samples, classes_of_run
 from streampca.typing import Json
 
@@ -49,7 +49,7 @@ def _title(title: str) -> str:
     return "Eigenvalues of the kernel matrix" if title.startswith("Variance") else title
 
 
-def _scores(model: KernelModel, samples: StoredRows) -> projection.Scores:
+def _scores(model: KernelModel, samples: StoredArray) -> projection.Scores:
     """Return the scores of the samples on the first two axes and the last."""
     axes = projection.axes_of(model.n_components)
     return projection.scores_by(

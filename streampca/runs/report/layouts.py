@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
@@ -163,13 +162,12 @@ def layout_of(labels: Labels) -> Layout | None:
             continue
         step = max(1, -(-max(labels.dimension(name).size for name in drawn) // MAX_SIDE))
         sides = [_side(labels.dimension(name), step, vertical=at == 0) for at, name in enumerate(drawn)]
-        for part in _parts(labels, number, drawn):
+        for part in _parts(labels, number, drawn, left_out):
             if len(drawn) == 2:
                 turned = variable.dims.index(drawn[0]) > variable.dims.index(drawn[1])
                 grids.append(Grid(part, sides[0], sides[1], turned))
             else:
                 lines.append(Line(part, labels.dimension(drawn[0])))
-        left_out.extend(_omitted(labels, variable, drawn))
         if len(drawn) == 2 and step > 1:
             counts = " × ".join(f"{len(one.places):,} of {one.dimension.size:,}" for one in sides)
             left_out.append(f"Pictures{_of(variable)} show {counts} places.")
@@ -193,14 +191,21 @@ def _drawn(labels: Labels, variable: Variable) -> tuple[str, ...]:
     return tuple(wide[at].name for at in largest)
 
 
-def _parts(labels: Labels, number: int, drawn: Sequence[str]) -> Iterator[FieldSlice]:
-    """Yield a part for each place of the dimensions that are not drawn, spread evenly over them if there are too many."""
+def _parts(labels: Labels, number: int, drawn: Sequence[str], left_out: list[str]) -> Iterator[FieldSlice]:
+    """Yield a part for each place of the dimensions that are not drawn, or for some that are spread evenly over them.
+
+    What is not yielded is added to `left_out` as a sentence.
+    """
     variable = labels.variables[number]
     others = [labels.dimension(name) for name in variable.dims if name not in drawn]
-    counts = _counts([other.size for other in others])
-    chosen = [np.unique(np.linspace(0, d.size - 1, n).round().astype(int)) for d, n in zip(others, counts, strict=True)]
-    for chosen_places in product(*(choice.tolist() for choice in chosen)):
-        at = dict(zip((other.name for other in others), chosen_places, strict=True))
+    sizes = [other.size for other in others]
+    n, shown = math.prod(sizes), min(MOST_PARTS, math.prod(sizes))
+    if shown < n:
+        along = " × ".join(clean(other.name, 40) for other in others if other.size > 1)
+        left_out.append(f"{shown:,} of {plural(n, 'place')} along {along}{_of(variable)} are shown.")
+    for flat in np.linspace(0, n - 1, shown).round().astype(int):
+        chosen = [int(place) for place in np.unravel_index(flat, sizes)] if others else []
+        at = dict(zip((other.name for other in others), chosen, strict=True))
         words = ", ".join(f"{clean(d.name, 40)} = {clean(d.value(at[d.name]), 40)}{_unit(d)}" for d in others)
         yield FieldSlice(number, tuple(at.get(name) for name in variable.dims), words)
 
@@ -208,22 +213,6 @@ def _parts(labels: Labels, number: int, drawn: Sequence[str]) -> Iterator[FieldS
 def _unit(dimension: Dimension) -> str:
     units = units_of(dimension)
     return f" {units}" if units and dimension.coordinate is not None and " since " not in units else ""
-
-
-def _counts(sizes: Sequence[int]) -> list[int]:
-    """Return how many places of each dimension are drawn: all, or fewer of the largest until there are `MOST_PARTS`."""
-    counts = list(sizes)
-    while math.prod(counts) > MOST_PARTS:
-        at = counts.index(max(counts))
-        counts[at] = max(1, min(counts[at] - 1, MOST_PARTS // math.prod(counts[:at] + counts[at + 1 :])))
-    return counts
-
-
-def _omitted(labels: Labels, variable: Variable, drawn: Sequence[str]) -> Iterator[str]:
-    others = [labels.dimension(name) for name in variable.dims if name not in drawn]
-    for other, count in zip(others, _counts([other.size for other in others]), strict=True):
-        if count < other.size:
-            yield f"{count:,} of {plural(other.size, 'place')} along {clean(other.name, 40)}{_of(variable)} are shown."
 
 
 def _of(variable: Variable) -> str:

@@ -78,7 +78,7 @@ def biplot_charts(
 
 def _listed(run: RunFiles, layout: Layout | None) -> bool:
     """Return whether features are worth a list: not drawn as pictures, maps or lines, and with names or few."""
-    if layout is not None or run.slab is not None:
+    if layout is not None or run.in_slabs:
         return False
     names = field(run.manifest, "source", "feature_names")
     dimensions = () if run.labels is None else run.labels.features

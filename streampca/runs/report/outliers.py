@@ -31,7 +31,7 @@ def outliers(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) ->
         "lead": _lead(summary, limits),
         "chart": _chart(run, listed, limits),
         "table": _table(run, listed, limits, names=drawn is None),
-        "rebuilt": None if run.removes or run.slab is not None else _rebuilt(run, layout, drawn),
+        "rebuilt": None if run.removes or run.in_slabs else _rebuilt(run, layout, drawn),
     }
 
 
@@ -137,7 +137,7 @@ def _table(
 
 def _largest_residuals(run: RunFiles) -> dict[int, str]:
     """Return the name of the feature with the largest squared residual, and its share of Q, of the copied rows."""
-    if run.unusual is None or run.removes or run.slab is not None:
+    if run.unusual is None or run.removes or run.in_slabs:
         return {}
     n = projection.n_reconstructed(run.n_features, len(run.unusual.index))
     deviations = run.standardised(run.unusual.values[:n])

@@ -71,7 +71,7 @@ def _compose(run: RunFiles, further: FurtherRows | None) -> Json:
     """Return everything the template needs, each part computed and released before the next."""
     spectrum = result.spectrum_of(run)
     # Rows of components on disk are never read whole, and nothing is removed from samples.
-    rows = None if run.slab is not None or run.removes else run.samples
+    rows = None if run.in_slabs or run.removes else run.samples
     layout = components.layout_of_run(run)
     scores = projection.score(run, rows) if rows is not None else None
     drawn = samples.row_pictures(run, layout, scores)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streampca.runs.report.run_files import (
     VALUES_OF_SAMPLES,
     RunFiles,
-    StoredRows,
+    StoredArray,
     blocks,
 )
 from streampca.typing import Array, FloatArray, IntArray
@@ -34,18 +34,15 @@ class Scores:
     """Number of each sample among the samples that were kept, shape ``(n_samples,)``."""
 
 
-def score(run: RunFiles, samples: StoredRows) -> Scores:
+def score(run: RunFiles, samples: StoredArray) -> Scores:
     """Return the scores of `samples` on the first two axes."""
     axes = axes_of(run.n_components)
-    basis = np.empty((len(axes), run.n_features))
-    for place, axis in enumerate(axes):
-        basis[place] = run.components[slice(axis, axis + 1)][0]
+    basis = run.components[list(axes)]
 
     def project(rows: Array) -> tuple[FloatArray, FloatArray]:
         deviations = run.standardised(rows)
         values = deviations @ basis.T
-        near = values[:, : min(2, run.n_components)]
-        return values, np.einsum("ij,ij->i", deviations, deviations) - np.einsum("ij,ij->i", near, near)
+        return values, np.einsum("ij,ij->i", deviations, deviations) - np.einsum("ij,ij->i", values, values)
 
     scores = scores_by(project, samples, axes)
     return scores if run.divisors is None else replace(scores, values=scores.values / run.divisors[list(axes)])
@@ -57,7 +54,7 @@ def axes_of(n_components: int) -> tuple[int, ...]:
 
 
 def scores_by(
-    project: Callable[[Array], tuple[FloatArray, FloatArray]], samples: StoredRows, axes: tuple[int, ...]
+    project: Callable[[Array], tuple[FloatArray, FloatArray]], samples: StoredArray, axes: tuple[int, ...]
 ) -> Scores:
     """Return the scores of `samples`, of some where there are many; `project` returns those of rows and what they leave."""
     m, d = samples.shape[0], samples.shape[1]
@@ -72,7 +69,7 @@ def scores_by(
     return Scores(axes, values, left, chosen)
 
 
-def gather(samples: StoredRows, positions: IntArray) -> Iterator[tuple[IntArray, NDArray[np.generic]]]:
+def gather(samples: StoredArray, positions: IntArray) -> Iterator[tuple[IntArray, NDArray[np.generic]]]:
     """Yield the rows at ascending `positions` in pieces, each piece read once and only where it holds one of them."""
     m, d = samples.shape[0], samples.shape[1]
     if len(positions) == m:
@@ -116,24 +113,13 @@ def rebuild(
     The error is ``‖x − x̂‖ / ‖x − mean‖`` for each row, as the model sees it (after scaling). The rebuilt rows are
     one array that grows in place: take what you need of it before the next step.
     """
-    rebuilt = np.zeros_like(deviations)
+    rebuilt, done = np.zeros_like(deviations), 0
     length = np.sqrt(np.einsum("ij,ij->i", deviations, deviations))
-    left = list(counts)
-    for start, block in blocks(run.components, left[-1] if left else 0):
-        axes = block.astype(np.float64, copy=False)
-        done = 0
-        while left and left[0] <= start + len(axes):
-            stop = left[0] - start
-            _add(rebuilt, deviations, axes[done:stop])
-            yield left.pop(0), rebuilt, _error(deviations, rebuilt, length)
-            done = stop
-        if left:
-            _add(rebuilt, deviations, axes[done:])
-
-
-def _add(rebuilt: FloatArray, deviations: FloatArray, axes: FloatArray) -> None:
-    if len(axes):
+    for count in counts:
+        axes = run.components[done:count]
         rebuilt += (deviations @ axes.T) @ axes
+        done = count
+        yield count, rebuilt, _error(deviations, rebuilt, length)
 
 
 def _error(deviations: FloatArray, rebuilt: FloatArray, length: FloatArray) -> FloatArray:

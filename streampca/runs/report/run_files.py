@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import zarr
@@ -34,19 +33,6 @@ _NO_COORDINATES = frozenset({"scores", "mode", "t2", "q"})
 """Arrays of a group of scores that are no coordinates of samples."""
 VALUES_OF_SAMPLES = 1 << 26
 """At most this many values of the samples are read, so that a million features do not make a page slow."""
-
-
-class StoredRows(Protocol):
-    """A matrix that is read a few rows at a time: an array in memory, or one in a store."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return ``(n_rows, n_features)``."""
-        ...
-
-    def __getitem__(self, rows: slice) -> Array:
-        """Return some rows."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -97,13 +83,13 @@ class RunFiles:
     """Record of the fit among the attributes of the stored model; None where it has none."""
     labels: Labels | None = None
     """Names of rows and features; None where the run has none."""
-    samples: StoredRows | None = None
+    samples: StoredArray | None = None
     """Rows of the source, evenly spread, shape ``(n_samples, n_features)``, on disk; None where they are missing."""
     sample_index: IntArray | None = None
     """Row number of each sample within the source, shape ``(n_samples,)``."""
     classes: Array | None = None
     """Class of each sample as text, ``(n_samples,)``; None where the configuration names none."""
-    scores: StoredRows | None = None
+    scores: StoredArray | None = None
     """Scores of all rows, shape ``(n_samples, n_components)``, on disk; None where they were not written."""
     distances: tuple[StoredArray, StoredArray] | None = None
     """T² and Q of all rows, ``(n_samples,)``, on disk; None where they were not written."""
@@ -120,14 +106,14 @@ class RunFiles:
     def components(self) -> FloatArray:
         """Return the principal axes, shape ``(n_components, n_features)``, of a model in memory."""
         components = self.pca.components
-        assert not isinstance(components, StoredComponents)  # noqa: S101 whoever asks has looked at `on_disk`
+        assert not isinstance(components, StoredComponents)  # noqa: S101 whoever asks has looked at `in_slabs`
         return components
 
     @property
-    def slab(self) -> int | None:
-        """Return the number of features of a chunk of components that are on disk; None where they are in memory."""
+    def in_slabs(self) -> bool:
+        """Whether the components are saved in slabs of features, because they are large or on disk."""
         components = self.model.components if isinstance(self.model, PCAModel) else None
-        return components.width if isinstance(components, StoredComponents) else None
+        return components is not None and pca.saved_in_slabs(components)
 
     @property
     def n_components(self) -> int:
@@ -216,6 +202,7 @@ def read_run(directory: Path, model: PCAModel | KernelModel | None = None) -> Ru
     named = attributes.get("coordinate_arrays")
     model, labels, fit = read_model(directory / "model.zarr", model)
     rows, index = read_samples(directory / "samples.zarr", model.n_features)
+    unusual = read_samples(directory / "samples.zarr", model.n_features, ("unusual_rows", "unusual_index"))
     return RunFiles(
         name=directory.resolve().name,
         plan=plan,
@@ -231,7 +218,7 @@ def read_run(directory: Path, model: PCAModel | KernelModel | None = None) -> Ru
         distances=(scores["t2"], scores["q"])
         if isinstance(named, list) and {"t2", "q"} <= {*named} & {*scores}
         else None,
-        unusual=_read_unusual(directory / "samples.zarr", model.n_features),
+        unusual=FurtherRows(unusual[0][:], unusual[1]) if unusual[0] is not None and unusual[1] is not None else None,
     )
 
 
@@ -264,19 +251,15 @@ def _with_coordinates(labels: Labels, path: Path) -> Labels:
     return replace(labels, samples=tuple(dimensions))
 
 
-def _read_unusual(path: Path, n_features: int) -> FurtherRows | None:
-    """Return the copies of unusual rows in the group of samples at `path`; None where there are none that can be drawn."""
-    arrays, _ = _open_group(path, ("unusual_rows", "unusual_index"))
-    rows, index = arrays.get("unusual_rows"), arrays.get("unusual_index")
-    if rows is None or index is None or rows.shape[1:] != (n_features,) or index.shape != rows.shape[:1]:
-        return None
-    return FurtherRows(rows[:], index[:].astype(np.int64)) if rows.shape[0] else None
+def read_samples(
+    path: Path, n_features: int, names: tuple[str, str] = ("rows", "index")
+) -> tuple[StoredArray | None, IntArray | None]:
+    """Return the samples, unread, and their row numbers; None where there are none, or none that can be drawn.
 
-
-def read_samples(path: Path, n_features: int) -> tuple[StoredRows | None, IntArray | None]:
-    """Return the samples, unread, and their row numbers; None where there are none, or none that can be drawn."""
-    arrays, _ = _open_group(path, ("rows", "index"))
-    rows, index = arrays.get("rows"), arrays.get("index")
+    `names` are those of the arrays in the group at `path`.
+    """
+    arrays, _ = _open_group(path, names)
+    rows, index = (arrays.get(name) for name in names)
     numeric = rows is not None and np.dtype(rows.array.dtype).kind in "biuf"
     if rows is None or not numeric or rows.shape[1:] != (n_features,) or rows.shape[0] < 1:
         return None, None
@@ -295,7 +278,7 @@ def _read_classes(path: Path, index: IntArray | None) -> Array | None:
     return np.array(texts) if len(texts) == len(index) else None
 
 
-def blocks(rows: StoredRows, stop: int | None = None) -> Iterator[tuple[int, Array]]:
+def blocks(rows: StoredArray, stop: int | None = None) -> Iterator[tuple[int, Array]]:
     """Yield the rows before `stop` in pieces of about `BLOCK_BYTES`, each with the number of its first row."""
     n, d = rows.shape[0], rows.shape[1]
     n = n if stop is None else min(n, stop)

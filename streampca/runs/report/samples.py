@@ -119,7 +119,8 @@ def rebuilt_rows(
 
     `salt` is the beginning of the names of charts, which no others of the page have.
     """
-    deviations, axis = run.standardised(original), _profile_axis(run, layout)
+    deviations = run.standardised(original)
+    features, places, title = _profile_axis(run, layout)
     counts = projection.rising_counts(run.n_components)
     errors: list[tuple[str, ...]] = []
     cells: list[list[str]] = [[] for _ in names]
@@ -129,18 +130,18 @@ def rebuilt_rows(
         for i, row in enumerate(rebuilt):
             if drawn is not None:
                 cells[i].append(drawn.picture(run.restored(row)))
-        lines.append(axis.of(rebuilt) if drawn is None else np.empty((0, 0)))
+        lines.append(rebuilt[:, features] if drawn is None else np.empty((0, 0)))
     for i, row in enumerate(original):
         if drawn is not None:
             values = row.astype(np.float64)
             cells[i].append(drawn.picture(np.where(np.isfinite(values), values, run.mean)))
-    lined = drawn is None and len(axis.numbers) > 1
+    lined = drawn is None and len(places) > 1
     return {
         "heads": [f"{count:,}" for count in counts],
         "names": names,
         "errors": list(zip(*errors, strict=True)),  # of each row, with each number of components
         "pictures": [] if drawn is None else cells,  # of each row, with each number of components, and the original
-        "charts": _profiles(axis, axis.of(deviations), lines, counts, names, salt) if lined else (),
+        "charts": _profiles((places, title), deviations[:, features], lines, counts, names, salt) if lined else (),
         "note": note + ("" if drawn is None else drawn.note),
         "aspect": 1.0 if drawn is None else drawn.layout.grids[0].aspect,
     }
@@ -171,39 +172,25 @@ def _place(dimension: Dimension, at: int) -> str:
     return f"{dimension.name} = {value}{f' {units}' if units and ' since ' not in units else ''}"
 
 
-@dataclass(frozen=True)
-class _ProfileAxis:
-    """Features that are drawn as a line."""
+def _profile_axis(run: RunFiles, layout: Layout | None) -> tuple[IntArray, FloatArray, str]:
+    """Return which features are drawn as a line, their places on its axis, and its title.
 
-    places: IntArray
-    """Numbers of the features."""
-    numbers: FloatArray
-    """Their places on the axis."""
-    title: str
-    """Name of the axis."""
-
-    def of(self, rows: FloatArray) -> FloatArray:
-        """Return the features of `rows` that are drawn."""
-        return rows[:, self.places].copy()
-
-
-def _profile_axis(run: RunFiles, layout: Layout | None) -> _ProfileAxis:
-    """Return the coordinate of the features of the first line, or the numbers of all features."""
+    It is the coordinate of the first line of the layout, or the numbers of all features.
+    """
     line = layout.lines[0] if layout is not None and layout.lines else None
     numbered = None if line is None else numbers(line.dimension)
-    if layout is None or line is None or numbered is None:
-        shown = np.unique(np.linspace(0, run.n_features - 1, _LINE_POINTS).astype(np.int64))
-        return _ProfileAxis(shown, shown.astype(np.float64), "feature")
-    place = line.part.values(layout.fields(np.arange(run.n_features))[line.part.variable])
-    present = np.flatnonzero(np.isfinite(place))
-    shown = (
-        present[np.unique(np.linspace(0, len(present) - 1, _LINE_POINTS).astype(np.int64))] if len(present) else present
-    )
-    return _ProfileAxis(place[shown].astype(np.int64), numbered[shown], title_of(line.dimension))
+    features, title = np.arange(run.n_features), "feature"
+    places = features.astype(np.float64)
+    if layout is not None and line is not None and numbered is not None:
+        along = line.part.values(layout.fields(features)[line.part.variable])  # NaN where a feature is masked
+        present = np.isfinite(along)
+        features, places, title = along[present].astype(np.int64), numbered[present], title_of(line.dimension)
+    shown = np.unique(np.linspace(0, len(features) - 1, _LINE_POINTS).astype(np.int64))[: len(features)]
+    return features[shown], places[shown], title
 
 
 def _profiles(
-    axis: _ProfileAxis,
+    axis: tuple[FloatArray, str],
     original: FloatArray,
     lines: Sequence[FloatArray],
     counts: Sequence[int],
@@ -215,8 +202,8 @@ def _profiles(
     for i, name in enumerate(names):
         rebuilt = {f"from {counts[few]:,}": lines[few][i]} if len(counts) > 1 else {}
         rebuilt[f"from {words.plural(counts[-1], 'component')}"] = lines[-1][i]
-        draw = partial(plotting.profile, original=original[i], rebuilt=rebuilt, numbers=axis.numbers, title=axis.title)
+        draw = partial(plotting.profile, original=original[i], rebuilt=rebuilt, numbers=axis[0], title=axis[1])
         svg = figures.inline(f"{salt}-{i}", draw, width=4.3, height=3.2)
-        alt = f"{name}, original and rebuilt, against {axis.title}, as the model sees it."
+        alt = f"{name}, original and rebuilt, against {axis[1]}, as the model sees it."
         result.append(Chart(name[:1].upper() + name[1:], svg, alt))
     return tuple(result)

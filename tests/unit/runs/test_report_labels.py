@@ -129,6 +129,20 @@ def test_the_report_of_a_field_has_maps_with_masked_places_and_series_on_a_date_
     assert "How much sst changes" in page.text
 
 
+def test_the_page_of_groups_has_a_map_of_the_first_component_of_each(tmp_path: Path) -> None:
+    values = np.random.default_rng(4).normal(size=(24, 3, 6)) * np.linspace(0.2, 3, 18).reshape(3, 6)
+    dims = {"time": DAYS, "lat": LATITUDES, "lon": np.arange(0.0, 360, 60)}
+    _, page = reported(tmp_path, dims, values, further={"model": {"n_components": 1, "group_by": "time.year"}})
+    maps = images(page, "Map of component 1, group 199")
+    assert len(maps) == 2
+    for image, rows in zip(maps, (values[:12], values[12:]), strict=True):
+        axis = np.linalg.svd((rows - rows.mean(axis=0)).reshape(12, 18))[2][0].reshape(3, 6)
+        pixels = decoded(image, (3, 6)).astype(float)
+        redness = pixels[::-1, :, 0] - pixels[::-1, :, 2]  # latitudes are stored from south to north
+        assert abs(np.corrcoef(redness.ravel(), axis.ravel())[0, 1]) > 0.8
+    assert "How much sst changes" in page.text
+
+
 def test_dimensions_without_coordinates_are_an_image_and_no_map(tmp_path: Path) -> None:
     _, page = reported(tmp_path, {"time": DAYS, "lat": 3, "lon": 4}, k=1)
     assert not images(page, "Map")
@@ -173,9 +187,10 @@ def test_the_report_of_named_columns_has_bars_with_names(tmp_path: Path) -> None
 
 
 def test_text_that_repeats_along_the_samples_is_a_class(tmp_path: Path) -> None:
-    html, page = reported(tmp_path, {"flower": ["setosa", "virginica"] * 15, "measure": 5}, samples="flower")
-    assert "var(--class-1)" in html
-    assert "virginica" in page.text
+    _, page = reported(tmp_path, {"flower": ["setosa", "virginica"] * 15, "measure": 5}, samples="flower")
+    (chart,) = (each for each in page.text.split("First two axes")[1:2])
+    assert "setosa" in chart.split("Biplot")[0]
+    assert "virginica" in chart.split("Biplot")[0]
 
 
 def test_without_scores_the_report_has_no_series(tmp_path: Path) -> None:
