@@ -14,8 +14,11 @@ BLOCK_BYTES = 32 * 2**20 - 2**16
 _BLOCK_ROWS = 2**18
 
 
-def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYTES) -> list[int]:
-    """Return rows per block, best first: whole chunks of about `block_bytes`, fewer chunks, then fractions of a chunk."""
+def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYTES, least_rows: int = 1) -> list[int]:
+    """Return rows per block, best first: whole chunks of about `block_bytes`, fewer chunks, then fractions of a chunk.
+
+    The best is of at least `least_rows` rows, where there are as many.
+    """
     n, d = source.shape[0], source.n_features_read
     chosen = block_rows()
     if chosen is not None:
@@ -24,6 +27,7 @@ def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYT
     best = max(1, min(block_bytes // (d * max(source.dtype.itemsize, dtype.itemsize)), _BLOCK_ROWS))
     if source.chunk_bytes == 0:  # without chunks, whole panels
         best = max(1, best // 1024) * 1024 if best > 1024 else best
+    best = max(best, least_rows)
     rows = [min(n, max(1, best // band) * band)]
     while rows[-1] > band:
         rows.append(max(band, rows[-1] // 2 // band * band))

@@ -8,7 +8,7 @@ from streampca.accumulators.by_group import ByGroup
 from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.formatting import as_text
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
+from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryBudget, Resources
 from streampca.planning.covariance_accumulators import CovarianceAccumulator
 from streampca.planning.detail import CovarianceDetail
@@ -22,6 +22,9 @@ _SMALL_STATE_BYTES = 16 * 2**20
 """Size of a state up to which finished leaves may wait to be merged."""
 _WIDE_FROM_BYTES = 32 * 2**20
 """Size of a panel beyond which a block is as large as one."""
+
+_ROWS_OF_GROUP = 32
+"""Rows of each group that a block has on average, at least: to add one to the state of a group takes as long as to add some hundreds."""
 
 
 def plan_covariance(
@@ -66,7 +69,8 @@ def plan_covariance(
     dtype = product_dtype(source.dtype, d)
     panel_bytes = panel_rows(d, dtype) * d * dtype.itemsize
     wide = panel_bytes > _WIDE_FROM_BYTES  # else the default size
-    sizes = block_rows_to_try(source, dtype, panel_bytes) if wide else block_rows_to_try(source, dtype)
+    least = _ROWS_OF_GROUP * accumulator.n_groups if isinstance(accumulator, ByGroup) else 1
+    sizes = block_rows_to_try(source, dtype, panel_bytes if wide else BLOCK_BYTES, least)
     plan = choose(sizes, build, d, resources.threads, grid.n_tiles)
     if plan.budget.fits:
         return plan

@@ -23,7 +23,7 @@ from streampca.sources.base import ReadCount, Source
 from streampca.storage.state_file import storable
 from streampca.system.workspace import release
 from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign
-from streampca.typing import Array, FloatArray, IntArray
+from streampca.typing import Array, BoolArray, FloatArray, IntArray
 
 _FLOOR = 1e-3  # of the median deviation, for features that hardly vary in the pilot
 _NEAR = 4.0  # standard deviations; at three, products in float32 lose half a digit
@@ -72,14 +72,15 @@ def start(
         chosen, rows, count = once(
             "pilot", lambda: read_pilot(pilot, source, parameters.seed, parameters.missing, report, ahead_bytes)
         )
-        counted = True
-        if parameters.sample_weight is not None:
-            counted = bool(parameters.sample_weight[chosen].any())
-            chosen, rows = _of_positive_weight(chosen, rows, parameters.sample_weight[chosen])
+        counts = _counts(rows, chosen, parameters)
+        counted = bool(counts.any())
+        chosen, rows = _that_count(chosen, rows, counts)
         if removing is not None:
             rows = removing.of_pilot(rows, chosen)
-        middle, seen = sampled_origin(rows, rows.dtype), np.asarray(~np.isnan(rows).all(axis=0))
-        origin = None if source.sparse else middle  # sparse rows would be filled by it
+        middle = sampled_origin(rows, rows.dtype)
+        seen = np.asarray(~np.isnan(rows).all(axis=0)) & counted
+        # Sparse rows would be filled by it; and it would be off a feature that is constant in the rows that count.
+        origin = None if source.sparse or not counted else middle
         weights, near = _prepare(rows, middle, weights, parameters, plan.threads)
         near = near and counted
         if plan.solver == "sketch" and parameters.recovery == "nystrom" and parameters.sketch in ("auto", "gaussian"):
@@ -148,9 +149,19 @@ def _grouping(source: Source, size: int) -> Grouping:
     return Grouping(source.shape[1], min(size, source.shape[1]))
 
 
-def _of_positive_weight(chosen: IntArray, rows: Array, weights: FloatArray) -> tuple[IntArray, Array]:
-    """Return the rows of positive weight and their numbers, in the memory of `rows`; all if there are none."""
-    counted = np.flatnonzero(weights)
+def _counts(rows: Array, chosen: IntArray, parameters: Parameters) -> BoolArray:
+    """Return which `rows`, of the numbers `chosen`, count: those of positive weight that are not left out for a missing value."""
+    counts = np.ones(len(rows), dtype=bool)
+    if parameters.sample_weight is not None:
+        counts &= parameters.sample_weight[chosen] > 0
+    if parameters.missing == "drop_rows":
+        counts &= ~np.isnan(rows).any(axis=1)
+    return counts
+
+
+def _that_count(chosen: IntArray, rows: Array, counts: BoolArray) -> tuple[IntArray, Array]:
+    """Return the rows that count and their numbers, in the memory of `rows`; all if none does."""
+    counted = np.flatnonzero(counts)
     if len(counted) in (0, len(rows)):
         return chosen, rows
     for i, j in enumerate(counted):

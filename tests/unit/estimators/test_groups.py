@@ -338,10 +338,20 @@ def test_rows_of_a_block_are_divided_by_their_groups_without_comparing_each_with
 
 def test_the_plan_counts_the_objects_of_many_small_groups() -> None:
     rows = np.random.default_rng(0).standard_normal((1200, 3))
-    models = {n: sp.PCA(1).fit_groups(rows, np.arange(1200) % n) for n in (2, 400)}
+    models = {
+        n: sp.PCA(1).fit_groups(rows, np.arange(1200) % n) for n in (2, 2, 400)
+    }  # the first gives back what tests before it took
     tracemalloc.start()
     kept = sp.PCA(1).fit_groups(rows, np.arange(1200) % 400)
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert len(kept) == 402
     assert models[400].plan_.projected_bytes - models[2].plan_.projected_bytes >= held
+
+
+def test_blocks_are_large_enough_for_many_groups_unless_memory_is_short() -> None:
+    rows, labels = np.random.default_rng(0).standard_normal((300_000, 1), np.float32), np.arange(300_000) % 9400
+    plan = sp.PCA(1).fit_groups(rows, labels).plan_
+    assert plan.n_blocks == 1
+    assert sp.PCA(1).fit_groups(rows, labels % 2).plan_.n_blocks > 1
+    assert sp.PCA(1, memory=plan.projected_bytes - 2**20).fit_groups(rows, labels).plan_.n_blocks > 1

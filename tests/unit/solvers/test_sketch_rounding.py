@@ -283,3 +283,21 @@ def test_components_that_a_sketch_missed_are_not_certified(kwargs: dict[str, Any
         assert (found > 0).all() or "not found" in said["statement"]
         missed += int((found == 0).any())
     assert missed
+
+
+@pytest.mark.parametrize("pilot", [100, 2])
+@pytest.mark.parametrize("how", ["holes", "weights"])
+def test_a_feature_that_is_constant_in_the_rows_that_count_is_constant(how: str, pilot: int) -> None:
+    """A pilot of other rows gave it a standard deviation of rounding, and divided by that."""
+    rng = np.random.default_rng(0)
+    rows, counts = rng.standard_normal((40, 80)).astype(np.float32), np.arange(40) % 6 == 3
+    rows[counts, 60:] = rng.standard_normal(20)
+    made: dict[str, Any] = {"solver": "sketch", "sketch_size": 6, "scale": True, "random_state": 0}
+    if how == "holes":
+        given, weight = np.where(counts[:, None] | (np.arange(80) > 0), rows, np.nan).astype(np.float32), None
+        made["missing"] = "drop_rows"
+    else:
+        given, weight = rows, counts.astype(float)
+    found = PCA(3, pilot=pilot, **made).fit(given, sample_weight=weight)
+    assert found.constant_features_.tolist() == [*range(60, 80)]
+    assert found.total_variance_ == pytest.approx(60, rel=1e-6)
