@@ -628,8 +628,10 @@ def _check_inverse(
         size = size + largest * _reach(case)[usable, None]
     slack = 4 * (len(axes) + 4) * eps * size + len(axes) * np.longdouble(np.finfo(scores.dtype).smallest_normal)
     if scores.dtype == np.float32:
-        # Entries of axes below the smallest normal number keep their absolute error.
-        slack = slack + np.abs(wide).sum(axis=1)[:, None] * np.longdouble(np.finfo(np.float32).smallest_subnormal)
+        # Entries of components below the smallest normal number keep their absolute error, which is scaled as they are.
+        unit = np.longdouble(np.finfo(np.float32).smallest_subnormal)
+        unit = unit * (np.maximum(pca.scale_, 1) if case.parameters.get("scale") else 1)
+        slack = slack + np.abs(wide).sum(axis=1)[:, None] * unit
         fits = np.abs(size) < 3e38
         _close("inverse_transform", np.where(fits, back, 0).astype(np.longdouble), np.where(fits, expected, 0), slack)
     else:
