@@ -260,12 +260,14 @@ class Regressors:
         Effects of groups are differences of coefficients: with an origin of 1e8 in both they would have half their digits.
         """
         g = self.basis.n_groups
-        mean = self.group_weights / self.group_weights.sum() @ coefficients[:g]
+        offset = self.group_weights / self.group_weights.sum() @ coefficients[:g]
         slopes = self.mixing @ coefficients[g:]
-        effects = coefficients[:g] - mean - self.group_means @ slopes
-        return FittedRegression(
-            self.basis, np.concatenate([effects, slopes]), origin + mean, self.rows, self.orthogonal.size
-        )
+        effects = coefficients[:g] - offset - self.group_means @ slopes
+        mean = origin + offset
+        added = mean - origin
+        remainder = (origin - (mean - added)) + (offset - added)  # exact: TwoSum of Knuth (1969)
+        coefficients = np.concatenate([effects, slopes])
+        return FittedRegression(self.basis, coefficients, mean, self.rows, self.orthogonal.size, remainder)
 
 
 @dataclass(frozen=True)
@@ -282,6 +284,9 @@ class FittedRegression:
     """Regressors of the rows of the fit, where they are known."""
     rank: int | None = None
     """How many of the regressors were linearly independent in the fit; None = all."""
+    mean_remainder: FloatArray | None = None
+    """What rounding of `mean` to float64 left out, ``(n_features,)``: it counts for later readings of a fit where a mean is 1e10
+    standard deviations. Models do not have it."""
 
     @property
     def n_means(self) -> int:
@@ -291,7 +296,9 @@ class FittedRegression:
     def of_features(self, start: int, stop: int) -> FittedRegression:
         """Return what is fitted to some features."""
         part = slice(start, stop)
-        return replace(self, coefficients=self.coefficients[:, part], mean=self.mean[part], rows=None)
+        remainder = None if self.mean_remainder is None else self.mean_remainder[part]
+        coefficients, mean = self.coefficients[:, part], self.mean[part]
+        return replace(self, coefficients=coefficients, mean=mean, rows=None, mean_remainder=remainder)
 
     def parameter(self) -> Json:
         """Return the parameter `remove` of the fit, with arrays up to rounding; labels of groups alone where rows are not known."""

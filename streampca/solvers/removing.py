@@ -72,8 +72,8 @@ def with_regressors(resources: Resources, source: Source, regressors: Regressors
         resources,
         n_regressors=size,
         only_groups=regressors.only_groups,
-        removal_bytes=rows + states + threads * residuals.panel_bytes(d, n, itemsize) + 24 * size * d,
-        removal_by_features_bytes=rows + threads * (32 * n * size + 2 * SLAB_BYTES) + 40 * size * d,
+        removal_bytes=rows + states + threads * residuals.panel_bytes(d, n, itemsize) + (24 * size + 16) * d,
+        removal_by_features_bytes=rows + threads * (32 * n * size + 2 * SLAB_BYTES) + (40 * size + 16) * d,
     )
 
 
@@ -133,6 +133,7 @@ class Removing:
         if samples is not None:
             values = np.add(samples.values, fitted.mean, dtype=np.float64).astype(samples.values.dtype)
             samples = RowsState(samples.index, values)
+        fitted = replace(fitted, mean_remainder=None)
         certificate = dict(fit.model.certificate)
         size = self.regressors.orthogonal.size
         certificate["statement"] += f"; of the residuals after removal of {size} means and slopes for each feature"

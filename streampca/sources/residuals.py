@@ -41,6 +41,8 @@ def subtract_fitted(
                 effects += values[part]
                 np.add(effects, regression.mean, out=out[part], casting="same_kind")
             else:
+                if regression.mean_remainder is not None:
+                    effects += regression.mean_remainder
                 centred = np.subtract(values[part], regression.mean, dtype=np.float64)
                 np.subtract(centred, effects, out=out[part], casting="same_kind")
     return out

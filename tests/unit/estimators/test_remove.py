@@ -532,3 +532,25 @@ def test_a_large_mean_takes_no_digits_from_residuals(solver: str) -> None:
     expected = np.linalg.svd(left, compute_uv=False)[:3] ** 2 / (n - 1)
     stated = max(pca.error_["trusted_above"], 1e-14)
     assert np.abs(pca.explained_variance_ - expected).max() <= stated * expected[0]
+
+
+def test_later_readings_subtract_a_mean_that_float64_does_not_hold() -> None:
+    """Six residuals of rank four at means of 1e11 deviations: the rest of the mean was a fifth eigenvalue, 1e-11 of the first."""
+    rng = np.random.default_rng(1)
+    column = rng.standard_normal(6)
+    offsets = (
+        np.rint(rng.standard_normal((6, 40)) * 1000) / 1024
+    )  # whole multiples of what float64 resolves about the mean
+    rows = offsets + np.ldexp(1.0, 36)
+    pca = sp.PCA(
+        5, solver="sketch", remove={"covariates": column[:, None]}, scale=True, pilot=0, max_passes=4, tolerance=0
+    )
+    pca.fit(rows)
+    design = np.linalg.qr(np.column_stack([np.ones(6), column]))[0]
+    left = rows - np.ldexp(1.0, 36)
+    for _ in range(2):
+        left -= design @ (design.T @ left)
+    expected = np.linalg.svd(left / left.std(axis=0, ddof=1), compute_uv=False)[:5] ** 2 / 5
+    lower = np.array(pca.error_["eigenvalue_intervals"])[:, 0]
+    assert (lower <= expected + 1e-13 * expected[0]).all()
+    assert np.abs(pca.explained_variance_ - expected).max() <= 1e-13 * expected[0]
