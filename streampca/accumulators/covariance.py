@@ -234,7 +234,7 @@ class Covariance(SequentialMerge[CovarianceState]):
         """Add rowsᵀ rows + weight · step stepᵀ − total · remainder remainderᵀ to `scatter`, tile by tile.
 
         `squares` are the sums of squares of float32 columns. Where the diagonal of a product differs from them by more
-        than 1e-6, or its sum from theirs by more than 1e-7, the products with these features are repeated in float64: in
+        than 7e-7 of those about the mean, or its sum by more than 1e-7, the products with these features are repeated in float64: in
         a column with one large value and many small ones, all small squares are rounded in the same direction, or lost,
         when they are added to the large one; those of few distinct values are rounded in one direction, too.
         """
@@ -266,8 +266,11 @@ class Covariance(SequentialMerge[CovarianceState]):
 
         @np.errstate(over="ignore", invalid="ignore")
         def add_checked(i: int) -> None:
-            product, exact = multiply((i, i)), squares[grid.features(i)]  # type: ignore[index]
-            lossy[i] = lost_digits(product.diagonal(), exact)
+            columns = grid.features(i)
+            product, exact = multiply((i, i)), squares[columns]  # type: ignore[index]
+            # At most half of the squares are those of a mean (add_dense_panel).
+            about_mean = np.maximum(exact - total * np.square(remainder[columns]), exact / 4)
+            lossy[i] = lost_digits(product.diagonal(), exact, about_mean)
             if (i, i) in grid.pairs:
                 add((i, i), product)
 

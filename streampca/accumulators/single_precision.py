@@ -14,9 +14,9 @@ WIDE_ROWS = 128
 # Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow.
 _SAFE_SQUARES = (1e-28, 1e37)
 _SAFE_WEIGHTS = (1e-6, 1e6)
-_MOST_ROUNDING = (
-    1e-6  # largest relative difference between an entry of a diagonal and a sum of squares, which is right to 1e-7
-)
+# Largest difference between an entry of a diagonal and a sum of squares, which is right to 1e-7, relative to the squares about
+# the mean: standard deviations have an error of 4e-7 then.
+_MOST_ROUNDING = 7e-7
 _MOST_TOGETHER = (
     1e-7  # of their sums: rounding of continuous values averages out over features, that of few values does not
 )
@@ -52,11 +52,14 @@ def weights_within_float32(weights: FloatArray) -> bool:
     return bool(low <= weights.max() <= high)
 
 
-def lost_digits(diagonal: Array, squares: FloatArray) -> bool:
-    """Return whether the diagonal of a float32 product lost digits: `squares` are right to 1e-7."""
-    difference = diagonal - squares
-    together = abs(float(difference.sum())) > _MOST_TOGETHER * float(squares.sum())
-    return together or bool((np.abs(difference) > _MOST_ROUNDING * squares).any())
+def lost_digits(diagonal: Array, squares: FloatArray, about_mean: FloatArray | None = None) -> bool:
+    """Return whether the diagonal of a float32 product lost digits: `squares` are right to 1e-7.
+
+    `about_mean` are the sums of squares about the mean, where rows are not centred: what is subtracted later leaves the rounding.
+    """
+    difference, of = diagonal - squares, squares if about_mean is None else about_mean
+    together = abs(float(difference.sum())) > _MOST_TOGETHER * float(of.sum())
+    return together or bool((np.abs(difference) > _MOST_ROUNDING * of).any())
 
 
 def sums_of_squares(rows: Array) -> FloatArray:

@@ -16,7 +16,7 @@ from streampca.linalg.underflow import mark_underflow
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
 
-_MOST_SQUARES = 8.0  # times those about the mean: products about zero lose three binary digits at most
+_MOST_SQUARES = 2.0  # times those about the mean: products about zero lose one binary digit at most
 _LEAST_SQUARES = 1e-290  # below this sums of squares may have lost digits to underflow
 _STRIP = 64  # features that are shifted at a time
 
@@ -26,7 +26,7 @@ def add_dense_panel(accumulator: Covariance, state: CovarianceState, panel: Bloc
 
     Zeros stay zeros, unlike in a centred panel, where they become one small number many times over: float32 rounds the
     products of such numbers the same way in every sum, so that they would have to be repeated in float64. Only features whose
-    sum of squares about zero is more than 8 times that about the mean are shifted, by their value nearest to the mean.
+    sum of squares about zero is more than twice that about the mean are shifted, by their value nearest to the mean.
 
     Raises
     ------
