@@ -90,7 +90,7 @@ STORES: dict[str, tuple[tuple[int, int], str, int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.deep(keep=2)
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("name", STORES)
 def test_stores(name: str, tmp_path: Path) -> None:
     shape, dtype, chunk_rows, options = STORES[name]
@@ -110,7 +110,7 @@ LARGE_CHUNKS: dict[str, tuple[tuple[int, int], int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.deep(keep=1)
+@pytest.mark.deep
 @pytest.mark.parametrize("name", LARGE_CHUNKS)
 def test_the_least_memory_that_a_plan_accepts_is_enough_for_blocks_that_are_fractions_of_a_chunk(
     name: str, tmp_path: Path
@@ -123,7 +123,7 @@ def test_the_least_memory_that_a_plan_accepts_is_enough_for_blocks_that_are_frac
     assert (result["read_again_bytes"] > 0) == ("underflow" in name)
 
 
-@pytest.mark.deep(keep=1)
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("shape", "chunks", "shards"),
     [
@@ -150,7 +150,7 @@ def test_the_least_memory_is_enough_for_chunks_that_zarr_decodes(
     assert_kept(f"by zarr, chunks {chunks}, shards {shards}: least memory", result)
 
 
-@pytest.mark.deep(keep=1)
+@pytest.mark.deep
 @pytest.mark.parametrize("place", ["local", "URL"])
 def test_blocks_that_are_read_again_take_no_further_memory(place: str, tmp_path: Path) -> None:
     """Whole chunks of 32 MiB, decoded where they belong, each in a leaf of its own."""
@@ -189,7 +189,7 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.deep(keep=1)
+@pytest.mark.deep
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_of_arrays_of_three_dimensions(name: str, tmp_path: Path) -> None:
     options, parameters = TABLES[name]
@@ -233,13 +233,14 @@ def test_a_matrix_on_disk(tmp_path: Path) -> None:
     assert_kept("5000 features on disk", result)
 
 
-@pytest.mark.deep(keep=1)
+@pytest.mark.deep
 @pytest.mark.parametrize("k", [10, None])
 def test_every_component(k: int | None, tmp_path: Path) -> None:
     path = make_store(tmp_path / "x.zarr", (8000, 1400), "float32", 1000)
     assert_kept(f"1400 features, k={k}", measure({"do": "fit", "path": str(path), "k": k, "memory": "1GiB"}))
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("parameters", [{"scale": True}, {"center": False}], ids=["scale", "about zero"])
 def test_arrays_in_memory(parameters: dict[str, Any]) -> None:
     job = {

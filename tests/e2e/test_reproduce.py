@@ -10,6 +10,7 @@ import pytest
 import scripts
 
 SCRIPTS = scripts.SCRIPTS / "reproduce"
+pytestmark = pytest.mark.deep  # half a minute; continuous integration runs it with the documents
 
 
 def everything(script, folder):

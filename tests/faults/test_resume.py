@@ -45,7 +45,7 @@ def undisturbed(tmp_path_factory):
     return of
 
 
-@pytest.mark.deep(keep=1)
+@pytest.mark.deep
 @pytest.mark.parametrize("number", range(len(driver.MODELS)), ids=driver.MODELS)
 def test_a_run_that_is_killed_again_and_again_has_the_bits_of_one_that_was_not(number):
     score = driver.run(3, seed=number)

@@ -85,6 +85,7 @@ def test_what_is_not_finite_is_named(accumulator: Any, dtype: str, value: float,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.deep(keep=12)
 @pytest.mark.parametrize("value", [0.1, 1e8 + 0.1, 1 / 3, -7e-5, 65000.0])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize("block", [1, 13, 5000])

@@ -67,6 +67,7 @@ def exceptions(estimator: Any) -> dict[str, str]:
     return {"check_sample_weight_equivalence_on_sparse_data": "this configuration is for dense rows"}
 
 
+@pytest.mark.deep(keep=500)
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=exceptions)
 def test_scikit_learn_says_it_is_an_estimator(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -214,6 +215,7 @@ def saved(tmp_path: Path) -> Path:
     return PCA(3, scale=True).fit(rows).save(tmp_path / "model.zarr")
 
 
+@pytest.mark.deep(keep=10)
 @pytest.mark.parametrize("name", ["components", "explained_variance", "mean", "scale", "constant_features"])
 @pytest.mark.parametrize("how", ["changed", "removed", "flipped", "not finite", "grown"])
 def test_arrays_that_were_tampered_with_are_refused(saved: Path, name: str, how: str) -> None:
@@ -240,6 +242,7 @@ def test_arrays_that_were_tampered_with_are_refused(saved: Path, name: str, how:
 ATTRIBUTES = ("total_variance", "n_samples", "ddof", "center", "whiten", "numerical_rank", "certificate", "source")
 
 
+@pytest.mark.deep(keep=16)
 @pytest.mark.parametrize("name", [*ATTRIBUTES, "format", "version", "kind", "sha256"])
 @pytest.mark.parametrize("value", ["nonsense", None, [1], "removed", -7.5])
 def test_attributes_that_were_tampered_with_are_refused(saved: Path, name: str, value: Any) -> None:

@@ -349,6 +349,7 @@ def test_the_plan_counts_the_objects_of_many_small_groups() -> None:
     assert models[400].plan_.projected_bytes - models[2].plan_.projected_bytes >= held
 
 
+@pytest.mark.deep
 def test_blocks_are_large_enough_for_many_groups_unless_memory_is_short() -> None:
     rows, labels = np.random.default_rng(0).standard_normal((300_000, 1), np.float32), np.arange(300_000) % 9400
     plan = sp.PCA(1).fit_groups(rows, labels).plan_

@@ -112,6 +112,7 @@ def assert_right(pca: Any, missing: str) -> None:
     np.testing.assert_allclose(pca.explained_variance_, values, rtol=0, atol=atol)
 
 
+@pytest.mark.deep(keep=20)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("missing", MODES)
 def test_rows_of_every_kind_are_those_with_nan(tmp_path: Path, kind: str, missing: str) -> None:

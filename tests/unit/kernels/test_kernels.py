@@ -154,6 +154,7 @@ def test_many_panels_into_given_memory(kernel: Kernel) -> None:
         prepared(X[:, :6])
 
 
+@pytest.mark.deep(keep=12)
 @every_kernel
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
 def test_memory_is_what_the_plan_is_told(kernel: Kernel, dtype: str) -> None:

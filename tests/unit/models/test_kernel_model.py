@@ -155,6 +155,7 @@ def test_preimages_by_a_definite_kernel_that_alpha_does_not_lift_above_rounding(
     assert np.isfinite(pca.fit(rows).inverse_transform(pca.transform(rows))).all()
 
 
+@pytest.mark.deep(keep=7)
 @pytest.mark.parametrize("method", ["exact", "nystrom", "nystrom_extension", "empirical_map"])
 @pytest.mark.parametrize("kernel", ["poly", "rbf", "sigmoid"])
 @pytest.mark.parametrize("scale", [False, True])
