@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote
 
-from streampca.errors import OutputError, StoreError, StreamPCAError
+from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
 from streampca.redaction import redacted, shown
 from streampca.sources import remote
 from streampca.sources.client_options import protocol_of, texts_in
@@ -43,13 +43,15 @@ class ObjectPlace:
     ------
     NotAvailableError
         If obstore is not installed.
-    OutputError, StoreError
-        If `url` is not in an object store or an option is not known; by all methods, if the store refuses, or does not answer.
+    ModelError, OutputError, StoreError
+        If `url` is not in an object store, or an option is not known; by all methods, if the store refuses, or does not answer.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, *, reads: bool = False):
         if "://" not in url or protocol_of(url) in ("file", "local", "http", "https"):
-            raise OutputError(f"{shown(url)} is not in an object store: expected a URL such as s3://bucket/runs/name")
+            raise (ModelError if reads else OutputError)(
+                f"{shown(url)} is not in an object store: expected a URL such as s3://bucket/runs/name"
+            )
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise OutputError(f"{shown(url)}: its address holds a user: expected credentials in storage_options")
         self.url, self.reads, self._options = url, reads, dict(options or {})

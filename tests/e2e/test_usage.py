@@ -87,7 +87,7 @@ def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("merge gone --out out", 5, "gone: no such model"),
         ("publish text.txt s3://a/b", 5, "is neither a finished run nor a model"),
         ("publish model.zarr out", 6, "expected a URL"),
-        ("fetch gone out", 5, "is neither a run nor a model"),
+        ("fetch gone out", 5, "gone is not in an object store: expected a URL such as s3://bucket/runs/name"),
     ],
 )
 def test_wrong_usage_is_one_line_and_a_status(
