@@ -65,6 +65,7 @@ LOOPS = (
     Loop("poison", "workers", 3, 1, 12.0, function="run_poison"),
     Loop("freeze", "workers", 5, 1, 16.0, function="run_freezes"),
     Loop("driver", "driver", 200, 20, 1.5, first=True),
+    Loop("runs", "run_kills", 300, 20, 4.0),
     Loop("signals", "driver", 40, 10, 3.0, function="run_signals"),
     Loop("writes", "writes", 2_000, 100, 0.6),
     Loop("updates", "writes", 1_000, 100, 0.6, function="run_updates"),

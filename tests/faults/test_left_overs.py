@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import run_kills
 
 _START = """
 import os, signal, sys
@@ -62,3 +63,11 @@ def test_a_complete_repeat_leaves_nothing_of_killed_ones(place, what):
     done = _start(place, what)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in place.iterdir()} == before | {"out", stranger.name}
+
+
+@pytest.mark.deep
+def test_runs_of_every_kind_that_are_killed_go_on_to_the_same_bits():
+    score = run_kills.run(24, 0)
+    print(score.line())
+    score.require_clean()
+    assert score.survived == score.injected > 0
