@@ -96,3 +96,24 @@ def test_workers_name_the_chunk_too(tmp_path, no_checkpoints):
     key = chunk_files(store)[30].relative_to(store).as_posix()
     call_apart("run", "c.yaml", "--quiet", directory=tmp_path).refused(5, key, "damaged or cut short")
     assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "c.yaml"}
+
+
+def test_no_checkpoint_is_written_where_none_is_asked_for(tmp_path, all_checkpoints):
+    store = write_store(tmp_path / "x.zarr")
+    (tmp_path / "c.yaml").write_text(
+        config_text(store, tmp_path / "out", "model: {n_components: 2, solver: sketch, pilot: 30}")
+    )
+    seen = {}
+
+    def look(every):
+        def note(_):
+            seen.setdefault(every, set()).update(path.suffix for path in tmp_path.glob("out.checkpoint/*"))
+
+        return note
+
+    for every in ("1ms", "null"):
+        changes = [f"checkpoint.every={every}", "output.overwrite=true"]
+        with blocks_of(100):
+            sp.run(tmp_path / "c.yaml", overrides=changes, progress=look(every))
+    assert ".bin" in seen["1ms"]
+    assert ".bin" not in seen["null"]

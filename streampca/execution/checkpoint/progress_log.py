@@ -153,7 +153,7 @@ class ProgressLog:
             cheap = self.affords(state_bytes(made), time.monotonic() - self._began)
         except NotRecordableError:
             return made
-        if cheap:
+        if cheap and self.identity.every is not None:
             self.save(Entry(name, _ONCE, 1, 1), made)
         return made
 
