@@ -13,6 +13,7 @@ import zarr
 import scripts
 
 BENCH = scripts.SCRIPTS / "bench"
+pytestmark = pytest.mark.deep  # most of a minute; continuous integration runs it with the documents
 
 
 @pytest.fixture(scope="module")
