@@ -355,6 +355,10 @@ class FeatureResiduals(SequentialMerge[FeatureResidualState]):
         """Return the matrix of the residuals."""
         return self.inner.finalize(state.inner)
 
+    def inner_state(self, state: FeatureResidualState) -> GramState:
+        """Return the state of the Gram matrix."""
+        return state.inner
+
     def regression(self, state: FeatureResidualState) -> FittedRegression:
         """Return what regression fits to the features."""
         starts, lengths = state.inner.starts, state.inner.lengths

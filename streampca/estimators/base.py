@@ -25,6 +25,7 @@ from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_fit, recorded_plan
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import Readings
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -99,6 +100,12 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
         self, source: Source, parameters: AnyParameters, plan: Plan | None = None, **options: Unpack[FitOptions]
     ) -> AnyFit:
         """Return the fit of `source` by `plan`; None plans it first."""
+        raise NotImplementedError
+
+    def _readings_of_fit(
+        self, source: Source, parameters: AnyParameters, plan: Plan, *, keep_rows: int = 0, quality: bool = False
+    ) -> Readings[AnyFit]:
+        """Ask for the readings of the fit of `source` by `plan`, with `keep_rows` copied rows and the `quality` of the data."""
         raise NotImplementedError
 
     def _fit_or_resume(self, source: Source, parameters: AnyParameters) -> AnyFit:

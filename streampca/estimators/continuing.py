@@ -128,10 +128,10 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             as_selection(parameters.n_components, source.shape[1])
         else:
             require_new(source.fragments, fitted.fragments)
-        more, plan, rows = accumulate(source, parameters, fitted, progress=self.progress)
-        self._hold(more if fitted is None else continued(fitted, more))
-        self.plan_, self.n_passes_ = plan, plan.passes
-        self.bytes_read_ = rows.count.bytes + (0 if fitted is None else self.__dict__.get("bytes_read_", 0))
+        batch = accumulate(source, parameters, fitted, progress=self.progress)
+        self._hold(batch.state if fitted is None else continued(fitted, batch.state))
+        self.plan_, self.n_passes_ = batch.plan, batch.plan.passes
+        self.bytes_read_ = batch.count.bytes + (0 if fitted is None else self.__dict__.get("bytes_read_", 0))
         return self
 
     @_needs_state
@@ -164,8 +164,8 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         if fitted is None:
             raise MergeError(_NO_STATE)
         source = self._open_batch(X, first=False)
-        less, _, _ = accumulate(source, parameters, fitted, progress=self.progress)
-        self._hold(subtracted(fitted, less))
+        less = accumulate(source, parameters, fitted, progress=self.progress)
+        self._hold(subtracted(fitted, less.state))
         return self
 
     def save(self, path: str | Path, *, overwrite: bool = False, state: bool = False) -> Path:

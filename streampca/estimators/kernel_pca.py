@@ -18,6 +18,7 @@ from streampca.estimators.inputs import is_array_like
 from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.persistence import record_of_fitted
 from streampca.estimators.transforming import Floats
+from streampca.execution.readings import Readings
 from streampca.kernels import Kernel, Standardised, kernel_of
 from streampca.linalg.selection import Frobenius, Threshold, from_plain
 from streampca.models.certificates import KernelCertificate
@@ -30,7 +31,7 @@ from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sam
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.base import KernelFit
-from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
+from streampca.solvers.kernel.fit import fit_kernel, plan_kernel, readings_of_kernel
 from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.sources import Source
 from streampca.sources.base import require_unmasked
@@ -378,6 +379,11 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         self, source: Source, parameters: KernelParameters, plan: Plan | None = None, **options: Unpack[FitOptions]
     ) -> KernelFit:
         return fit_kernel(source, parameters, plan, **options)  # type: ignore[arg-type]
+
+    def _readings_of_fit(
+        self, source: Source, parameters: KernelParameters, plan: Plan, *, keep_rows: int = 0, quality: bool = False
+    ) -> Readings[KernelFit]:
+        return readings_of_kernel(source, parameters, plan, keep_rows=keep_rows, quality=quality)  # type: ignore[arg-type]
 
     def _take(self, result: KernelFit, source: Source) -> None:
         self.__dict__.pop("eigenvectors_", None)

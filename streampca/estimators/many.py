@@ -26,7 +26,7 @@ from streampca.execution.checkpoint.resume import (
     versions_and_input,
 )
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.together import Together
+from streampca.execution.readings import Together
 from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.many import ManyPlan
 from streampca.planning.plan import Plan
@@ -118,17 +118,17 @@ def fit_many(
     (1, 8)
     """
     _require_models(models)
-    source, sources, fits, parameters = _prepared(models, X, features or {}, sample_weight, progress)
+    source, sources, fits, parameters = _prepared(models, X, features or {}, sample_weight)
     client = active_client(source)
     planned = partial(plan_many, source, fits, memory, client=client)
     if checkpoint is None:
         plan = planned()
-        done = run_many(source, fits, plan)
+        done = run_many(source, fits, plan, progress)
     else:
 
         def fit(log: ProgressLog) -> tuple[ManyPlan, Together[Any]]:
             plan = recorded_plans(log, planned())
-            return plan, run_many(source, fits, plan)
+            return plan, run_many(source, fits, plan, progress)
 
         identity = {
             f"{name}.{key}": value
@@ -186,7 +186,6 @@ def _prepared(
     X: Input,
     features: Mapping[str, Any],
     sample_weight: ArrayLike | None,
-    progress: ProgressCallback | None,
 ) -> tuple[Source, dict[str, Source], dict[str, PlannedFit], dict[str, Any]]:
     """Return the source that all models read, that of each model, their fits, and the parameters of these."""
     require_known(features, models)
@@ -210,18 +209,16 @@ def _prepared(
             raise ParameterError(f"sample_weight: {name} is a KernelPCA, which takes no weights")
         own = sources[name]
         parameters[name] = wanted = with_columns(wanted, own)
-        fits[name] = fit_of_model(model, own, wanted, progress=progress)
+        fits[name] = fit_of_model(model, own, wanted)
     return source, sources, fits, parameters
 
 
-def fit_of_model(
-    model: Any, source: Source, parameters: Any, planning: PlanOptions | None = None, **options: Any
-) -> PlannedFit:
-    """Return the fit of `model` to `source` with checked `parameters`, and options for `planning` and fitting."""
+def fit_of_model(model: Any, source: Source, parameters: Any, planning: PlanOptions | None = None) -> PlannedFit:
+    """Return the fit of `model` to `source` with checked `parameters`, and options for `planning`."""
 
     def plan(allowed: int, threads: int) -> Plan:
         limited = replace(parameters, memory=allowed, threads=threads, read_ahead=0)  # all models read ahead once
         planned: Plan = model._plan_source(source, limited, **(planning or {}))
         return planned
 
-    return PlannedFit(plan, lambda plan: model._fit_source(source, parameters, plan, **options))
+    return PlannedFit(plan, lambda plan: model._readings_of_fit(source, parameters, plan))

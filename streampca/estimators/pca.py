@@ -14,6 +14,7 @@ from streampca.estimators.continuing import Continuing
 from streampca.estimators.groups import GroupModels, fit_of_groups
 from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics
+from streampca.execution.readings import Readings
 from streampca.linalg.component_rules import ComponentRules
 from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate, certificate_of
@@ -26,7 +27,7 @@ from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.expressions import expression_of
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
-from streampca.solvers.fit import Fit, fit, plan_fit
+from streampca.solvers.fit import Fit, fit, plan_fit, readings_of_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import with_eigenvalues
 from streampca.sources import Source
@@ -394,6 +395,11 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         self, source: Source, parameters: Parameters, plan: Plan | None = None, **options: Unpack[FitOptions]
     ) -> Fit:
         return fit(source, parameters, plan, **options)
+
+    def _readings_of_fit(
+        self, source: Source, parameters: Parameters, plan: Plan, *, keep_rows: int = 0, quality: bool = False
+    ) -> Readings[Fit]:
+        return readings_of_fit(source, parameters, plan, keep_rows=keep_rows, quality=quality)
 
     def _take(self, result: Fit, source: Source) -> None:
         self._set_model(result.model)

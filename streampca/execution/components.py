@@ -237,8 +237,6 @@ class WideComponents:
     """Orthonormal rows with fixed signs."""
     samples: Array
     """Chosen samples, ``(n_chosen, n_features)``."""
-    count: ReadCount
-    """What reading cost."""
     signs: FloatArray
     """By what components were multiplied for their sign, ``(k,)``."""
     left: FloatArray
@@ -254,9 +252,10 @@ def find_components(
     plan: Plan,
     client: DaskClient | None,
     progress: ProgressCallback | None,
+    *,
     scratch: Scratch | None,
-) -> WideComponents:
-    """Run the second pass; with `scratch`, components are written there and stay there."""
+) -> tuple[WideComponents, ReadCount]:
+    """Run the second pass and return what it cost; with `scratch`, components are written there and stay there."""
     k, d = task.k, plan.n_features
     table: SlabwiseComponents = (
         InMemory(np.zeros((k, d)), task.width) if scratch is None else _on_disk(scratch, k, d, task.width)
@@ -284,7 +283,8 @@ def find_components(
     for first, stored_samples, values in record.pieces():
         samples[:, first : first + stored_samples.shape[1]] = stored_samples
         table.write(first, values)
-    summary, count = drive(task, plan, record, start, merge, client=client, progress=progress)
+    with task.source.reading():
+        summary, count = drive(task, plan, record, start, merge, client=client, progress=progress)
     rank = task.axes.shape[1]
     overlaps = summary.products[:rank, :rank] - np.eye(rank)
     mapping, orthonormality = make_orthonormal(table, summary, rank)
@@ -292,7 +292,7 @@ def find_components(
     components = table.components if isinstance(table, InMemory) else table
     signs = np.where(mapping.diagonal() < 0, -1.0, 1.0)
     left = summary.left @ mapping.T
-    return WideComponents(components, samples, count, signs, left, orthonormality, overlaps)  # type: ignore[arg-type]
+    return WideComponents(components, samples, signs, left, orthonormality, overlaps), count  # type: ignore[arg-type]
 
 
 def _on_disk(scratch: Scratch, k: int, d: int, width: int) -> StoredComponents:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from streampca.accumulators.base import Accumulator
 from streampca.block import RowWeights
@@ -17,7 +17,6 @@ from streampca.execution.checkpoint.progress_log import note_stop
 from streampca.execution.fold import FoldTask, merge_neighbours
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import Meter, ProgressCallback
-from streampca.execution.sharing import Reading, reader_in_use
 from streampca.formatting import as_text
 from streampca.logs import logger
 from streampca.planning.plan import Plan
@@ -56,8 +55,7 @@ def accumulate(
     """Read `source` once and return the state of all rows, and what reading cost.
 
     `weights` are the sample weights, ``(n_samples,)``; None = all 1. `phase` is reported to `progress`. Runs on threads of
-    this process, or on the workers of `client`, a `distributed.Client`. Where several fits share their readings (`together`),
-    the source is read once for all of them.
+    this process, or on the workers of `client`, a `distributed.Client`.
 
     Raises
     ------
@@ -66,19 +64,10 @@ def accumulate(
     ClusterError
         If the cluster lost a task for good.
     """
-    reading = Reading(source, accumulator, plan, client, progress, weights, phase)
-    shared = reader_in_use()
-    return read_once(reading) if shared is None else shared.read(reading)
-
-
-def read_once(reading: Reading) -> tuple[Any, ReadCount]:
-    """Carry out `reading`, see `accumulate`."""
-    source, accumulator, plan, weights = reading.source, reading.accumulator, reading.plan, reading.weights
     with source.reading():
-        record = next_pass(reading.phase, plan, type(accumulator).__name__)
+        record = next_pass(phase, plan, type(accumulator).__name__)
         start = record.begin(accumulator.init(source.shape[1]))
         task = FoldTask(source, accumulator, None if weights is None else RowWeights(weights), record)
-        client, progress = reading.client, reading.progress
         return drive(task, plan, record, start, accumulator.absorb, client=client, progress=progress)
 
 

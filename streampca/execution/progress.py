@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streampca.block import Block
 from streampca.execution.checkpoint.pass_record import PassRecord
@@ -88,3 +88,29 @@ class Meter:
     def add_block(self, block: Block, count: ReadCount) -> None:
         """Count one block."""
         self.add(len(block), count.bytes)
+
+
+class Onward:
+    """Tells a callback of several readings as if they were one."""
+
+    def __init__(self, callback: ProgressCallback, n_readings: int):
+        self.callback, self.n_readings = callback, n_readings
+        self._before = self._last = Progress("fit", 0, 0, 0, 0.0)
+
+    def __call__(self, step: Progress) -> None:
+        """Tell how far all readings have come."""
+        done = self._before
+        self._last = replace(
+            step,
+            rows=done.rows + step.rows,
+            n_samples=self.n_readings * step.n_samples,
+            bytes=done.bytes + step.bytes,
+            seconds=done.seconds + step.seconds,
+            rows_before=done.rows_before + step.rows_before,
+            bytes_before=done.bytes_before + step.bytes_before,
+        )
+        self.callback(self._last)
+
+    def next_reading(self) -> None:
+        """Count on from here."""
+        self._before = self._last

@@ -133,6 +133,11 @@ class Plan:
     sampling_errors = _Of(lambda plan: plan.cost.sampling_errors)
 
     @property
+    def solver_passes(self) -> int:
+        """Return the passes that the solver makes at most, without the one that sampling errors may take afterwards."""
+        return self.passes - int(self.sampling_errors == "reading")
+
+    @property
     def tile_groups(self) -> int:
         """Return in how many groups of tiles, one pass each, the covariance is computed and stored on disk; 0 = in memory."""
         return self.detail.tile_groups if isinstance(self.detail, CovarianceDetail) else 0

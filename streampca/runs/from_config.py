@@ -14,7 +14,7 @@ from streampca.errors import ConfigError, NotAvailableError
 from streampca.estimators import PCA, KernelPCA
 from streampca.estimators.base import StreamEstimator
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import Readings
 from streampca.kernels import RBF, Kernel, kernel_of
 from streampca.linalg.selection import from_plain
 from streampca.parameters import Parameters
@@ -72,19 +72,9 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
             **({"diagnostics": True} if config.output.diagnostics else {}),
         )
 
-    def run(
-        self,
-        source: Source,
-        plan: Plan,
-        *,
-        keep_rows: int,
-        quality: bool,
-        progress: ProgressCallback | None,
-    ) -> AnyFit:
-        """Return the fit of `source` by `plan`, with `keep_rows` rows copied out of the stream and the `quality` of the data."""
-        return self.estimator._fit_source(
-            source, self.parameters, plan, keep_rows=keep_rows, quality=quality, progress=progress
-        )
+    def readings(self, source: Source, plan: Plan, *, keep_rows: int, quality: bool) -> Readings[AnyFit]:
+        """Ask for the readings of the fit of `source` by `plan`, with `keep_rows` rows copied and the `quality` of the data."""
+        return self.estimator._readings_of_fit(source, self.parameters, plan, keep_rows=keep_rows, quality=quality)
 
 
 AnyConfiguredFit: TypeAlias = ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]

@@ -16,7 +16,7 @@ from streampca.errors import ModelError
 from streampca.execution.checkpoint.progress_log import ProgressLog, recording
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.together import Together
+from streampca.execution.readings import Together
 from streampca.execution.write_together import write_scores_of_models
 from streampca.logs import Notice
 from streampca.planning.many import ManyPlan, limited_shape
@@ -115,7 +115,7 @@ class SeveralModels(Strategy):
 
     @override
     def read(self, plan: ManyPlan) -> Together[FitResult]:
-        return run_many(self.source, self._fits(), plan)
+        return run_many(self.source, self._fits(), plan, self.progress)
 
     def _fits(self) -> dict[str, PlannedFit]:
         """Return the fit of each model."""
@@ -124,7 +124,7 @@ class SeveralModels(Strategy):
             return job.fit.within(memory, threads).plan(job.config, table, shared=True)
 
         return {
-            name: PlannedFit(partial(planned, self.jobs[name], table), partial(self.jobs[name].fit_from, table))
+            name: PlannedFit(partial(planned, self.jobs[name], table), partial(self.jobs[name].readings, table))
             for name, table in self._tables().items()
         }
 

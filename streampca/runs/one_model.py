@@ -17,7 +17,9 @@ from streampca.errors import ConfigError, OutputError
 from streampca.estimators.persistence import record_of
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import recorded_plan
+from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import Readings, run_fit
 from streampca.execution.write import write_scores
 from streampca.formatting import as_text
 from streampca.logs import Notice
@@ -158,12 +160,12 @@ class OneModel(Strategy):
 
     @override
     def read(self, plan: AnyPlan) -> FitResult:
-        return self.fit_from(self.source, plan)
+        return run_fit(self.readings(self.source, plan), active_client(self.source), self.progress)
 
-    def fit_from(self, source: Source, plan: Plan) -> FitResult:
-        """Return the fit of the rows of `source` by `plan`."""
+    def readings(self, source: Source, plan: Plan) -> Readings[FitResult]:
+        """Ask for the readings of the fit of the rows of `source` by `plan`, and return it."""
         rows = report_rows(self.source) if self.config.output.report else 0
-        return self.fit.run(source, plan, keep_rows=rows, quality=self.config.quality, progress=self.progress)
+        return (yield from self.fit.readings(source, plan, keep_rows=rows, quality=self.config.quality))
 
     @override
     def write(

@@ -18,6 +18,7 @@ from streampca.estimators import PCA
 from streampca.estimators.loading import load
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import Readings
 from streampca.logs import Notice, logged
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -33,7 +34,7 @@ from streampca.runs.run import common_of, strategy_of
 from streampca.runs.strategy import Place, Run, Strategy, locked, written
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.result import Fit
-from streampca.solvers.state import accumulate, continued, solve
+from streampca.solvers.state import continued, readings_of_batch, solve
 from streampca.sources import Source
 from streampca.sources.masks import FROM_DATA
 from streampca.sources.naming import with_rows_shifted
@@ -100,27 +101,19 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
             client=None if shared else active_client(source),
         )
 
-    def run(
-        self,
-        source: Source,
-        plan: Plan,
-        *,
-        keep_rows: int,
-        quality: bool,
-        progress: ProgressCallback | None,
-    ) -> Fit:
-        """Read the new rows of `source` and return the fit of all its rows; their `quality` is not known from the new ones."""
+    def readings(self, source: Source, plan: Plan, *, keep_rows: int, quality: bool) -> Readings[Fit]:
+        """Ask for the new rows of `source` and return the fit of all its rows; their `quality` is not known from the new ones."""
         began, n_before, n_new = time.perf_counter(), self.fitted.state.n_samples, self.rows.shape[0]
         keep_new = -(-keep_rows * n_new // source.shape[0])
         try:
-            more, _, accumulated = accumulate(
-                self.rows, self.parameters, self.fitted, progress=progress, keep_rows=keep_new if keep_rows else 0
+            batch = yield from readings_of_batch(
+                self.rows, self.parameters, self.fitted, keep_rows=keep_new if keep_rows else 0
             )
         except DataError as error:  # which counts rows from the first new one
             error.args = tuple(with_rows_shifted(str(each), self.added.n_shifted) for each in error.args)
             raise
         fitted = replace(
-            continued(self.fitted, more),
+            continued(self.fitted, batch.state),
             source=source.describe() | {"solver": plan.solver},
             labels=None if source.labels is None else source.labels.without_sample_coordinates(),
             fragments=source.fragments,
@@ -131,16 +124,16 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
             "n_samples_before": int(n_before),
             "n_samples_added": int(n_new),
             "files": list(self.added.files),
-            "bytes": accumulated.count.bytes,
-            "stored_bytes": accumulated.count.stored_bytes,
+            "bytes": batch.count.bytes,
+            "stored_bytes": batch.count.stored_bytes,
         }
         if self.fitted.stored is not None:
             entry["compared"] = asdict(self.added.compared)
         return Fit(
             model=model,
             plan=plan,
-            samples=self._samples(accumulated.samples, keep_rows - keep_new),
-            count=accumulated.count,
+            samples=self._samples(batch.samples, keep_rows - keep_new),
+            count=batch.count,
             stream_seconds=streamed - began,
             solve_seconds=time.perf_counter() - streamed,
             fitted_state=fitted,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +10,11 @@ import numpy as np
 from streampca.accumulators.adaptive import AdaptiveState, IncrementalSVD, rescaled
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import product_dtype
-from streampca.accumulators.joint import Joint
 from streampca.accumulators.shifting import SAFE_SQUARES
 from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import Sketched, SketchState, weighted
 from streampca.errors import DataError
+from streampca.execution.readings import Reading, Readings
 from streampca.linalg.certificate import ROUNDING_OF_REPEATED_ROWS, Evidence
 from streampca.linalg.nystrom import LowRank, Precision
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
@@ -27,12 +26,12 @@ from streampca.planning.detail import SketchDetail
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers.base import PCASolver
 from streampca.solvers.filling import Filling, complete
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.solvers.plan_sketch import plan_sketch, sizes_of
+from streampca.solvers.removing import Removing
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, means_are_near, start
-from streampca.sources.base import ReadCount, Source
-from streampca.system.blas_threads import one_blas_thread
+from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import keep_released
 from streampca.typing import Array, FloatArray
@@ -41,20 +40,6 @@ _EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the a
 _UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
 _AGAIN = 10  # held-out columns whose products are multiplied once more by later passes
 _ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
-
-
-@dataclass
-class _Clock:
-    """Adds up the seconds of what is not reading."""
-
-    solving: float = 0.0
-    """Seconds."""
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.solving += time.perf_counter() - self._began
 
 
 def _most_columns(sizes: SketchDetail, *, adaptive: bool) -> int:
@@ -183,55 +168,44 @@ class Reader:
     """What was asked for."""
     plan: Plan
     """What was planned."""
-    options: RunOptions
-    """On which workers it is read, and who is told."""
+    removing: Removing | None = None
+    """What is removed from the rows as they are read."""
 
-    def opening(self, clock: _Clock) -> tuple[Accumulated, Sketched, Evidence, LowRank | None]:
+    def opening(self) -> Readings[tuple[Accumulated, Sketched, Evidence, LowRank | None]]:
         """Read as often as it takes to have products: once, or after a reading for moments where those have to come first.
 
-        Returns the accumulated rows, with the cost of all passes, moments and products, the evidence, and the answer where an
-        incremental pass gave one.
+        Returns the accumulated rows, moments and products, the evidence, and the answer where an incremental pass gave one.
         """
         source, parameters, plan = self.source, self.parameters, self.plan
-        begun = start(source, parameters, plan, self.options.progress, self.options.removing)
+        begun = yield from start(source, parameters, plan, self.removing)
         if not sizes_of(plan).moments_first:
-            rows = self.first(begun)
-            with clock:
-                known, evidence, low_rank = _first_products(rows, begun.factors, parameters, plan)
-            return replace(rows, count=begun.count + rows.count), known, evidence, low_rank
-        rows = self.first(replace(begun, test=begun.test[:, :0]))
+            rows = yield from self.first(begun)
+            return rows, *_first_products(rows, begun.factors, parameters, plan)
+        rows = yield from self.first(replace(begun, test=begun.test[:, :0]))
         state, sizes, d = _sketch_state(rows.state), sizes_of(plan), plan.n_features
-        with clock:
-            known = weighted(rows.accumulator.finalize(state), feature_factors(parameters, d))
-            held = held_out_columns(parameters, d, sizes.held_out)
-            drawn = np.hstack([columns_of(parameters, source, sizes.columns), held])
-            if len(state.observed):  # products come out for these shares times the columns
-                drawn *= np.divide(state.weight, state.observed, out=np.ones(d), where=state.observed > 0)[:, None]
-        test, products, cost = self.again(drawn, known, state, 2)
+        known = weighted(rows.accumulator.finalize(state), feature_factors(parameters, d))
+        held = held_out_columns(parameters, d, sizes.held_out)
+        drawn = np.hstack([columns_of(parameters, source, sizes.columns), held])
+        if len(state.observed):  # products come out for these shares times the columns
+            drawn *= np.divide(state.weight, state.observed, out=np.ones(d), where=state.observed > 0)[:, None]
+        test, products = yield from self.again(drawn, known, state, 2)
         known = replace(known, test=test, products=products)
-        evidence = Evidence(*split(known, sizes.held_out)[1], 1.0)
-        return replace(rows, count=begun.count + rows.count + cost), known, evidence, None
+        return rows, known, Evidence(*split(known, sizes.held_out)[1], 1.0), None
 
-    def first(self, begun: Start) -> Accumulated:
+    def first(self, begun: Start) -> Readings[Accumulated]:
         """Read once from `begun`; the accumulator is that of the sketch, the state a pair with a basis before it if adaptive."""
-        plan, keep_rows = self.plan, self.options.keep_rows
+        plan = self.plan
         sketch = self._sketch(begun.test, begun.origin, moments=True, near=begun.near)
-        accumulators: list[AnyAccumulator] = [sketch]
+        accumulators: tuple[AnyAccumulator, ...] = (sketch,)
         if plan.solver == "adaptive":
-            accumulators.insert(0, _adaptive(self.parameters, plan, begun.factors))
-        if keep_rows:
-            accumulators.append(self.options.sample_of(self.source))
-        single = len(accumulators) == 1
-        state, count = self._accumulate(sketch if single else Joint(tuple(accumulators)), plan)
-        states = [state] if single else list(state)
-        samples = states.pop() if keep_rows else None
-        state = states[0] if len(states) == 1 else tuple(states)
-        return Accumulated(sketch, state, samples, count, _sketch_state(state).n_left_out)
+            accumulators = (_adaptive(self.parameters, plan, begun.factors), sketch)
+        states = yield from self._accumulated(accumulators, plan)
+        return Accumulated(sketch, states if len(states) > 1 else states[0], states[-1].n_left_out)
 
     def again(
         self, basis: FloatArray, known: Sketched, first: SketchState, number: int
-    ) -> tuple[FloatArray, FloatArray, ReadCount]:
-        """Read once more, in pass `number`; return the test matrix as it was used, its products, and what reading cost.
+    ) -> Readings[tuple[FloatArray, FloatArray]]:
+        """Read once more, in pass `number`; return the test matrix as it was used, and its products.
 
         `basis` is meant for features times ``known.weights``; the means and variances are those of the first pass.
         """
@@ -241,7 +215,7 @@ class Reader:
         origin = None if self.source.sparse else known.mean
         near = means_are_near(known.mean, known.variance)
         sketch = self._sketch(test, origin, moments=False, near=near)
-        state, count = self._accumulate(sketch, self.plan.in_row_order(), f"pass {number}")
+        (state,) = yield from self._accumulated((sketch,), self.plan.in_row_order(), f"pass {number}")
         if state.n_samples != first.n_samples or not np.array_equal(state.observed, first.observed):
             raise DataError(
                 f"{self.source.description} changed between two passes: {first.n_samples} rows were counted in the first and "
@@ -249,7 +223,7 @@ class Reader:
             )
         factors = feature_factors(self.parameters, self.plan.n_features)
         scaled = weighted(sketch.finalize(_with_moments(state, first)), factors)
-        return scaled.test, scaled.products, count
+        return scaled.test, scaled.products
 
     def _sketch(self, test: Array, origin: FloatArray | None, *, moments: bool, near: bool) -> Sketch:
         wanted = self.parameters
@@ -265,11 +239,13 @@ class Reader:
             n_threads=self.plan.threads_per_leaf,
         )
 
-    def _accumulate(self, accumulator: AnyAccumulator, plan: Plan, phase: str = "fit") -> tuple[Any, ReadCount]:
+    def _accumulated(
+        self, accumulators: tuple[AnyAccumulator, ...], plan: Plan, phase: str = "fit"
+    ) -> Readings[tuple[Any, ...]]:
         release_freed_memory()
-        state, count = self.options.accumulate(self.source, accumulator, plan, self.parameters.sample_weight, phase)
+        states = (yield Reading(self.source, accumulators, plan, self.parameters.sample_weight, phase)).take()
         release_freed_memory()
-        return state, count
+        return states
 
 
 def _within_float32(known: Sketched) -> bool:
@@ -324,61 +300,48 @@ class ApproximateSolver(PCASolver):
             "than exact solvers"
         )
 
-    def run(self, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
+    def readings(self, source: Source, parameters: Parameters, plan: Plan, asked: Asked) -> Readings[Fit]:
         """Read `source` once, and again while passes are left and the certificate asks for it; return the answer."""
         if parameters.missing == "mean":
-            filling = Filling.read(source, parameters, plan, options)
-            once, filled = replace(options, keep_rows=0), filling.source
-            return filling.finished(self._run(filled, complete(parameters), plan, once, filled.subtracted), parameters)
-        return self._run(source, parameters, plan, options)
+            filling = yield from Filling.read(source, parameters, plan)
+            filled = self._readings(filling.source, complete(parameters), plan, asked, filling.source.subtracted)
+            return filling.finished((yield from filled), parameters)
+        return (yield from self._readings(source, parameters, plan, asked))
 
-    def _run(
+    def _readings(
         self,
         source: Source,
         parameters: Parameters,
         plan: Plan,
-        options: RunOptions,
+        asked: Asked,
         subtracted: FloatArray | float = 0.0,
-    ) -> Fit:
-        began, clock, sizes = time.perf_counter(), _Clock(), sizes_of(plan)
-        reader = Reader(source, parameters, plan, options)
-        removing = options.removing  # whose residuals may be float32 where products are float64
+    ) -> Readings[Fit]:
+        sizes, removing = sizes_of(plan), asked.removing
+        reader = Reader(source, parameters, plan, removing)
+        # Residuals may be float32 where products are float64.
         rounded = plan.work_dtype == "float32" or (removing is not None and removing.dtype == np.float32)
         work: Precision = "float32" if rounded else "float64"
         room = plan.projected_bytes - plan.budget.by_phase["solving"]
-        with one_blas_thread(), keep_released(room):
-            rows, known, evidence, low_rank = reader.opening(clock)
-            count, n_passes, state = rows.count, plan.passes - sizes.passes + 1, _sketch_state(rows.state)
-            with clock:
-                chain = Chain(plan.n_features, _most_columns(sizes, adaptive=low_rank is not None))
-                if low_rank is None:
-                    chain.add(*split(known, sizes.held_out)[0])
-                known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
-                answer = answer_of(known, chain, evidence, parameters, work, plan.threads, low_rank)
-            while n_passes < plan.passes and not answer.within(sizes.tolerance):
-                with clock:
-                    basis, width, factor = _next_test(chain, answer, evidence, plan, work)
-                    del answer, low_rank
-                test, products, cost = reader.again(basis, known, state, n_passes + 1)
-                count, n_passes, low_rank = count + cost, n_passes + 1, None
-                with clock:
-                    chain.add(test[:, :width], products[:, :width])
-                    evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy(), factor))
-                    del basis, test, products
-                    answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
-            with clock:
-                known = replace(known, mean=known.mean + subtracted)
-                model = answer.model(known, state, parameters, source.describe(), n_passes)
-        return Fit(
-            model=model,
-            plan=plan,
-            samples=rows.samples,
-            count=count,
-            stream_seconds=time.perf_counter() - began - clock.solving,
-            solve_seconds=clock.solving,
-            n_passes=n_passes,
-            fitted_state=self.state_of(rows, source, parameters, plan),
-        )
+        with keep_released(room):
+            rows, known, evidence, low_rank = yield from reader.opening()
+            n_passes, state = plan.solver_passes - sizes.passes + 1, _sketch_state(rows.state)
+            chain = Chain(plan.n_features, _most_columns(sizes, adaptive=low_rank is not None))
+            if low_rank is None:
+                chain.add(*split(known, sizes.held_out)[0])
+            known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
+            answer = answer_of(known, chain, evidence, parameters, work, plan.threads, low_rank)
+            while n_passes < plan.solver_passes and not answer.within(sizes.tolerance):
+                basis, width, factor = _next_test(chain, answer, evidence, plan, work)
+                del answer, low_rank
+                test, products = yield from reader.again(basis, known, state, n_passes + 1)
+                n_passes, low_rank = n_passes + 1, None
+                chain.add(test[:, :width], products[:, :width])
+                evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy(), factor))
+                del basis, test, products
+                answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
+            known = replace(known, mean=known.mean + subtracted)
+            model = answer.model(known, state, parameters, source.describe(), n_passes)
+        return Fit(model=model, plan=plan, fitted_state=self.state_of(rows, source, parameters, plan))
 
     def state_of(self, rows: Accumulated, source: Source, parameters: Parameters, plan: Plan) -> FittedState | None:
         """Return the state to be continued; None where there is none."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import NotAvailableError
+from streampca.execution.readings import Readings
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan, Resources
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.solvers.result import Accumulated, Fit, FitResult
 from streampca.sources.base import Source
-from streampca.system.blas_threads import one_blas_thread
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -36,8 +35,11 @@ class Solver(ABC, Generic[AnyParameters, AnyPlan, AnyFit]):
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
 
     @abstractmethod
-    def run(self, source: Source, parameters: AnyParameters, plan: AnyPlan, options: RunOptions) -> AnyFit:
-        """Read `source` as `plan` says and return the fit, with ``options.keep_rows`` rows copied out of the stream."""
+    def readings(self, source: Source, parameters: AnyParameters, plan: AnyPlan, asked: Asked) -> Readings[AnyFit]:
+        """Ask for readings of `source` as `plan` says and return the fit; see `execution.readings`.
+
+        What reading took, and how long, is measured by who makes the readings.
+        """
 
     def model_bytes(self, plan: AnyPlan, n_components: int) -> int:
         """Return the size of a saved model."""
@@ -95,15 +97,15 @@ class ContinuableSolver(PCASolver):
     """Solver whose states can be continued and merged before they are solved."""
 
     @abstractmethod
-    def accumulate(
+    def accumulated(
         self,
         source: Source,
         parameters: Parameters,
         plan: Plan,
-        options: RunOptions,
+        asked: Asked,
         accumulator: AnyAccumulator | None = None,
-    ) -> Accumulated:
-        """Read `source` once and return its state, to be merged with states of `accumulator` if one is given."""
+    ) -> Readings[Accumulated]:
+        """Ask for one reading of `source` and return its state, to be merged with states of `accumulator` if one is given."""
 
     @abstractmethod
     def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
@@ -121,20 +123,10 @@ class ContinuableSolver(PCASolver):
         """Return the data type whose rounding the products carry."""
         return plan.work_dtype
 
-    def run(self, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
+    def readings(self, source: Source, parameters: Parameters, plan: Plan, asked: Asked) -> Readings[Fit]:
         """Read `source` once and return its principal components."""
-        began = time.perf_counter()
-        with one_blas_thread():
-            rows = self.accumulate(source, parameters, plan, options)
-            streamed = time.perf_counter()
-            fitted = rows.fitted_state(source, parameters, plan)
-            model = self.solve_model(fitted, self.work_of(source, parameters, plan))
-        return Fit(
-            model=model,
-            plan=plan,
-            samples=rows.samples,
-            count=rows.count,
-            stream_seconds=streamed - began,
-            solve_seconds=time.perf_counter() - streamed,
-            fitted_state=fitted,
-        )
+        rows = yield from self.accumulated(source, parameters, plan, asked)
+        fitted = rows.fitted_state(source, parameters, plan)
+        del rows
+        model = self.solve_model(fitted, self.work_of(source, parameters, plan))
+        return Fit(model=model, plan=plan, fitted_state=fitted)

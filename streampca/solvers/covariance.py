@@ -13,6 +13,7 @@ from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.errors import PlanError
+from streampca.execution.readings import Reading, Readings
 from streampca.formatting import as_text
 from streampca.linalg.cross_validation import N_GROUPS
 from streampca.models.pca import PCAModel
@@ -26,7 +27,7 @@ from streampca.planning.sampling_groups import plan_sampling_groups
 from streampca.solvers import disk_covariance
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.covariance_model import solve_model
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.solvers.result import Accumulated, Fit
 from streampca.sources.base import Source
 
@@ -85,14 +86,14 @@ class CovarianceSolver(ContinuableSolver):
             return "chosen because one reading is enough, and there are more samples than half the features"
         return "chosen because one reading is enough, and there are few features or gram does not do"
 
-    def accumulate(
+    def accumulated(
         self,
         source: Source,
         parameters: Parameters,
         plan: Plan,
-        options: RunOptions,
+        asked: Asked,
         accumulator: AnyAccumulator | None = None,
-    ) -> Accumulated:
+    ) -> Readings[Accumulated]:
         """Read `source` once and return its state; raise `PlanError` if the matrix is to be on disk."""
         if plan.tile_groups:
             raise PlanError(
@@ -100,13 +101,13 @@ class CovarianceSolver(ContinuableSolver):
                 f"to: use fit, or give it more memory; {plan.notes[-1]}"
             )
         if parameters.n_components == "cross_validation":
-            return _by_group(source, parameters, plan, options, N_GROUPS)
+            return (yield from _by_group(source, parameters, plan, N_GROUPS))
         if plan.sampling_errors == "groups":
-            return _by_group(source, parameters, plan, options, parameters.sampling_errors)
+            return (yield from _by_group(source, parameters, plan, parameters.sampling_errors))
         covariance = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
-        state, samples, count = options.accumulate_and_sample(source, covariance, plan, parameters)
+        (state,) = (yield Reading(source, (covariance,), plan, parameters.sample_weight)).take()
         general, state, n_left_out = general_form(replace(covariance, n_threads=plan.threads), state)
-        return Accumulated(replace(general, n_threads=plan.threads), state, samples, count, n_left_out)
+        return Accumulated(replace(general, n_threads=plan.threads), state, n_left_out)
 
     def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
         """Return the model of a covariance matrix."""
@@ -117,10 +118,11 @@ class CovarianceSolver(ContinuableSolver):
         exact = isinstance(accumulator_of(parameters, source), ExactIntegerCovariance)
         return "float64" if exact else plan.work_dtype
 
-    def run(self, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
+    def readings(self, source: Source, parameters: Parameters, plan: Plan, asked: Asked) -> Readings[Fit]:
         """Read `source`, once or, with the matrix on disk, once for each group of tiles; return its principal components."""
-        run = disk_covariance.run if plan.tile_groups else super().run
-        fit = run(source, parameters, plan, options)
+        if plan.tile_groups:
+            return (yield from disk_covariance.readings(source, parameters, plan))
+        fit = yield from super().readings(source, parameters, plan, asked)
         # A state of all rows, without those of their groups, would not give the number of components again.
         return replace(fit, fitted_state=None) if parameters.n_components == "cross_validation" else fit
 
@@ -134,10 +136,10 @@ def _with_weights(resources: Resources, source: Source, parameters: Parameters) 
     return replace(resources, process_bytes=resources.process_bytes + resources.threads * panel)
 
 
-def _by_group(source: Source, parameters: Parameters, plan: Plan, options: RunOptions, n_groups: int) -> Accumulated:
+def _by_group(source: Source, parameters: Parameters, plan: Plan, n_groups: int) -> Readings[Accumulated]:
     """Read `source` once and return the state of all rows, with those of the groups that are left out in turn."""
     by_group = replace(grouped_accumulator(parameters, source, n_groups), n_threads=plan.threads_per_leaf)
-    state, samples, count = options.accumulate_and_sample(source, by_group, plan, parameters)
+    (state,) = (yield Reading(source, (by_group,), plan, parameters.sample_weight)).take()
     shared = replace(by_group, n_threads=plan.threads).inner
     forms = [general_form(shared, group) for group in state.groups]
     general: Any = replace(forms[0][0], n_threads=plan.threads)
@@ -145,4 +147,4 @@ def _by_group(source: Source, parameters: Parameters, plan: Plan, options: RunOp
     total = general.init(source.shape[1])
     for group in groups:
         total = general.absorb(total, group)
-    return Accumulated(general, total, samples, count, left_out, groups)
+    return Accumulated(general, total, left_out, groups)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streampca.accumulators import Covariance, CovarianceState, ExactIntegerCovariance, RowsState
+from streampca.accumulators import Covariance, CovarianceState, ExactIntegerCovariance
 from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges, product_bytes
 from streampca.errors import DataError, PlanError
-from streampca.execution.progress import Progress, ProgressCallback
+from streampca.execution.readings import Reading, Readings
 from streampca.formatting import as_text
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size, block_size
@@ -27,12 +26,10 @@ from streampca.planning.memory.covariance import disk_needs
 from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.covariance_model import solve_model
-from streampca.solvers.options import RunOptions
 from streampca.solvers.result import Fit
-from streampca.sources.base import ReadCount, Source
+from streampca.sources.base import Source
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
-from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
 
 _ROWS_OF_AN_ADDITION = 128  # adding a product to its tile takes as long as so many more rows in the product
@@ -174,7 +171,7 @@ def _notes(work: _Work, rows: int, groups: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def run(source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
+def readings(source: Source, parameters: Parameters, plan: Plan) -> Readings[Fit]:
     """Read `source` once for each group of tiles and return its principal components.
 
     Raises
@@ -187,44 +184,29 @@ def run(source: Source, parameters: Parameters, plan: Plan, options: RunOptions)
     kind = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
     if not isinstance(kind, Plain):
         raise TypeError(f"a matrix on disk is not accumulated with {type(kind).__name__}")
-    began = time.perf_counter()
-    with Scratch() as scratch, one_blas_thread():
+    with Scratch() as scratch:
         require_space(scratch.path, plan.disk_bytes)
         tiles = TileFile(scratch.path / "tiles", kind.grid(source.shape[1]))
-        state, samples, count = _fill(tiles, source, kind, parameters, plan, options)
-        streamed = time.perf_counter()
+        state = yield from _fill(tiles, source, kind, parameters, plan)
         threads = plan.budget.bytes_for("tiles") // product_bytes(tiles.grid, block_size(plan.n_components or 1), 0) - 1
         exact = isinstance(kind, ExactIntegerCovariance)
         covariance = DiskCovariance.of(replace(_covariance(kind), n_threads=threads), tiles)
         work = "float64" if exact else plan.work_dtype
         fitted = FittedState("covariance", covariance, state, parameters, plan.work_dtype, source.describe())
         model = solve_model(fitted, work)
-    solved = time.perf_counter()
-    return Fit(
-        model=model,
-        plan=plan,
-        samples=samples,
-        count=count,
-        stream_seconds=streamed - began,
-        solve_seconds=solved - streamed,
-    )
+    return Fit(model=model, plan=plan)
 
 
 def _fill(
-    tiles: TileFile, source: Source, kind: Plain, parameters: Parameters, plan: Plan, options: RunOptions
-) -> tuple[CovarianceState, RowsState | None, ReadCount]:
-    """Put the scatter into `tiles`; return the state without it, the rows that are kept, and what all readings cost."""
+    tiles: TileFile, source: Source, kind: Plain, parameters: Parameters, plan: Plan
+) -> Readings[CovarianceState]:
+    """Put the scatter into `tiles`; return the state without it."""
     edges = group_edges(tiles.grid.n_tiles, plan.tile_groups)
     states: list[CovarianceState] = []
-    sample, count = None, ReadCount()
-    onward = None if options.progress is None else _Onward(options.progress, plan.tile_groups)
     for index in range(plan.tile_groups):
         group = _group_of(kind, edges[index], edges[index + 1])
-        asked = replace(options, progress=onward, keep_rows=0 if index else options.keep_rows)
-        state, copied, cost = asked.accumulate_and_sample(source, group, plan, parameters)
-        if onward is not None:
-            onward.next_reading()
-        sample, count = copied if index == 0 else sample, count + cost
+        reading = Reading(source, (group,), plan, parameters.sample_weight, n_of_progress=plan.tile_groups)
+        (state,) = (yield reading).take()
         if isinstance(group, ExactIntegerCovariance):
             state = group.to_covariance(state, out=state.products)
         tiles.append(state.scatter)
@@ -232,7 +214,7 @@ def _fill(
         release_freed_memory()
         states.append(state)
         _require_same(states[0], state, f"reading {index + 1} of {plan.tile_groups} of {source.description}")
-    return states[0], sample, count
+    return states[0]
 
 
 def _covariance(kind: Plain) -> Covariance:
@@ -244,32 +226,6 @@ def _group_of(kind: Plain, first: int, last: int) -> Plain:
     """Return the accumulator of tiles `first` to `last` of what `kind` accumulates."""
     group = CovarianceGroup.of(_covariance(kind), first, last)
     return replace(kind, covariance=group) if isinstance(kind, ExactIntegerCovariance) else group
-
-
-class _Onward:
-    """Tells a callback of all readings as if they were one."""
-
-    def __init__(self, callback: ProgressCallback, n_readings: int):
-        self.callback, self.n_readings = callback, n_readings
-        self._before, self._last = Progress("fit", 0, 0, 0, 0.0), Progress("fit", 0, 0, 0, 0.0)
-
-    def __call__(self, step: Progress) -> None:
-        """Tell how far all readings have come."""
-        done = self._before
-        self._last = replace(
-            step,
-            rows=done.rows + step.rows,
-            n_samples=self.n_readings * step.n_samples,
-            bytes=done.bytes + step.bytes,
-            seconds=done.seconds + step.seconds,
-            rows_before=done.rows_before + step.rows_before,
-            bytes_before=done.bytes_before + step.bytes_before,
-        )
-        self.callback(self._last)
-
-    def next_reading(self) -> None:
-        """Count on from here."""
-        self._before = self._last
 
 
 def _require_same(first: CovarianceState, other: CovarianceState, reading: str) -> None:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.missing import require_observed
-from streampca.accumulators.rows import RowsState
 from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import SketchState
+from streampca.execution.readings import Reading, ReadingAlone, Readings
 from streampca.models.missing import with_missing
 from streampca.parameters import Parameters
 from streampca.planning.blocks import bytes_to_read
 from streampca.planning.plan import DataShape, Plan
 from streampca.solvers.pilot import observed_origin, origin_bytes
-from streampca.sources.base import ReadCount, Source
+from streampca.sources.base import Source
 from streampca.sources.filled import FilledSource
 
 if TYPE_CHECKING:
-    from streampca.solvers.options import RunOptions
     from streampca.solvers.result import Fit
 
 
@@ -53,15 +52,9 @@ class Filling:
     """The rows without missing values."""
     means: SketchState
     """Means and numbers of observed values."""
-    samples: RowsState | None
-    """Rows copied out of the stream, as they are stored."""
-    count: ReadCount
-    """What reading cost."""
-    seconds: float
-    """How long it took."""
 
     @classmethod
-    def read(cls, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Filling:
+    def read(cls, source: Source, parameters: Parameters, plan: Plan) -> Readings[Filling]:
         """Read `source` once for the means of what was observed.
 
         Raises
@@ -69,27 +62,21 @@ class Filling:
         DataError
             If a feature was observed in no row.
         """
-        began, d = time.perf_counter(), source.shape[1]
-        origin, seen = np.zeros(d), np.zeros(d, dtype=bool)
-        origin, cost = observed_origin(source, origin, seen, parameters.sample_weight)
+        d = source.shape[1]
+        unseen = partial(observed_origin, source, np.zeros(d), np.zeros(d, dtype=bool), parameters.sample_weight)
+        (origin,) = (yield ReadingAlone(lambda client, progress: unseen())).take()
         moments = Sketch(np.empty((d, 0), dtype=plan.work_dtype), missing="pairwise", origin=origin, key="means")
-        state, samples, count = options.accumulate_and_sample(source, moments, plan.in_row_order(), parameters, "means")
+        (state,) = (
+            yield Reading(source, (moments,), plan.in_row_order(), parameters.sample_weight, phase="means")
+        ).take()
         require_observed(state.observed > 0)
         # Not the mean itself: beside the rows less `origin`, its rounding would be a part of far means, not of the differences.
         subtracted, offset = (
             (state.origin, state.sums / state.observed) if parameters.center else (np.zeros(d), state.mean)
         )
-        filled = FilledSource(source, subtracted, offset, product_dtype(source.dtype, d))
-        return cls(filled, state, samples, cost + count, time.perf_counter() - began)
+        return cls(FilledSource(source, subtracted, offset, product_dtype(source.dtype, d)), state)
 
     def finished(self, fit: Fit, parameters: Parameters) -> Fit:
         """Return the fit of the filled rows as that of the rows with missing values."""
         model = with_missing(fit.model, "mean", self.means, 0, None, parameters.missing_scores)
-        return replace(
-            fit,
-            model=model,
-            samples=self.samples,
-            count=self.count + fit.count,
-            stream_seconds=self.seconds + fit.stream_seconds,
-            fitted_state=None,
-        )
+        return replace(fit, model=model, fitted_state=None)

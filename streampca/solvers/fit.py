@@ -12,6 +12,7 @@ import numpy as np
 from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import Readings, relayed, run_fit
 from streampca.linalg.selection import Count
 from streampca.logs import logger
 from streampca.models.integer_rounding import with_integer_rounding
@@ -24,16 +25,17 @@ from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.beside import Beside, with_beside
-from streampca.solvers.options import RunOptions
+from streampca.solvers.measuring import measured
+from streampca.solvers.options import Asked
 from streampca.solvers.plan_sketch import reading_limits
-from streampca.solvers.quality import QualityReading
+from streampca.solvers.quality import quality_beside
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.removing import Removing, regressors_of, require_removable, with_regressors
 from streampca.solvers.result import Fit
 from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct
-from streampca.sources.naming import naming_places
+from streampca.sources.naming import places_named
 from streampca.system.process import n_cores, process_bytes
 
 if TYPE_CHECKING:
@@ -148,7 +150,6 @@ def naming_the_limit(resources: Resources, limits: list[WorkerLimits]) -> Iterat
         ) from error
 
 
-@naming_places
 def fit(
     source: Source,
     parameters: Parameters,
@@ -159,29 +160,43 @@ def fit(
     progress: ProgressCallback | None = None,
 ) -> Fit:
     """Carry out `plan` and return the model, with `keep_rows` rows copied out of the stream and, if asked for, their quality."""
-    client, parameters = active_client(source), with_columns(parameters, source)
-    plan = plan or plan_fit(source, parameters, client=client)
+    client = active_client(source)
+    with places_named(source):
+        plan = plan or plan_fit(source, with_columns(parameters, source), client=client)
+    readings = readings_of_fit(source, parameters, plan, keep_rows=keep_rows, quality=quality)
+    return run_fit(readings, client, progress)
+
+
+def readings_of_fit(
+    source: Source, parameters: Parameters, plan: Plan, *, keep_rows: int = 0, quality: bool = False
+) -> Readings[Fit]:
+    """Ask for the readings of a fit by `plan`, and return what `fit` returns."""
     _log.info("plan: %r", plan)
-    regressors = regressors_of(source, parameters)
-    removing = None
-    if regressors is not None:
-        removing = Removing(regressors, source, np.dtype(plan.work_dtype))
-        parameters = replace(parameters, n_regressors=regressors.orthogonal.size)
-    examined = QualityReading.of(source, plan, parameters.missing) if quality else None
-    options = RunOptions(client, progress, keep_rows, removing, examined)
-    fitted = SOLVERS[plan.solver].run(source, parameters, plan, options)
-    fitted = fitted if examined is None else replace(fitted, quality=examined.found)
-    if removing is not None:
-        fitted = removing.finished(fitted)
-    if parameters.sampling_errors:
-        weights, limits = parameters.sample_weight, (parameters.memory, parameters.threads)
-        sampling = Sampling(source, plan, parameters.sampling_errors, weights, parameters.scaling, *limits)
-        fitted = sampling.added_to(fitted, client, progress)
-    fitted = replace(fitted, model=with_integer_rounding(fitted.model))
-    described = fitted.model.source | {"solver": plan.solver}
-    labels = None if source.labels is None else source.labels.without_sample_coordinates()
-    state = None if fitted.fitted_state is None else replace(fitted.fitted_state, source=described)
-    return replace(fitted, model=replace(fitted.model, source=described, labels=labels), fitted_state=state)
+    with places_named(source):
+        parameters = with_columns(parameters, source)
+        regressors = regressors_of(source, parameters)
+        removing = None
+        if regressors is not None:
+            removing = Removing(regressors, source, np.dtype(plan.work_dtype))
+            parameters = replace(parameters, n_regressors=regressors.orthogonal.size)
+        by_features = plan.axis == "features"
+        asked = Asked(keep_rows if by_features else 0, removing)
+        solving = SOLVERS[plan.solver].readings(source, parameters, plan, asked)
+        if removing is not None:
+            solving = relayed(solving, removing)
+        examining = quality_beside(source, plan, parameters.missing) if quality else None
+        fitted = yield from measured(solving, source, plan, 0 if by_features else keep_rows, examining)
+        if removing is not None:
+            fitted = removing.finished(fitted, copied_residuals=by_features)
+        if parameters.sampling_errors:
+            weights, limits = parameters.sample_weight, (parameters.memory, parameters.threads)
+            sampling = Sampling(source, plan, parameters.sampling_errors, weights, parameters.scaling, *limits)
+            fitted = yield from sampling.added_to(fitted)
+        fitted = replace(fitted, model=with_integer_rounding(fitted.model))
+        described = fitted.model.source | {"solver": plan.solver}
+        labels = None if source.labels is None else source.labels.without_sample_coordinates()
+        state = None if fitted.fitted_state is None else replace(fitted.fitted_state, source=described)
+        return replace(fitted, model=replace(fitted.model, source=described, labels=labels), fitted_state=state)
 
 
 def report_rows(source: Source) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -11,9 +11,10 @@ from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.gram import Gram
 from streampca.accumulators.gram_by_variable import GramByVariable
 from streampca.accumulators.gram_state import GramOperator
-from streampca.accumulators.rows import RowsState
+from streampca.accumulators.rows import RowSample, RowsState
 from streampca.accumulators.sparse_gram import DENSE_FROM
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
+from streampca.execution.readings import Reading, ReadingAlone, Readings
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments
@@ -32,13 +33,12 @@ from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.base import PCASolver
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source, TransposedSource
 from streampca.sources.sparse import SparseFeatures
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
-from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import keep_released
 from streampca.typing import FloatArray, IntArray
@@ -282,33 +282,31 @@ class GramSolver(PCASolver):
             return "chosen because the covariance matrix does not fit"
         return f"chosen because there are at most half as many samples as features: n² d flops, {d / n:,.0f} times fewer than n d²"
 
-    def run(self, source: Source, parameters: Parameters, plan: Plan, options: RunOptions) -> Fit:
+    def readings(self, source: Source, parameters: Parameters, plan: Plan, asked: Asked) -> Readings[Fit]:
         """Read `source` twice by features and return its principal components."""
         features = source.by_features()
+        kept = isinstance(features, SparseFeatures) and plan.solver_passes == 1
         if isinstance(features, SparseFeatures):
-            features.keep = plan.passes == 1
+            features.keep = kept
         gram = replace(self.accumulator_of(source, parameters), n_threads=plan.threads_per_leaf)
-        began = time.perf_counter()
         scratch = Scratch() if plan.components_on_disk else None
         if scratch is not None:
             require_space(scratch.path, 8 * (plan.n_components or 1) * plan.n_features)
         room = min(plan.projected_bytes - plan.budget.by_phase["solving"], plan.budget.bytes_for("blocks"))
-        with one_blas_thread(), keep_released(room):
-            state, count = options.accumulate(features, gram, plan)
-            streamed = time.perf_counter()
+        with keep_released(room):
+            (state,) = (yield Reading(features, (gram,), plan)).take()
             reduced = replace(gram, n_threads=plan.threads).finalize(state)
             spectrum = with_moments(_spectrum(reduced, parameters, plan), reduced, parameters.seed)
             lengths = _lengths(reduced, gram) if parameters.sampling_errors else None
             del state
             reduced, gram = replace(reduced, products=np.empty(0)), gram.for_components(reduced.variance)
             release_freed_memory()
-            solved = time.perf_counter()
-            chosen = replace(options, keep_rows=0 if scratch else options.keep_rows).sample_of(source).chosen
-            if options.removing is not None:
-                features = options.removing.residuals().by_features()
+            chosen = RowSample(source.shape[0], 0 if scratch else asked.keep_rows, str(source.dtype)).chosen
+            if asked.removing is not None:
+                features = asked.removing.residuals().by_features()
             task = _components_task(features, gram, reduced, spectrum, chosen, parameters, plan)
-            with task.source.reading():
-                wide = find_components(task, plan, options.client, options.progress, scratch)
+            second = partial(find_components, task, plan, scratch=scratch)
+            (wide,) = (yield ReadingAlone(second, n_readings=0 if kept else 1)).take()
         model = _model(source, parameters, plan, spectrum, reduced, wide)
         # With holes these are the scores of rows filled with means.
         scores = None
@@ -316,14 +314,7 @@ class GramSolver(PCASolver):
             scores = _scores(spectrum, reduced, gram, wide)
         samples = RowsState(chosen, wide.samples) if len(chosen) else None
         return Fit(
-            model=model,
-            plan=plan,
-            samples=samples,
-            count=count + wide.count,
-            stream_seconds=streamed - began + time.perf_counter() - solved,
-            solve_seconds=solved - streamed,
-            scores=scores,
-            lengths=lengths if scores is not None else None,
+            model=model, plan=plan, samples=samples, scores=scores, lengths=lengths if scores is not None else None
         )
 
 

@@ -14,6 +14,7 @@ from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.block import Block
 from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.execution.distributed.active_client import active_client
+from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
 from streampca.labels import time_in_words
 from streampca.linalg.tiles import TileGrid
@@ -27,11 +28,10 @@ from streampca.planning.plan import Plan, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.fit import naming_the_limit, resources_of
-from streampca.solvers.options import RunOptions
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.state import capped, solve
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.naming import naming_places
+from streampca.sources.naming import places_named
 from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import IntArray
 
@@ -121,7 +121,6 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
     return for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "solve", "model")) if limits else plan
 
 
-@naming_places
 def read_groups(
     source: Source,
     parameters: Parameters,
@@ -131,10 +130,17 @@ def read_groups(
     phase: str = "fit",
 ) -> StatesOfGroups:
     """Read `source` once and return the states of all groups, of what is within groups, and of the group means."""
-    options = RunOptions(active_client(source), progress)
     by_group = replace(_accumulator(source, parameters, groups), n_threads=plan.threads_per_leaf)
-    with one_blas_thread():
-        state, count = options.accumulate(source, by_group, plan, parameters.sample_weight, phase)
+    with places_named(source), one_blas_thread():
+        state, count = accumulate(
+            source,
+            by_group,
+            plan,
+            client=active_client(source),
+            progress=progress,
+            weights=parameters.sample_weight,
+            phase=phase,
+        )
         states: list[FittedState] = []
         shared = _shared(by_group, plan)
         for of_group in state.groups:
@@ -142,7 +148,7 @@ def read_groups(
             if states:  # the rest is the same for every group
                 states.append(replace(states[0], state=general_state, n_left_out=n_left_out))
                 continue
-            rows = Accumulated(replace(general, n_threads=plan.threads), general_state, None, count, n_left_out)
+            rows = Accumulated(replace(general, n_threads=plan.threads), general_state, n_left_out)
             fitted = rows.fitted_state(source, parameters, plan)
             states.append(replace(fitted, source=fitted.source | {"solver": plan.solver}))
         del state

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streampca.errors import StreamPCAError
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import plan_as_before
-from streampca.execution.distributed.active_client import active_client, using_client
-from streampca.execution.together import Together, run_together
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import Readings, Together, run_together
 from streampca.formatting import as_text
 from streampca.planning.many import ManyPlan, plan_together
 from streampca.planning.memory import ALLOWANCE_BYTES
@@ -32,8 +32,8 @@ class PlannedFit:
 
     plan: Callable[[int, int], Plan]
     """Returns its plan for a ceiling of the memory in bytes and a number of threads of this process."""
-    run: Callable[[Plan], Any]
-    """Carries out a plan and returns the result."""
+    readings: Callable[[Plan], Readings[Any]]
+    """Asks for the readings of a plan and returns the result."""
 
 
 def plan_many(
@@ -83,10 +83,12 @@ def plan_many(
     return ManyPlan(plans, together)
 
 
-def run_many(source: Source, fits: Mapping[str, PlannedFit], plan: ManyPlan) -> Together[Any]:
+def run_many(
+    source: Source, fits: Mapping[str, PlannedFit], plan: ManyPlan, progress: ProgressCallback | None = None
+) -> Together[Any]:
     """Return the results of `fits`, which share their readings of `source` as `plan` says."""
-    with using_client(active_client(source)):
-        return run_together({name: partial(fit.run, plan.plans[name]) for name, fit in fits.items()}, plan.together)
+    asking = {name: fit.readings(plan.plans[name]) for name, fit in fits.items()}
+    return run_together(asking, plan.together, active_client(source), progress)
 
 
 def recorded_plans(log: ProgressLog, plan: ManyPlan) -> ManyPlan:

@@ -9,6 +9,7 @@ import numpy as np
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.triangle import Factored, QRFactor
 from streampca.errors import DataError, StreamPCAError
+from streampca.execution.readings import Reading, Readings
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, signed
 from streampca.linalg.residual_moments import moments_of_values
@@ -26,7 +27,7 @@ from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.base import ContinuableSolver
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.solvers.result import Accumulated
 from streampca.sources.base import Source
 from streampca.typing import FloatArray
@@ -114,18 +115,18 @@ class QRSolver(ContinuableSolver):
         """Return the accumulator of the triangular factor."""
         return QRFactor(center=parameters.center, scale=parameters.scaling, ddof=parameters.ddof)
 
-    def accumulate(
+    def accumulated(
         self,
         source: Source,
         parameters: Parameters,
         plan: Plan,
-        options: RunOptions,
+        asked: Asked,
         accumulator: AnyAccumulator | None = None,
-    ) -> Accumulated:
+    ) -> Readings[Accumulated]:
         """Read `source` once and return its triangular factor."""
         triangle = self.accumulator_of(source, parameters, plan)
-        state, samples, count = options.accumulate_and_sample(source, triangle, plan, parameters)
-        return Accumulated(triangle, state, samples, count)
+        (state,) = (yield Reading(source, (triangle,), plan, parameters.sample_weight)).take()
+        return Accumulated(triangle, state)
 
     def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
         """Return the model of a triangular factor."""

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import product_dtype
-from streampca.accumulators.gram import Gram
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.residuals import FeatureResiduals, Residuals
-from streampca.accumulators.rows import RowSample, RowsState
+from streampca.accumulators.rows import RowsState
 from streampca.errors import NotAvailableError, ParameterError
+from streampca.execution.readings import Answer, AnyReading, Reading
 from streampca.parameters import Parameters
 from streampca.planning.plan import Resources
 from streampca.regressors import Basis, FittedRegression, Regressors
-from streampca.sources.base import ReadCount, Source
+from streampca.sources.base import Source
 from streampca.sources.residuals import SLAB_BYTES, ResidualSource, subtract_fitted
 from streampca.typing import Array, DType, IntArray
 
 if TYPE_CHECKING:
     from streampca.solvers.result import Fit
-
-Read: TypeAlias = Callable[[Source, AnyAccumulator], tuple[Any, ReadCount]]
-"""Reads a source once into an accumulator."""
 
 
 def regressors_of(source: Source, parameters: Parameters) -> Regressors | None:
@@ -78,40 +74,44 @@ def with_regressors(resources: Resources, source: Source, regressors: Regressors
 
 
 class Removing:
-    """The readings of a fit: the first accumulates residuals and coefficients, later ones read residuals."""
+    """Has the readings of a fit made of residuals: the first accumulates residuals and coefficients, later ones read residuals.
+
+    A relay, see `execution.readings`.
+    """
 
     def __init__(self, regressors: Regressors, source: Source, dtype: DType):
         self.regressors, self.source = regressors, source
         self.dtype = dtype
         self.fitted: FittedRegression | None = None
+        self._first: Residuals | FeatureResiduals | None = None
+        self._inner: tuple[AnyAccumulator, ...] = ()
 
-    def accumulate(self, source: Source, accumulator: AnyAccumulator, read: Read) -> tuple[Any, ReadCount]:
-        """Return the state of the residuals of `source`, with the counts of its rows, and what reading cost."""
+    def asked(self, reading: AnyReading) -> AnyReading:
+        """Return the reading of the residuals of the rows that `reading` asks for."""
+        self._first, by_features = None, reading.plan.axis == "features" if isinstance(reading, Reading) else False
+        if not isinstance(reading, Reading):
+            return reading
         if self.fitted is not None:
-            return read(self.residuals(), accumulator)
-        if isinstance(accumulator, Gram):
-            features = FeatureResiduals(accumulator, self.regressors, str(self.dtype))
-            state, count = read(source, features)
-            self.fitted = features.regression(state)
-            return state.inner, count
-        parts = accumulator.parts if isinstance(accumulator, Joint) else (accumulator,)
-        samples = [part for part in parts if isinstance(part, RowSample)]
-        rest = tuple(part for part in parts if not isinstance(part, RowSample))
-        inner = rest[0] if len(rest) == 1 else Joint(rest)
-        residuals = Residuals(inner, self.regressors, str(self.dtype))
-        state, count = read(source, Joint((residuals, *samples)) if samples else residuals)
-        own, *copied = state if samples else (state,)
-        self.fitted = residuals.regression(own)
-        states = residuals.inner_state(own)
-        if not isinstance(accumulator, Joint):
-            return states, count
-        return (*(states if len(rest) > 1 else (states,)), *(self._residual_rows(rows) for rows in copied)), count
+            residuals = self.residuals()
+            return replace(reading, source=residuals.by_features() if by_features else residuals)
+        self._inner = reading.accumulators
+        inner: Any = self._inner[0] if len(self._inner) == 1 else Joint(self._inner)
+        kind = FeatureResiduals if by_features else Residuals
+        self._first = kind(inner, self.regressors, str(self.dtype))
+        return replace(reading, accumulators=(self._first,))
+
+    def answered(self, answer: Answer) -> Answer:
+        """Return the states of the residuals."""
+        if self._first is None:
+            return answer
+        (state,) = answer.take()
+        self.fitted = self._first.regression(state)
+        inner: Any = self._first.inner_state(state)
+        return Answer((inner,) if len(self._inner) == 1 else inner, answer.count)
 
     def residuals(self) -> ResidualSource:
         """Return the source of the residuals; after the first reading."""
-        if self.fitted is None:
-            raise RuntimeError("residuals are asked for before the first reading")
-        return ResidualSource(self.source, self.regressors.rows, self.fitted, self.dtype)
+        return ResidualSource(self.source, self.regressors.rows, self._regression(), self.dtype)
 
     def of_pilot(self, rows: Array, chosen: IntArray) -> Array:
         """Return rows of a pilot without what regression on them alone explains; only about their mean where they are few."""
@@ -125,24 +125,25 @@ class Removing:
         wide -= axes @ (axes.T @ wide)
         return wide.astype(rows.dtype)
 
-    def finished(self, fit: Fit) -> Fit:
+    def finished(self, fit: Fit, *, copied_residuals: bool) -> Fit:
         """Return the fit of the residuals as one of the rows: with their mean, and with the part that was removed."""
-        fitted, samples = self.fitted, fit.samples
-        if fitted is None:
-            raise RuntimeError("nothing was read")
-        if samples is not None:
-            values = np.add(samples.values, fitted.mean, dtype=np.float64).astype(samples.values.dtype)
-            samples = RowsState(samples.index, values)
-        fitted = replace(fitted, mean_remainder=None)
+        samples = None if fit.samples is None else self._shown(fit.samples, residuals=copied_residuals)
+        fitted = replace(self._regression(), mean_remainder=None)
         certificate = dict(fit.model.certificate)
         size = self.regressors.orthogonal.size
         certificate["statement"] += f"; of the residuals after removal of {size} means and slopes for each feature"
         model = replace(fit.model, mean=fitted.mean, removal=fitted, certificate=certificate)
         return replace(fit, model=model, samples=samples, fitted_state=None)
 
-    def _residual_rows(self, rows: RowsState) -> RowsState:
+    def _shown(self, rows: RowsState, *, residuals: bool) -> RowsState:
+        """Return rows of the source, or `residuals` of them, without what is removed, about their mean."""
+        fitted, values = self._regression(), rows.values
+        if not residuals:
+            values = np.empty(rows.values.shape, dtype=self.dtype)
+            subtract_fitted(rows.values, self.regressors.rows.take(rows.index), fitted, values)
+        return RowsState(rows.index, np.add(values, fitted.mean, dtype=np.float64).astype(values.dtype))
+
+    def _regression(self) -> FittedRegression:
         if self.fitted is None:
-            raise RuntimeError("nothing was read")
-        values = np.empty(rows.values.shape, dtype=self.dtype)
-        subtract_fitted(rows.values, self.regressors.rows.take(rows.index), self.fitted, values)
-        return RowsState(rows.index, values)
+            raise RuntimeError("residuals are asked for before the first reading")
+        return self.fitted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +31,6 @@ class Accumulated:
     """The accumulator that merges and finalizes the state."""
     state: Any
     """The accumulated state."""
-    samples: RowsState | None
-    """Rows copied out of the stream, where asked for."""
-    count: ReadCount
-    """Chunks and bytes that were read."""
     n_left_out: int = 0
     """Rows that were left out because values are missing in them."""
     groups: tuple[Any, ...] = ()
@@ -69,13 +65,13 @@ class FitResult(ABC):
     """The model."""
     plan: Plan
     """The plan that was carried out."""
-    samples: RowsState | None
+    samples: RowsState | None = None
     """Rows copied out of the stream, where asked for."""
-    count: ReadCount
+    count: ReadCount = field(default_factory=ReadCount)
     """Chunks and bytes that were read."""
-    stream_seconds: float
+    stream_seconds: float = 0.0
     """Time of the passes over the source."""
-    solve_seconds: float
+    solve_seconds: float = 0.0
     """Time of the eigenproblems."""
     n_passes: int | None = None
     """Passes over the whole source; None = as planned."""

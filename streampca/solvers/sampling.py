@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from streampca.accumulators.score_groups import GroupMoments, moments_of_scores
 from streampca.block import RowWeights
 from streampca.errors import NotAvailableError, ParameterError
-from streampca.execution.drive import accumulate
+from streampca.execution.readings import Meters, Reading, Readings, relayed
 from streampca.execution.score_groups import (
     GroupsOfRows,
     ScoreGroups,
@@ -27,13 +26,8 @@ from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit
 from streampca.solvers.sampling_figures import errors_of
 from streampca.solvers.sampling_groups import errors_of_groups
-from streampca.sources.base import ReadCount, Source
-from streampca.system.blas_threads import one_blas_thread
+from streampca.sources.base import Source
 from streampca.typing import FloatArray
-
-if TYPE_CHECKING:
-    from streampca.execution.progress import ProgressCallback
-    from streampca.system.distributed_interface import DaskClient
 
 _LEAST_ROWS = 2
 """Rows of a group at least."""
@@ -134,21 +128,16 @@ class Sampling:
         moments = moments_of_scores(scores / unit, known, self.weights, self.n_groups)
         return errors_of(model, moments, "known scores")
 
-    def by_reading(
-        self, model: PCAModel | KernelModel, client: DaskClient | None, progress: ProgressCallback | None
-    ) -> tuple[SamplingErrors, ReadCount]:
-        """Read the rows once more and return the sampling errors, and what reading cost."""
+    def by_reading(self, model: PCAModel | KernelModel) -> Readings[SamplingErrors]:
+        """Ask for one more reading of the rows and return the sampling errors."""
         rows, plan = residuals_of(self.source, model), self.plan.in_row_order()
         if plan.axis == "features":
             plan = plan_scores(rows, model, self.memory, self.threads)
         groups = ScoreGroups(model, rows.shape[0], self.n_groups)
-        with one_blas_thread():
-            moments, count = accumulate(
-                rows, groups, plan, client=client, progress=progress, weights=self.weights, phase="sampling errors"
-            )
-        return errors_of(model, moments, "reading", self.scaling), count
+        (moments,) = (yield Reading(rows, (groups,), plan, self.weights, "sampling errors")).take()
+        return errors_of(model, moments, "reading", self.scaling)
 
-    def added_to(self, fit: AnyFit, client: DaskClient | None, progress: ProgressCallback | None) -> AnyFit:
+    def added_to(self, fit: AnyFit) -> Readings[AnyFit]:
         """Return `fit` with its sampling errors if its plan has them computed now: from scores, groups, or another reading."""
         model, method = fit.model, self.plan.sampling_errors
         scores, lengths = fit.known_scores()
@@ -156,8 +145,7 @@ class Sampling:
             return replace(fit, model=replace(model, sampling_errors=self.of_scores(model, scores, lengths)))
         if method == "groups" and isinstance(model, PCAModel) and fit.fitted_state is not None:
             began, state = time.perf_counter(), fit.fitted_state
-            with one_blas_thread():
-                errors = errors_of_groups(model, state.accumulator.grid(state.n_features), state.groups, self.scaling)
+            errors = errors_of_groups(model, state.accumulator.grid(state.n_features), state.groups, self.scaling)
             return replace(
                 fit,
                 model=replace(model, sampling_errors=errors),
@@ -166,14 +154,14 @@ class Sampling:
             )
         if method not in ("known scores", "reading"):
             return fit
-        began = time.perf_counter()
-        errors, count = self.by_reading(model, client, progress)
+        meters = Meters()
+        errors = yield from relayed(self.by_reading(model), meters)
         return replace(
             fit,
             model=replace(model, sampling_errors=errors),
-            count=fit.count + count,
-            n_passes=None if fit.n_passes is None else fit.n_passes + 1,
-            stream_seconds=fit.stream_seconds + time.perf_counter() - began,
+            count=fit.count + meters.count,
+            n_passes=fit.passes + meters.n_readings,
+            stream_seconds=fit.stream_seconds + meters.seconds,
         )
 
 

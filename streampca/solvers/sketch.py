@@ -10,6 +10,7 @@ from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import weighted
 from streampca.errors import NotAvailableError
+from streampca.execution.readings import Readings
 from streampca.linalg.certificate import Evidence
 from streampca.models.approximate import Chain, answer_of
 from streampca.models.pca import PCAModel
@@ -18,12 +19,11 @@ from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.solvers.approximate import ApproximateSolver, Reader, feature_factors, split
 from streampca.solvers.base import ContinuableSolver
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.solvers.plan_sketch import HELD_OUT_COLUMNS, needs_moments, sizes_of
 from streampca.solvers.result import Accumulated
 from streampca.solvers.test_matrix import Start, start
-from streampca.sources.base import ReadCount, Source
-from streampca.system.blas_threads import one_blas_thread
+from streampca.sources.base import Source
 
 
 class SketchSolver(ApproximateSolver, ContinuableSolver):
@@ -40,14 +40,14 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
         """Return `parameters` for one pass without a pilot, so that all sources are met with the same test matrix."""
         return replace(parameters, solver=self.name, pilot=0, tolerance=None)
 
-    def accumulate(
+    def accumulated(
         self,
         source: Source,
         parameters: Parameters,
         plan: Plan,
-        options: RunOptions,
+        asked: Asked,
         accumulator: AnyAccumulator | None = None,
-    ) -> Accumulated:
+    ) -> Readings[Accumulated]:
         """Read `source` once and return its state, with the test matrix of `accumulator` if one is given.
 
         Raises
@@ -61,11 +61,10 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
                 "or recovery='nystrom'"
             )
         if isinstance(accumulator, Sketch):
-            begun = Start(accumulator.origin, np.ones(plan.n_features), accumulator.test, ReadCount())
+            begun = Start(accumulator.origin, np.ones(plan.n_features), accumulator.test)
         else:
-            begun = start(source, parameters, plan, options.progress, options.removing)
-        with one_blas_thread():
-            rows = Reader(source, parameters, plan, options).first(begun)
+            begun = yield from start(source, parameters, plan, asked.removing)
+        rows = yield from Reader(source, parameters, plan, asked.removing).first(begun)
         return rows if accumulator is None else replace(rows, accumulator=accumulator)
 
     def solve_model(self, fitted: FittedState, work: str) -> PCAModel:

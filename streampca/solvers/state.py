@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streampca.accumulators import Sketch
+from streampca.accumulators import RowSample, RowsState, Sketch
 from streampca.errors import MergeError, NotAvailableError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import Meters, Reading, Readings, relayed, run_fit, with_beside
 from streampca.labels import Labels
 from streampca.linalg.eigen import DENSE_LIMIT, relative_precision
 from streampca.linalg.selection import NComponents, is_count
@@ -22,26 +23,40 @@ from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
 from streampca.solvers.covariance_model import all_eigenvalues
 from streampca.solvers.fit import plan_fit
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
-from streampca.solvers.result import Accumulated
-from streampca.sources.base import Source
+from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.records import Fragment, repeated
-from streampca.sources.naming import naming_places
+from streampca.sources.naming import places_named
 from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import Json
 
 
-@naming_places
+@dataclass(frozen=True)
+class Batch:
+    """Rows that were read to be added to others, or taken out of them."""
+
+    state: FittedState
+    """Their state, unsolved."""
+    plan: Plan
+    """How they were read."""
+    count: ReadCount
+    """What reading them cost."""
+    samples: RowsState | None = None
+    """Rows copied out of the stream, where asked for."""
+
+
 def accumulate(
-    source: Source,
-    parameters: Parameters,
-    fitted: FittedState | None = None,
-    *,
-    progress: ProgressCallback | None = None,
-    keep_rows: int = 0,
-) -> tuple[FittedState, Plan, Accumulated]:
-    """Read `source`, of at least one row, once; return its state, unsolved, the plan, and what was accumulated.
+    source: Source, parameters: Parameters, fitted: FittedState | None = None, progress: ProgressCallback | None = None
+) -> Batch:
+    """Read `source`, of at least one row, once; return its state, unsolved: see `readings_of_batch`."""
+    return run_fit(readings_of_batch(source, parameters, fitted), active_client(source), progress)
+
+
+def readings_of_batch(
+    source: Source, parameters: Parameters, fitted: FittedState | None = None, *, keep_rows: int = 0
+) -> Readings[Batch]:
+    """Ask for one reading of `source`, of at least one row; return its state, unsolved.
 
     `keep_rows` is the number of rows to copy out of the stream.
 
@@ -59,20 +74,23 @@ def accumulate(
         parameters = replace(
             parameters, scale=fitted.parameters.scale
         )  # rows without labels have the variables of the fit
-    parameters = CONTINUABLE[solver].mergeable(with_columns(replace(parameters, sampling_errors=0), source))
-    # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.
-    n_components = (
-        None if isinstance(parameters.n_components, str) else capped(parameters.n_components, min(source.shape))
-    )
-    client = active_client(source)
-    plan = plan_fit(source, replace(parameters, solver=solver, n_components=n_components, ddof=0), client=client)
-    accumulator = None if fitted is None else fitted.accumulator
-    if fitted is not None:
-        require_parameters(fitted, parameters, solver, plan.work_dtype, "joined")
-    options = RunOptions(client, progress, keep_rows)
-    with one_blas_thread():
-        rows = CONTINUABLE[solver].accumulate(source, parameters, plan, options, accumulator)
-    return rows.fitted_state(source, parameters, plan), plan, rows
+    with places_named(source):
+        parameters = CONTINUABLE[solver].mergeable(with_columns(replace(parameters, sampling_errors=0), source))
+        # The batch may be smaller than what is wanted of all rows together, so it is planned for what it can give.
+        n_components = (
+            None if isinstance(parameters.n_components, str) else capped(parameters.n_components, min(source.shape))
+        )
+        wanted = replace(parameters, solver=solver, n_components=n_components, ddof=0)
+        plan = plan_fit(source, wanted, client=active_client(source))
+        if fitted is not None:
+            require_parameters(fitted, parameters, solver, plan.work_dtype, "joined")
+        accumulator = None if fitted is None else fitted.accumulator
+        own = CONTINUABLE[solver].accumulated(source, parameters, plan, Asked(), accumulator)
+        sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows else ()
+        meters = Meters()
+        rows, copied = yield from relayed(with_beside(own, Reading(source, sample, plan)), meters)
+        state = rows.fitted_state(source, parameters, plan)
+        return Batch(state, plan, meters.count, copied[0] if copied else None)
 
 
 def obstacle_to_state(solver: str, remove: object, n_components: object, missing: str = "error") -> str | None:

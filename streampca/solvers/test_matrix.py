@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.progress import Meter, ProgressCallback
+from streampca.execution.readings import ReadingAlone, Readings
 from streampca.linalg.scaling import Scaling, reciprocals, root_sums
 from streampca.linalg.tall_skinny import orthonormal
 from streampca.linalg.tiles import spread
@@ -43,20 +45,12 @@ class Start:
     """What the pilot expects features to be multiplied by, ``(n_features,)``."""
     test: Array
     """Test matrix for the rows as they are, in the type of products, ``(n_features, columns)``."""
-    count: ReadCount
-    """What reading the pilot cost."""
     near: bool = False
     """Whether means are within a few standard deviations of zero, so that rows need not be shifted."""
 
 
-def start(
-    source: Source,
-    parameters: Parameters,
-    plan: Plan,
-    progress: ProgressCallback | None = None,
-    removing: Removing | None = None,
-) -> Start:
-    """Read the pilot that `plan` announced, telling `progress`, and return the start of the first pass.
+def start(source: Source, parameters: Parameters, plan: Plan, removing: Removing | None = None) -> Readings[Start]:
+    """Read the pilot that `plan` announced, and return the start of the first pass.
 
     The columns of Ω are the leading directions of the pilot's rows and Gaussian columns made orthonormal; or those of a
     transform, where no pilot is read. They are meant for features times their `factors`, so the rows as they are meet
@@ -64,14 +58,11 @@ def start(
     """
     sizes, d = sizes_of(plan), source.shape[1]
     weights = np.ones(d) if parameters.feature_weight is None else np.sqrt(parameters.feature_weight)
-    origin, count, basis, near = None, ReadCount(), None, False
+    origin, basis, near = None, None, False
     seen = np.zeros(d, dtype=bool)
     if sizes.pilot_rows:
-        report = Meter("pilot", sizes.pilot_rows, progress).add
-        pilot, ahead_bytes = pilot_of(sizes), plan.shape.read_ahead_bytes
-        chosen, rows, count = once(
-            "pilot", lambda: read_pilot(pilot, source, parameters.seed, parameters.missing, report, ahead_bytes)
-        )
+        pilot = partial(_pilot, source, parameters, plan)
+        ((chosen, rows),) = (yield ReadingAlone(pilot)).take()
         counts = _counts(rows, chosen, parameters)
         counted = bool(counts.any())
         chosen, rows = _that_count(chosen, rows, counts)
@@ -90,8 +81,8 @@ def start(
         release()  # this thread decodes nothing more
     if parameters.missing == "pairwise":
         known = np.zeros(d) if origin is None else origin
-        origin, cost = observed_origin(source, known, seen, parameters.sample_weight)
-        count += cost
+        found = partial(observed_origin, source, known, seen, parameters.sample_weight)
+        (origin,) = (yield ReadingAlone(lambda client, progress: found())).take()
     if removing is not None:  # residuals have the mean 0
         origin, near = np.zeros(d), True
     held = held_out_columns(parameters, d, sizes.held_out)
@@ -105,7 +96,20 @@ def start(
     test = np.empty((d, basis.shape[1] + sizes.held_out), dtype=product_dtype(source.dtype, d, weights))
     np.multiply(basis, weights[:, None], out=test[:, : basis.shape[1]], casting="same_kind")
     np.multiply(held, weights[:, None], out=test[:, basis.shape[1] :], casting="same_kind")
-    return Start(origin, weights, test, count, near)
+    return Start(origin, weights, test, near)
+
+
+def _pilot(
+    source: Source, parameters: Parameters, plan: Plan, client: object, progress: ProgressCallback | None
+) -> tuple[tuple[IntArray, Array], ReadCount]:
+    """Return the numbers of the rows of the pilot, the rows, and what reading them cost; a stopped run has them still."""
+    sizes = sizes_of(plan)
+    report, ahead_bytes = Meter("pilot", sizes.pilot_rows, progress).add, plan.shape.read_ahead_bytes
+    chosen, rows, count = once(
+        "pilot",
+        lambda: read_pilot(pilot_of(sizes), source, parameters.seed, parameters.missing, report, ahead_bytes),
+    )
+    return (chosen, rows), count
 
 
 def held_out_columns(parameters: Parameters, n_features: int, n_columns: int) -> FloatArray:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -15,20 +16,27 @@ R = TypeVar("R")
 _PLACE = re.compile(r"\b(row|column|feature) (\d+)\b(?! \[)")
 
 
-def naming_places(function: Callable[Concatenate[Source, P], R]) -> Callable[Concatenate[Source, P], R]:
-    """Return `function`, whose first argument is a source, with the names of rows and features added to its data errors.
+@contextmanager
+def places_named(source: Source) -> Iterator[None]:
+    """Add the names that `source` has for rows and features to the data errors of this block.
 
     ``row 5, column 7`` becomes ``row 5 [time=1990-06-01], column 7 [sst(lat=10.5, lon=20)]``.
     """
+    try:
+        yield
+    except DataError as error:
+        if len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (with_names(error.args[0], source),)
+        raise
+
+
+def naming_places(function: Callable[Concatenate[Source, P], R]) -> Callable[Concatenate[Source, P], R]:
+    """Return `function`, whose first argument is a source, with the names of rows and features added to its data errors."""
 
     @wraps(function)
     def named(source: Source, /, *args: P.args, **options: P.kwargs) -> R:
-        try:
+        with places_named(source):
             return function(source, *args, **options)
-        except DataError as error:
-            if len(error.args) == 1 and isinstance(error.args[0], str):
-                error.args = (with_names(error.args[0], source),)
-            raise
 
     return named
 

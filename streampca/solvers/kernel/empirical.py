@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streampca.errors import NotFiniteError
-from streampca.execution.progress import Meter
+from streampca.execution.readings import Readings
 from streampca.linalg.nystrom import converted, leave_one_out, nystrom
 from streampca.linalg.tiles import spread
 from streampca.models.kernel import KernelModel
@@ -16,16 +15,15 @@ from streampca.models.stored_rows import StoredRows
 from streampca.planning.memory.kernel import PAIR_SIDE
 from streampca.planning.plan import Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
-from streampca.solvers.kernel.matrix import read_all, read_to_disk, sample_of
+from streampca.solvers.kernel.matrix import all_rows, rows_on_disk
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, columns_of, pairs_plan
 from streampca.solvers.kernel.rounding import suitable_dtype
 from streampca.solvers.kernel.solving import inverse_roots, shares, signs_of, with_preimage
 from streampca.solvers.kernel.standardising import standardised_by
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.solvers.test_matrix import transform_matrix
 from streampca.sources.base import Source
-from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import borrow
 from streampca.typing import Array, FloatArray, Json
@@ -193,7 +191,9 @@ class EmpiricalMapMethod(KernelMethod):
         columns = columns_of(parameters, source.shape[0])
         return pairs_plan(source, parameters, resources, solver=self.name, columns=columns)
 
-    def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
+    def readings(
+        self, source: Source, parameters: KernelParameters, plan: KernelPlan, asked: Asked
+    ) -> Readings[KernelFit]:
         """Read `source` once, into memory or to disk, and return its approximate kernel principal components (Marukatat 2023, Algorithm 6).
 
         With A = HKH and a test matrix Ω, both forms use Z = AΩ and Y = AZ: the literature's takes eigenpairs (μ, u) of ZᵀZ,
@@ -201,46 +201,30 @@ class EmpiricalMapMethod(KernelMethod):
         with an RBF kernel and 100 columns its first ten vectors agree to 0.9999 with the exact ones, against 0.73.
         """
         n = source.shape[0]
-        began = time.perf_counter()
-        with one_blas_thread():
-            read = read_to_disk if plan.rows_on_disk else read_all
-            rows, count = read(source, plan.rows_per_block, options.quality, plan.shape.read_ahead_bytes)
-            parameters = standardised_by(parameters, rows)
-            kernel = parameters.kernel.bound(source.shape[1])
-            Meter("fit", n, options.progress).add(n, count.bytes)
-            rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
-            wide = rows.astype(np.float64, copy=False)  # K² squares the rounding of K
-            # Of a transform for which rows are features.
-            test = transform_matrix(parameters.sketch, (n, plan.columns), parameters.n_hashes, parameters.seed)
-            if parameters.center:
-                test -= test.mean(axis=0)
-            first = times_kernel(
-                kernel, wide, np.hstack([test, np.full((n, 1), 1 / n)]), plan.threads, plan.rows_in_memory
-            )
-            means = first[:, -1].copy()
-            products = first[:, :-1]
-            if parameters.center:
-                products -= products.mean(axis=0)
-            images = times_kernel(kernel, wide, products, plan.threads, plan.rows_in_memory)
-            if parameters.center:
-                images -= images.mean(axis=0)
-            del wide
-            release_freed_memory()
-            streamed = time.perf_counter()
-            total = float(_diagonal(kernel, rows).sum()) - (n * float(means.mean()) if parameters.center else 0.0)
-            eigenpairs = _eigenpairs(parameters, test, products, images, plan.threads)
-            model, vectors = _model(source, parameters, rows, means, eigenpairs, total), eigenpairs[1]
-            vectors = vectors[:, : model.n_components] * signs_of(vectors[:, : model.n_components])
-            model = with_preimage(model, parameters, vectors)
-            del test, first, products, images, eigenpairs
-            release_freed_memory()
-        solved = time.perf_counter()
-        return KernelFit(
-            model=model,
-            plan=plan,
-            samples=sample_of(options, source, rows),
-            count=count,
-            stream_seconds=streamed - began,
-            solve_seconds=solved - streamed,
-            eigenvectors=vectors,
-        )
+        rows = yield from (rows_on_disk(source, plan) if plan.rows_on_disk else all_rows(source, plan))
+        parameters = standardised_by(parameters, rows)
+        kernel = parameters.kernel.bound(source.shape[1])
+        rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
+        wide = rows.astype(np.float64, copy=False)  # K² squares the rounding of K
+        # Of a transform for which rows are features.
+        test = transform_matrix(parameters.sketch, (n, plan.columns), parameters.n_hashes, parameters.seed)
+        if parameters.center:
+            test -= test.mean(axis=0)
+        first = times_kernel(kernel, wide, np.hstack([test, np.full((n, 1), 1 / n)]), plan.threads, plan.rows_in_memory)
+        means = first[:, -1].copy()
+        products = first[:, :-1]
+        if parameters.center:
+            products -= products.mean(axis=0)
+        images = times_kernel(kernel, wide, products, plan.threads, plan.rows_in_memory)
+        if parameters.center:
+            images -= images.mean(axis=0)
+        del wide
+        release_freed_memory()
+        total = float(_diagonal(kernel, rows).sum()) - (n * float(means.mean()) if parameters.center else 0.0)
+        eigenpairs = _eigenpairs(parameters, test, products, images, plan.threads)
+        model, vectors = _model(source, parameters, rows, means, eigenpairs, total), eigenpairs[1]
+        vectors = vectors[:, : model.n_components] * signs_of(vectors[:, : model.n_components])
+        model = with_preimage(model, parameters, vectors)
+        del test, first, products, images, eigenpairs
+        release_freed_memory()
+        return KernelFit(model=model, plan=plan, eigenvectors=vectors)

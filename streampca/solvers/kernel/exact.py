@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
 
 from streampca.errors import PlanError
-from streampca.execution.progress import Meter
+from streampca.execution.readings import Readings
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, solve, uses_krylov
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
-from streampca.solvers.kernel.matrix import KernelMatrix, kernel_matrix, read_all, sample_of
+from streampca.solvers.kernel.matrix import KernelMatrix, all_rows, kernel_matrix
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, pairs_plan
 from streampca.solvers.kernel.rounding import SAMPLE, suitable_dtype, value_rounding
 from streampca.solvers.kernel.solving import ROUNDING, inverse_roots, share_of, shares, signs_of, with_preimage
 from streampca.solvers.kernel.standardising import standardised_by
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.sources.base import Source
-from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import Array, DType, FloatArray
 
 _TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
@@ -117,52 +115,40 @@ class ExactMethod(KernelMethod):
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
         return pairs_plan(source, parameters, resources, solver=self.name)
 
-    def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
+    def readings(
+        self, source: Source, parameters: KernelParameters, plan: KernelPlan, asked: Asked
+    ) -> Readings[KernelFit]:
         """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
         n = source.shape[0]
         selection = parameters.selection(n)
-        began = time.perf_counter()
-        with one_blas_thread():
-            rows, count = read_all(source, plan.rows_per_block, options.quality, plan.shape.read_ahead_bytes)
-            parameters = standardised_by(parameters, rows)
-            kernel = parameters.kernel.bound(source.shape[1])
-            Meter("fit", n, options.progress).add(n, count.bytes)
-            k = parameters.count(n)
-            iterated = k is not None and uses_krylov(n, k)
-            rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
-            dtype = rows.dtype if iterated else np.dtype(np.float64)
-            _require_memory(plan, dtype)
-            matrix = kernel_matrix(kernel, rows, dtype, center=parameters.center, n_threads=plan.threads)
-            streamed = time.perf_counter()
-            total = float(matrix.diagonal.sum())
-            spectrum = solve(
-                matrix,
-                selection,
-                precision=_PRECISION[dtype.name],
-                seed=parameters.seed,
-                total=total,
-                tolerance=_TOLERANCE[dtype.name],
-                stagnation_tolerance=_STAGNATION[dtype.name],
-            )
-            reach = float(np.abs(kernel.diagonal(rows)).sum())
-            spectrum = _without_rounding(
-                spectrum, dtype.name, float(np.finfo(dtype).eps) * reach, keep=parameters.n_components is not None
-            )
-            # Errors of ρ √(κ(x, x) κ(y, y)) in every kernel value change no eigenvalue by more than ρ Σ κ(x, x).
-            rho = value_rounding(kernel, rows.astype(dtype, copy=False)[:: -(-n // SAMPLE)])
-            allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
-            model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
-            lengths = np.asarray(matrix.diagonal, dtype=np.float64)
-            del matrix
-            model = with_preimage(model, parameters, eigenvectors)
-        solved = time.perf_counter()
-        return KernelFit(
-            model=model,
-            plan=plan,
-            samples=sample_of(options, source, rows),
-            count=count,
-            stream_seconds=streamed - began,
-            solve_seconds=solved - streamed,
-            lengths=lengths,
-            eigenvectors=eigenvectors,
+        rows = yield from all_rows(source, plan)
+        parameters = standardised_by(parameters, rows)
+        kernel = parameters.kernel.bound(source.shape[1])
+        k = parameters.count(n)
+        iterated = k is not None and uses_krylov(n, k)
+        rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
+        dtype = rows.dtype if iterated else np.dtype(np.float64)
+        _require_memory(plan, dtype)
+        matrix = kernel_matrix(kernel, rows, dtype, center=parameters.center, n_threads=plan.threads)
+        total = float(matrix.diagonal.sum())
+        spectrum = solve(
+            matrix,
+            selection,
+            precision=_PRECISION[dtype.name],
+            seed=parameters.seed,
+            total=total,
+            tolerance=_TOLERANCE[dtype.name],
+            stagnation_tolerance=_STAGNATION[dtype.name],
         )
+        reach = float(np.abs(kernel.diagonal(rows)).sum())
+        spectrum = _without_rounding(
+            spectrum, dtype.name, float(np.finfo(dtype).eps) * reach, keep=parameters.n_components is not None
+        )
+        # Errors of ρ √(κ(x, x) κ(y, y)) in every kernel value change no eigenvalue by more than ρ Σ κ(x, x).
+        rho = value_rounding(kernel, rows.astype(dtype, copy=False)[:: -(-n // SAMPLE)])
+        allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
+        model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
+        lengths = np.asarray(matrix.diagonal, dtype=np.float64)
+        del matrix
+        model = with_preimage(model, parameters, eigenvectors)
+        return KernelFit(model=model, plan=plan, lengths=lengths, eigenvectors=eigenvectors)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
 
 from streampca.errors import ParameterError
+from streampca.execution.readings import Readings
 from streampca.linalg.eigen import solve
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Resources
@@ -17,9 +17,8 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, feature_plan
 from streampca.solvers.kernel.rounding import suitable_dtype
 from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, shares, signs_of, with_preimage
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.sources.base import Source
-from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import DType
 
 
@@ -100,27 +99,12 @@ class ExtensionMethod(KernelMethod):
         parameters = _with_known_chances(parameters)
         return feature_plan(source, parameters, resources, self.name, landmark_cost(source, parameters))
 
-    def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
+    def readings(
+        self, source: Source, parameters: KernelParameters, plan: KernelPlan, asked: Asked
+    ) -> Readings[KernelFit]:
         """Read `source` for landmarks and extend their eigenpairs (Williams & Seeger 2001)."""
         parameters = _with_known_chances(parameters)
-        began = time.perf_counter()
-        with one_blas_thread():
-            landmarks, count = choose_landmarks(source, parameters, plan, options)
-            parameters = replace(parameters, kernel=landmarks.kernel)
-            samples = None
-            if options.keep_rows:
-                samples, read = options.accumulate(source, options.sample_of(source), plan)
-                count += read
-            streamed = time.perf_counter()
-            model = _model(source, parameters, landmarks, np.dtype(plan.work_dtype))
-            model = with_preimage(model, parameters)
-        solved = time.perf_counter()
-        return KernelFit(
-            model=model,
-            plan=plan,
-            samples=samples,
-            count=count,
-            stream_seconds=streamed - began,
-            solve_seconds=solved - streamed,
-            n_passes=plan.passes + (1 if options.keep_rows else 0),
-        )
+        landmarks = yield from choose_landmarks(source, parameters, plan)
+        parameters = replace(parameters, kernel=landmarks.kernel)
+        model = _model(source, parameters, landmarks, np.dtype(plan.work_dtype))
+        return KernelFit(model=with_preimage(model, parameters), plan=plan)

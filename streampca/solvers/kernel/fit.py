@@ -11,6 +11,7 @@ import numpy as np
 from streampca.errors import DataError, NotAvailableError, NotFiniteError, PlanError, StreamPCAError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import Readings, run_fit
 from streampca.logs import logger
 from streampca.models.integer_rounding import with_rounded_integers
 from streampca.models.kernel import KernelModel
@@ -24,12 +25,13 @@ from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import KernelPlan, with_seconds
-from streampca.solvers.options import RunOptions
-from streampca.solvers.quality import QualityReading
+from streampca.solvers.measuring import measured
+from streampca.solvers.options import Asked
+from streampca.solvers.quality import quality_beside
 from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct
-from streampca.sources.naming import naming_places
+from streampca.sources.naming import places_named
 
 if TYPE_CHECKING:
     from streampca.system.distributed_interface import DaskClient
@@ -99,7 +101,6 @@ def plan_kernel(
     return with_seconds(plan)
 
 
-@naming_places
 def fit_kernel(
     source: Source,
     parameters: KernelParameters,
@@ -111,22 +112,30 @@ def fit_kernel(
 ) -> KernelFit:
     """Carry out `plan` and return the model, with `keep_rows` rows copied out of the stream and, if asked for, their quality."""
     client = active_client(source)
-    plan = plan or plan_kernel(source, parameters, client=client)
+    with places_named(source):
+        plan = plan or plan_kernel(source, parameters, client=client)
+    readings = readings_of_kernel(source, parameters, plan, keep_rows=keep_rows, quality=quality)
+    return run_fit(readings, client, progress)
+
+
+def readings_of_kernel(
+    source: Source, parameters: KernelParameters, plan: KernelPlan, *, keep_rows: int = 0, quality: bool = False
+) -> Readings[KernelFit]:
+    """Ask for the readings of a fit by `plan`, and return what `fit_kernel` returns."""
     _log.info("plan: %r", plan)
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is an error of its own, here or before
-        examined = QualityReading.of(source, plan, "error") if quality else None
-        options = RunOptions(client, progress, keep_rows, quality=examined)
-        fitted = METHODS[plan.solver].run(source, parameters, plan, options)
-    fitted = fitted if examined is None else replace(fitted, quality=examined.found)
-    _require_range(fitted.model, source)
-    fitted = replace(fitted, model=with_rounded_integers(fitted.model, source.dtype))
-    if parameters.sampling_errors:
-        limits = parameters.memory, parameters.threads
-        sampling = Sampling(source, plan, parameters.sampling_errors, None, False, *limits)
-        fitted = sampling.added_to(fitted, client, progress)
-    if source.labels is None:
-        return fitted
-    return replace(fitted, model=replace(fitted.model, labels=source.labels.without_sample_coordinates()))
+    with places_named(source):
+        solving = METHODS[plan.solver].readings(source, parameters, plan, Asked())
+        examining = quality_beside(source, plan, "error") if quality else None
+        fitted = yield from measured(solving, source, plan, keep_rows, examining)
+        _require_range(fitted.model, source)
+        fitted = replace(fitted, model=with_rounded_integers(fitted.model, source.dtype))
+        if parameters.sampling_errors:
+            limits = parameters.memory, parameters.threads
+            sampling = Sampling(source, plan, parameters.sampling_errors, None, False, *limits)
+            fitted = yield from sampling.added_to(fitted)
+        if source.labels is None:
+            return fitted
+        return replace(fitted, model=replace(fitted.model, labels=source.labels.without_sample_coordinates()))
 
 
 def _require_range(model: KernelModel, source: Source) -> None:

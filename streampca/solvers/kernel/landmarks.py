@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import in_panel
 from streampca.accumulators.landmarks import (
     ColumnNormLandmarks,
@@ -20,10 +19,10 @@ from streampca.accumulators.rpcholesky import RPCholeskyLandmarks
 from streampca.block import Block
 from streampca.errors import DataError, ParameterError
 from streampca.execution.distributed.retries import read_with_retries
+from streampca.execution.readings import Reading, ReadingAlone, Readings
 from streampca.planning.memory.kernel import HELD_OUT_ROWS
 from streampca.solvers.kernel.plan import KernelPlan, LandmarkCost
 from streampca.solvers.kernel.standardising import FeatureMoments, needs_moments, with_moments
-from streampca.solvers.options import RunOptions
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.schedule import Schedule
 from streampca.typing import Array, FloatArray, IntArray
@@ -84,35 +83,35 @@ def landmark_cost(source: Source, parameters: KernelParameters) -> LandmarkCost:
     return LandmarkCost(sampling, passes, taken)
 
 
-def choose_landmarks(
-    source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions
-) -> tuple[ChosenLandmarks, ReadCount]:
-    """Return the landmarks and what reading for them cost.
+def choose_landmarks(source: Source, parameters: KernelParameters, plan: KernelPlan) -> Readings[ChosenLandmarks]:
+    """Ask for what the landmarks are chosen from, and return them.
 
     Raises
     ------
     DataError
         If rows are missing, damaged or not finite.
     """
-    sampling, count, reservoir = sampling_of(parameters), ReadCount(), None
+    sampling, reservoir = sampling_of(parameters), None
     standardise = needs_moments(parameters.kernel)
     together = standardise and sampling == "uniform"
     if standardise and not together:
-        moments, count = options.accumulate(source, FeatureMoments(), plan, phase="landmarks")
+        (moments,) = (yield Reading(source, (FeatureMoments(),), plan, phase="landmarks")).take()
         parameters = replace(parameters, kernel=with_moments(parameters.kernel, moments))
     if parameters.given is not None:
-        chosen, read = _given(source, parameters.given, parameters.kernel, sampling, plan.shape.read_ahead_bytes)
-        return chosen, count + read
+        given, ahead_bytes = parameters.given, plan.shape.read_ahead_bytes
+        kernel = parameters.kernel
+        named = ReadingAlone(lambda client, progress: _given(source, given, kernel, sampling, ahead_bytes))
+        chosen: ChosenLandmarks = (yield named).take()[0]
+        return chosen
     if sampling == "column_norm":
         first = UniformLandmarks(_reservoir(source.shape[0]), parameters.seed, str(source.dtype), "reservoir")
-        state, read = options.accumulate(source, first, plan, phase="landmarks")
-        count, reservoir = count + read, first.finalize(state).rows
+        (state,) = (yield Reading(source, (first,), plan, phase="landmarks")).take()
+        reservoir = first.finalize(state).rows
     draw = _drawing(sampling, source, parameters, reservoir)
-    if together:
-        (moments, state), read = options.accumulate(source, Joint((FeatureMoments(), draw)), plan, phase="landmarks")
-        parameters = replace(parameters, kernel=with_moments(parameters.kernel, moments))
-    else:
-        state, read = options.accumulate(source, draw, plan, phase="landmarks")
+    before = (FeatureMoments(),) if together else ()
+    *moments_of, state = (yield Reading(source, (*before, draw), plan, phase="landmarks")).take()
+    if moments_of:
+        parameters = replace(parameters, kernel=with_moments(parameters.kernel, moments_of[0]))
     drawn = draw.finalize(state)
     if not len(drawn.rows):
         raise DataError(
@@ -120,7 +119,7 @@ def choose_landmarks(
             "another kernel"
         )
     stands_for = _multiplicity(sampling, state, len(drawn.rows), plan.n_landmarks, source.shape[0])
-    return ChosenLandmarks(drawn.rows, drawn.index, stands_for, sampling, parameters.kernel), count + read
+    return ChosenLandmarks(drawn.rows, drawn.index, stands_for, sampling, parameters.kernel)
 
 
 def held_out_draws(parameters: KernelParameters, source: Source) -> tuple[UniformLandmarks | WeightedLandmarks, ...]:

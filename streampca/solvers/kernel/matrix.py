@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,25 +9,22 @@ import numpy as np
 
 from streampca.accumulators.centring import work_dtype
 from streampca.accumulators.kernel_features import in_panel
-from streampca.accumulators.rows import RowsState
+from streampca.block import Block
 from streampca.errors import NotFiniteError
-from streampca.execution.leaf import read_ahead
+from streampca.execution.readings import Reading, Readings
 from streampca.linalg.tiles import spread
 from streampca.models.stored_rows import StoredRows
 from streampca.planning.memory.kernel import PAIR_SIDE
-from streampca.planning.shape import Leaf
+from streampca.planning.plan import Plan
 from streampca.solvers.kernel.solving import DenseMatrix
-from streampca.solvers.options import RunOptions
-from streampca.sources.base import ReadCount, Source
-from streampca.sources.schedule import Schedule
+from streampca.sources.base import Source
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
-from streampca.system.workspace import borrow, release
+from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
-    from streampca.solvers.quality import QualityReading
 
 
 @dataclass(frozen=True)
@@ -111,30 +107,20 @@ def kernel_matrix(kernel: Kernel, rows: Array, dtype: DType, *, center: bool, n_
     return KernelMatrix(values, means, center, n_threads)
 
 
-def read_all(
-    source: Source, rows_per_block: int, quality: QualityReading | None = None, ahead_bytes: int = 0
-) -> tuple[Array, ReadCount]:
-    """Return all rows in the type of products, ``(n_samples, n_features)``, and what reading them cost; `quality` examines them.
+def all_rows(source: Source, plan: Plan) -> Readings[Array]:
+    """Ask for all rows and return them in the type of products, ``(n_samples, n_features)``."""
+    dtype = work_dtype(source.dtype)
+    rows = np.empty(source.shape, dtype)
 
-    `ahead_bytes` of memory are for reading ahead.
+    def take(block: Block) -> None:
+        rows[block.start : block.start + len(block)] = in_panel(block, dtype)
 
-    Raises
-    ------
-    DataError
-        If data is missing, damaged or not finite.
-    """
-    rows = np.empty(source.shape, work_dtype(source.dtype))
-
-    def take(start: int, values: Array) -> None:
-        rows[start : start + len(values)] = values
-
-    return rows, _read_each(source, take, rows_per_block, quality, ahead_bytes)
+    yield Reading(source, (), plan, take=take)
+    return rows
 
 
-def read_to_disk(
-    source: Source, rows_per_block: int, quality: QualityReading | None = None, ahead_bytes: int = 0
-) -> tuple[StoredRows, ReadCount]:
-    """Copy all rows, in the type of products, to a temporary directory that goes with the result; else as `read_all`.
+def rows_on_disk(source: Source, plan: Plan) -> Readings[StoredRows]:
+    """Ask for all rows and copy them, in the type of products, to a temporary directory that goes with the result.
 
     Raises
     ------
@@ -144,30 +130,5 @@ def read_to_disk(
     scratch, dtype = Scratch(), work_dtype(source.dtype)
     require_space(scratch.path, source.shape[0] * source.shape[1] * dtype.itemsize)
     rows = StoredRows.create(scratch.path / "rows", source.shape, dtype, scratch)
-    return rows, _read_each(source, rows.write, rows_per_block, quality, ahead_bytes)
-
-
-def _read_each(
-    source: Source,
-    take: Callable[[int, Array], object],
-    rows_per_block: int,
-    quality: QualityReading | None,
-    ahead_bytes: int,
-) -> ReadCount:
-    """Read all rows in order and call `take` with the first row and the values of every block; return what reading cost."""
-    count, dtype = ReadCount(), work_dtype(source.dtype)
-    leaf = Leaf(0, (*range(0, source.shape[0], rows_per_block), source.shape[0]))
-    with source.reading(), source.ahead(Schedule.in_order(leaf.spans, ahead_bytes)):
-        for read in read_ahead(source, leaf):
-            take(read.block.start, in_panel(read.block, dtype))
-            count += read.count
-            if quality is not None:
-                quality.examine(read.block)
-    release()
-    return count
-
-
-def sample_of(options: RunOptions, source: Source, rows: Array | StoredRows) -> RowsState | None:
-    """Return the rows that `options` ask for, out of all `rows` of `source`; None for none."""
-    chosen = options.sample_of(source).chosen
-    return RowsState(chosen, rows[chosen]) if len(chosen) else None
+    yield Reading(source, (), plan, take=lambda block: rows.write(block.start, in_panel(block, dtype)))
+    return rows

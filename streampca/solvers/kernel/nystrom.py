@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
 
-from streampca.accumulators.joint import Joint
 from streampca.accumulators.kernel_features import KernelFeatures, KernelSums
 from streampca.accumulators.landmarks import LandmarksState
+from streampca.execution.readings import Reading, Readings
 from streampca.linalg.eigen import solve
 from streampca.linalg.selection import Count, Selection
 from streampca.models.kernel import KernelModel
@@ -22,9 +21,8 @@ from streampca.solvers.kernel.plan import KernelPlan, feature_plan
 from streampca.solvers.kernel.rounding import Computed, suitable_dtype
 from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, signs_of, with_preimage
 from streampca.solvers.kernel.whitening import LandmarkBasis, Whitening
-from streampca.solvers.options import RunOptions
+from streampca.solvers.options import Asked
 from streampca.sources.base import Source
-from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import release_freed_memory
 from streampca.typing import FloatArray
 
@@ -134,33 +132,24 @@ class NystromMethod(KernelMethod):
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
         return feature_plan(source, parameters, resources, self.name, landmark_cost(source, parameters))
 
-    def run(self, source: Source, parameters: KernelParameters, plan: KernelPlan, options: RunOptions) -> KernelFit:
+    def readings(
+        self, source: Source, parameters: KernelParameters, plan: KernelPlan, asked: Asked
+    ) -> Readings[KernelFit]:
         """Read `source` for landmarks and once more for features, and return its kernel principal components."""
-        began = time.perf_counter()
-        with one_blas_thread():
-            landmarks, count = choose_landmarks(source, parameters, plan, options)
-            parameters = replace(parameters, kernel=landmarks.kernel)
-            kernel = parameters.kernel.bound(source.shape[1])
-            work = suitable_dtype(kernel, landmarks.rows, np.dtype(plan.work_dtype), center=parameters.center)
-            points = np.ascontiguousarray(landmarks.rows, dtype=work)
-            small = source.shape[0] * float(len(points)) ** 2 <= _SMALL
-            late_from = 0.0 if small else _LATE_FROM[work.name]
-            whitening = Whitening.of(kernel, points, center=parameters.center, late_from=late_from)
-            basis = LandmarkBasis(kernel, points, whitening, late=not small and whitening.condition >= late_from)
-            features = features_of(basis, plan.threads_per_leaf)
-            release_freed_memory()
-            joint = Joint((features, options.sample_of(source), *held_out_draws(parameters, source)))
-            (state, samples, *held), read = options.accumulate(source, joint, plan)
-            streamed = time.perf_counter()
-            sums = projected(features, whitening, features.finalize(state))
-            model = solve_features(source, parameters, landmarks, basis, sums, held)
-            model = with_preimage(model, parameters)
-        solved = time.perf_counter()
-        return KernelFit(
-            model=model,
-            plan=plan,
-            samples=samples if options.keep_rows else None,
-            count=count + read,
-            stream_seconds=streamed - began,
-            solve_seconds=solved - streamed,
-        )
+        landmarks = yield from choose_landmarks(source, parameters, plan)
+        parameters = replace(parameters, kernel=landmarks.kernel)
+        kernel = parameters.kernel.bound(source.shape[1])
+        work = suitable_dtype(kernel, landmarks.rows, np.dtype(plan.work_dtype), center=parameters.center)
+        points = np.ascontiguousarray(landmarks.rows, dtype=work)
+        small = source.shape[0] * float(len(points)) ** 2 <= _SMALL
+        late_from = 0.0 if small else _LATE_FROM[work.name]
+        whitening = Whitening.of(kernel, points, center=parameters.center, late_from=late_from)
+        basis = LandmarkBasis(kernel, points, whitening, late=not small and whitening.condition >= late_from)
+        features = features_of(basis, plan.threads_per_leaf)
+        release_freed_memory()
+        draws = held_out_draws(parameters, source)
+        state, *held = (yield Reading(source, (features, *draws), plan)).take()
+        sums = projected(features, whitening, features.finalize(state))
+        del state
+        model = solve_features(source, parameters, landmarks, basis, sums, held)
+        return KernelFit(model=with_preimage(model, parameters), plan=plan)

@@ -125,6 +125,12 @@ def test_approximate_solvers_have_the_errors_of_the_exact_one(rows: Rows, solver
     assert pca.n_passes_ == pca.error_["n_passes"] + 1
 
 
+@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
+def test_the_reading_for_sampling_errors_is_no_pass_of_the_certificate(rows: Rows, solver: Any) -> None:
+    pca = sp.PCA(3, solver=solver, scale=True, max_passes=1, sampling_errors=10).fit(rows)
+    assert (pca.error_["n_passes"], pca.n_passes_) == (1, 2)
+
+
 def test_kernel_pca_with_a_linear_kernel_has_the_relative_errors_of_pca(rows: Rows) -> None:
     rows = rows[:400]
     linear = sp.PCA(3, solver="qr", sampling_errors=N_GROUPS, ddof=0).fit(rows).sampling_error_
