@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Writes the tables of docs/reference/parameters.md and configuration.md, and configs/streampca.schema.json.
+"""Writes the tables of docs/reference/parameters.md, configuration.md and combinations.md, and configs/streampca.schema.json.
 
-They follow from the statements of the parameters and the schema of configuration files.
+They follow from the statements of the parameters, the schema of configuration files, and the table of what goes together.
 
 Usage: scripts/reference.py [--check]    (--check: write nothing; status 1 if a page is not up to date)
 """
@@ -18,6 +18,8 @@ from typing import Any
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS, Parameter
 from streampca.parameters.domains import Number, Whole
 from streampca.runs.config.schema import json_schema
+from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
+from streampca.solvers.registry import CONTINUABLE, SOLVERS
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -78,6 +80,38 @@ def _yaml(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def solvers() -> str:
+    """Return which solver takes which trait of rows and parameters."""
+    names = list(SOLVERS)
+    refused = [trait for trait in TRAITS if any(trait in solver.refuses for solver in SOLVERS.values())]
+    lines = [f"| | {' | '.join(f'`{name}`' for name in names)} |", f"|---|{'---|' * len(names)}"]
+    for trait in refused:
+        cells = ("" if trait in SOLVERS[name].refuses else "yes" for name in names)
+        lines.append(f"| {_trait(trait)} | {' | '.join(cells)} |")
+    lines.append(f"| rows can be added later | {' | '.join('yes' if name in CONTINUABLE else '' for name in names)} |")
+    return "\n".join(lines)
+
+
+def pairs(tables: dict[str, Table]) -> Callable[[], str]:
+    """Return what makes the table of what does not go together."""
+
+    def table() -> str:
+        lines = ["| | not together with | instead |", "|---|---|---|"]
+        for name, refused in tables.items():
+            by_cure: dict[str, list[str]] = {}
+            for trait, instead in refused.items():
+                by_cure.setdefault(instead, []).append(_trait(trait))
+            lines += [f"| {_trait(name)} | {', '.join(traits)} | {_cell(cure)} |" for cure, traits in by_cure.items()]
+        return "\n".join(lines)
+
+    return table
+
+
+def _trait(name: str) -> str:
+    """Return a trait for a table, as code where it is what a user writes."""
+    return f"`{name}`" if "=" in name or "_" in name or name in ("forgetting", "remove") else name
+
+
 def written(page: Path) -> str:
     """Return the text of a page with its tables made anew between their marks."""
     text = page.read_text(encoding="utf-8")
@@ -95,6 +129,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "KernelPCA": lambda: table_of(KERNEL_PCA_PARAMETERS),
     },
     REFERENCE / "configuration.md": {"keys": keys},
+    REFERENCE / "combinations.md": {"solvers": solvers, "conflicts": pairs(CONFLICTS), "ways": pairs(WAYS)},
 }
 """Tables of each page."""
 

@@ -67,7 +67,7 @@ def _needs_state(method: _Method) -> _Method:
 
 
 def _obstacle(estimator: Continuing) -> str | None:
-    return obstacle_to_state(estimator.solver, estimator.remove, estimator.n_components, estimator.missing)
+    return obstacle_to_state(estimator)
 
 
 class Continuing(StreamEstimator[Parameters, Fit]):

@@ -367,7 +367,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         solver = SOLVERS.get(self.solver)  # None for "auto", which takes one that can
         plain = self.missing == "error" and self.remove is None and self.forgetting == 1
-        tags.input_tags.sparse = plain and (solver is None or solver.sparse)
+        tags.input_tags.sparse = plain and (solver is None or "sparse rows" not in solver.refuses)
         tags.input_tags.allow_nan = self.missing != "error"
         return tags
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.errors import NotAvailableError, ParameterError
+from streampca.errors import ParameterError
 from streampca.linalg.component_rules import sample_of
-from streampca.linalg.eigen import DENSE_LIMIT
 from streampca.linalg.selection import Rule
 from streampca.parameters import Parameters
 from streampca.sources.base import Source
@@ -17,7 +16,7 @@ from streampca.typing import FloatArray
 
 
 def require_rows(source: Source, parameters: Parameters) -> None:
-    """Raise `ParameterError` if weights do not fit `source`, or what is asked for does not go together."""
+    """Raise `ParameterError` if weights do not fit `source`."""
     n, d = source.shape
     for name, weights, expected in (
         ("sample_weight", parameters.sample_weight, n),
@@ -26,18 +25,6 @@ def require_rows(source: Source, parameters: Parameters) -> None:
         if weights is not None and len(weights) != expected:
             of = "samples" if name == "sample_weight" else "features"
             raise ParameterError(f"{name} has {len(weights)} values: expected one for each of the {expected} {of}")
-    if source.sparse and parameters.missing != "error":
-        raise ParameterError(
-            f"missing={parameters.missing!r} is for dense rows: what a sparse matrix does not store is zero, not missing"
-        )
-    if parameters.forgetting != 1:
-        for conflict, what in (
-            (parameters.sample_weight is not None, "sample_weight"),
-            (parameters.missing in ("mean", "pairwise"), f"missing={parameters.missing!r}"),
-            (source.sparse, "sparse rows"),
-        ):
-            if conflict:
-                raise ParameterError(f"forgetting={parameters.forgetting!r} does not go together with {what}")
 
 
 def require_rule(source: Source, parameters: Parameters, n_regressors: int | None) -> None:
@@ -46,7 +33,6 @@ def require_rule(source: Source, parameters: Parameters, n_regressors: int | Non
     if not isinstance(selection, Rule):
         return
     if selection.name == "cross_validation":
-        require_cross_validation(source, parameters)
         return
     n, d = source.shape
     n = n if weights is None else int(np.count_nonzero(weights))
@@ -65,23 +51,6 @@ def require_rule(source: Source, parameters: Parameters, n_regressors: int | Non
             edge=1.0 if parameters.center else None,
         )
     )
-
-
-def require_cross_validation(source: Source, parameters: Parameters) -> None:
-    """Raise `NotAvailableError` if the number of components of such rows cannot follow from cross-validation."""
-    d = source.shape[1]
-    for refused, found in (
-        (parameters.solver not in ("auto", "covariance"), f"solver={parameters.solver!r}"),
-        (parameters.missing in ("mean", "pairwise"), f"missing={parameters.missing!r}"),
-        (parameters.forgetting != 1, f"forgetting={parameters.forgetting!r}"),
-        (parameters.remove is not None, "remove"),
-        (d > DENSE_LIMIT, f"{d:,} features"),
-    ):
-        if refused:
-            raise NotAvailableError(
-                f"n_components='cross_validation' does not apply: found {found}; expected solver='covariance', at most {DENSE_LIMIT:,} features, "
-                "and rows without fillings, forgetting and remove; 'parallel' and 'tracy_widom' need less"
-            )
 
 
 def as_weights(name: str, values: ArrayLike | Sequence[float] | None) -> FloatArray | None:

@@ -11,6 +11,7 @@ from streampca.parameters import Parameters
 from streampca.planning.cost import expected_seconds, nominal_rates, probe
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
 from streampca.planning.residuals import removal_seconds, with_removal
+from streampca.solvers.capabilities import require_taken
 from streampca.solvers.registry import SOLVERS
 from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
@@ -53,7 +54,7 @@ def plan_by(solver: str, source: Source, parameters: Parameters, resources: Reso
     PlanError
         If the work does not fit in memory.
     """
-    SOLVERS[solver].require_taken(source, parameters)
+    require_taken(solver, SOLVERS[solver].refuses, source, parameters)
     plan = with_removal(SOLVERS[solver].plan(source, parameters, resources), resources)
     return with_repeated_reads(plan, source)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from streampca.planning.cost import PROBE_WIDTH
 from streampca.planning.detail import SketchDetail
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers.base import PCASolver
+from streampca.solvers.capabilities import Table
 from streampca.solvers.filling import Filling, complete
 from streampca.solvers.options import Asked
 from streampca.solvers.plan_sketch import plan_sketch, sizes_of
@@ -279,6 +280,14 @@ class ApproximateSolver(PCASolver):
     """One pass over the source, and further ones while the certificate asks for them and the plan allows."""
 
     approximate = True
+    refuses: ClassVar[Table] = {
+        "forgetting": "use solver='covariance'",
+        "a share of the Frobenius norm": "that is known of the whole covariance matrix alone: use solver='covariance', 'gram' or 'qr', a share of "
+        "the variance, or a count",
+        "a rule that needs all eigenvalues": "use 'parallel', 'marchenko_pastur' or 'tracy_widom', which need the leading ones and the trace, or "
+        "solver='covariance', 'gram' or 'qr'",
+        "n_components='cross_validation'": "use solver='covariance'",
+    }
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
@@ -352,5 +361,10 @@ class AdaptiveSolver(ApproximateSolver):
     """Approximate, by an incremental low-rank basis that follows the rows in shuffled order; it keeps no state."""
 
     name = "adaptive"
-    missing = ("error", "mean")
-    sparse = False
+    refuses: ClassVar[Table] = {
+        **ApproximateSolver.refuses,
+        "missing='drop_rows'": "use solver='covariance' or missing='mean'",
+        "missing='pairwise'": "use solver='covariance' or missing='mean'",
+        "sparse rows": "use solver='covariance' or solver='sketch'",
+        "recovery='conversion'": "that converts products with a test matrix: use solver='sketch'",
+    }

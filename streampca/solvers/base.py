@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.errors import NotAvailableError
 from streampca.execution.readings import Readings
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan, Resources
+from streampca.solvers.capabilities import Table
 from streampca.solvers.options import Asked
 from streampca.solvers.result import Accumulated, Fit, FitResult
 from streampca.sources.base import Source
@@ -55,14 +55,10 @@ class PCASolver(Solver[Parameters, Plan, Fit]):
 
     approximate: ClassVar[bool] = False
     """Whether its answer carries an error, and a certificate of it."""
-    missing: ClassVar[tuple[str, ...]] = ("error", "drop_rows", "mean", "pairwise")
-    """Values of the parameter `missing` that it takes."""
-    sparse: ClassVar[bool] = True
-    """Whether it takes sparse rows."""
+    refuses: ClassVar[Table] = {}
+    """Traits of rows and parameters that it does not take, and what to do instead, see `capabilities`."""
     has_scores: ClassVar[bool] = False
     """Whether it has the scores of all rows without reading them again, unless values are missing."""
-    forgetting: ClassVar[bool] = True
-    """Whether it takes a forgetting factor."""
 
     @abstractmethod
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> AnyAccumulator:
@@ -76,25 +72,12 @@ class PCASolver(Solver[Parameters, Plan, Fit]):
         """Return why ``solver="auto"`` chose `plan`."""
         return "chosen because no other solver fits"
 
-    def require_taken(self, source: Source, parameters: Parameters) -> None:
-        """Raise `NotAvailableError` for rows or parameters that this solver does not take."""
-        for refused, what in (
-            (parameters.missing not in self.missing, f"missing={parameters.missing!r}"),
-            (source.sparse and not self.sparse, "sparse rows"),
-            (parameters.forgetting != 1 and not self.forgetting, "forgetting"),
-            (
-                parameters.n_components == "cross_validation" and self.name != "covariance",
-                f"n_components={parameters.n_components!r}",
-            ),
-        ):
-            if refused:
-                other = " or missing='mean'" if what.startswith("missing") and "mean" in self.missing else ""
-                other = " or solver='sketch'" if what == "sparse rows" else other
-                raise NotAvailableError(f"solver={self.name!r} does not take {what}: use solver='covariance'{other}")
-
 
 class ContinuableSolver(PCASolver):
     """Solver whose states can be continued and merged before they are solved."""
+
+    refuses_state: ClassVar[Table] = {}
+    """Traits of parameters with which it keeps no state, and what to do instead."""
 
     @abstractmethod
     def accumulated(

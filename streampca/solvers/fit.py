@@ -25,12 +25,13 @@ from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.beside import Beside, with_beside
+from streampca.solvers.capabilities import require_together
 from streampca.solvers.measuring import measured
 from streampca.solvers.options import Asked
 from streampca.solvers.plan_sketch import reading_limits
 from streampca.solvers.quality import quality_beside
 from streampca.solvers.registry import SOLVERS
-from streampca.solvers.removing import Removing, regressors_of, require_removable, with_regressors
+from streampca.solvers.removing import Removing, regressors_of, with_regressors
 from streampca.solvers.result import Fit
 from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
 from streampca.sources.base import Source
@@ -80,9 +81,9 @@ def plan_fit(
     parameters = with_columns(parameters, source)
     parameters.selection(source)
     require_rows(source, parameters)
-    require_removable(source, parameters)
+    require_together(source, parameters)
     n_groups = parameters.sampling_errors
-    require_sampling(n_groups, n, missing=parameters.missing, forgetting=parameters.forgetting)
+    require_sampling(n_groups, n)
     limits = worker_limits(client)
     resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=scores, report=report)
     resources = with_beside(resources, source, parameters.n_components, parameters.missing, beside)

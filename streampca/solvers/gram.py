@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.base import PCASolver
+from streampca.solvers.capabilities import Table
 from streampca.solvers.options import Asked
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source, TransposedSource
@@ -219,9 +221,13 @@ class GramSolver(PCASolver):
     """Exact, by the n × n Gram matrix of wide data."""
 
     name = "gram"
-    missing = ("error", "mean")
+    refuses: ClassVar[Table] = {
+        "missing='drop_rows'": "use solver='covariance' or missing='mean'",
+        "missing='pairwise'": "use solver='covariance' or missing='mean'",
+        "forgetting": "use solver='covariance'",
+        "n_components='cross_validation'": "use solver='covariance'",
+    }
     has_scores = True
-    forgetting = False
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan of a fit, with components on disk if they do not fit in memory.

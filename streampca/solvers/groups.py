@@ -12,7 +12,7 @@ import numpy as np
 from streampca.accumulators.by_group import ByGroup
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.block import Block
-from streampca.errors import DataError, NotAvailableError, ParameterError
+from streampca.errors import DataError, NotAvailableError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
@@ -27,6 +27,7 @@ from streampca.planning.groups import plan_groups
 from streampca.planning.plan import Plan, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
+from streampca.solvers.capabilities import require_together
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.state import capped, solve
@@ -101,7 +102,7 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
     PlanError
         If the matrices of all groups do not fit in the memory that is allowed, with how many would.
     """
-    _require_taken(parameters)
+    _require_taken(source, parameters)
     require_rows(source, parameters)
     counts = np.bincount(groups.codes, minlength=len(groups.names))
     few = np.flatnonzero(counts <= parameters.ddof)
@@ -236,23 +237,11 @@ class GroupSolver:
         )
 
 
-def _require_taken(parameters: Parameters) -> None:
+def _require_taken(source: Source, parameters: Parameters) -> None:
     """Raise for what does not go together with groups."""
     if parameters.solver not in ("auto", "covariance"):
         raise NotAvailableError(f"solver={parameters.solver!r} does not take groups: use solver='covariance'")
-    for refused, what in (
-        (parameters.missing in ("mean", "pairwise"), f"missing={parameters.missing!r}"),
-        (parameters.remove is not None, "remove"),
-        (parameters.forgetting != 1, f"forgetting={parameters.forgetting!r}"),
-        (parameters.n_components == "cross_validation", f"n_components={parameters.n_components!r}"),
-        (parameters.sampling_errors > 0, f"sampling_errors={parameters.sampling_errors}"),
-    ):
-        if refused:
-            raise NotAvailableError(f"fits of groups do not take {what}: fit the rows of each group by themselves")
-    if not parameters.center:
-        raise ParameterError(
-            "fits of groups with center=False: what is within groups is about their means; use center=True"
-        )
+    require_together(source, parameters, "fits of groups")
 
 
 def _accumulator(source: Source, parameters: Parameters, groups: Groups) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from streampca.accumulators.centring import product_dtype
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.formatting import as_text
-from streampca.linalg.selection import Count, Frobenius, Rule
+from streampca.linalg.selection import Count, Rule
 from streampca.parameters import Parameters
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryBudget
@@ -55,16 +55,6 @@ def plan_sketch(source: Source, parameters: Parameters, resources: Resources, so
     n, d = source.shape
     selection = parameters.selection(source)
     k = selection.n_components if isinstance(selection, Count) else None
-    if isinstance(selection, Frobenius):
-        raise NotAvailableError(
-            f"solver={solver!r} does not take n_components={selection!r}, because the Frobenius norm is known of the whole covariance "
-            "matrix alone: use solver='covariance', 'gram' or 'qr', a share of the variance, or a count"
-        )
-    if isinstance(selection, Rule) and selection.needs_all:
-        raise NotAvailableError(
-            f"solver={solver!r} does not take n_components={selection.name!r}, which needs all eigenvalues: use 'parallel', 'marchenko_pastur' or "
-            "'tracy_widom', which need the leading ones and the trace, or solver='covariance', 'gram' or 'qr'"
-        )
     if isinstance(selection, Rule) and parameters.missing == "pairwise":
         raise NotAvailableError(
             f"n_components={selection.name!r} does not go together with missing='pairwise', where noise has no known law"
@@ -90,8 +80,6 @@ def plan_sketch(source: Source, parameters: Parameters, resources: Resources, so
 
 def _require(source: Source, parameters: Parameters, solver: str, k: int | None) -> None:
     """Raise for what the approximate solvers do not take."""
-    if parameters.forgetting != 1:
-        raise NotAvailableError(f"solver={solver!r} does not take forgetting: use solver='covariance'")
     _require_recovery(parameters, solver)
     if not isinstance(parameters.sketch_size, str) and k is not None and parameters.sketch_size < k:
         raise ParameterError(
@@ -129,10 +117,6 @@ def _require_recovery(parameters: Parameters, solver: str) -> None:
     """Raise where the published conversion does not go together with what is asked for."""
     if parameters.recovery != "conversion":
         return
-    if solver == "adaptive":
-        raise NotAvailableError(
-            "solver='adaptive' does not take recovery='conversion', which converts products with a test matrix: use solver='sketch'"
-        )
     readings = 2 if needs_moments(parameters) else 1
     if isinstance(parameters.max_passes, str):
         if parameters.tolerance is None or readings == 2:

@@ -74,9 +74,13 @@ class QRSolver(ContinuableSolver):
     """Exact, by a triangular factor of the rows."""
 
     name = "qr"
-    missing = ("error",)
-    sparse = False
-    forgetting = False
+    refuses = dict.fromkeys(
+        (
+            *("missing='drop_rows'", "missing='mean'", "missing='pairwise'", "sparse rows", "forgetting"),
+            "n_components='cross_validation'",
+        ),
+        "use solver='covariance'",
+    )
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""

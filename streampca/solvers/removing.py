@@ -12,7 +12,6 @@ from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.residuals import FeatureResiduals, Residuals
 from streampca.accumulators.rows import RowsState
-from streampca.errors import NotAvailableError, ParameterError
 from streampca.execution.readings import Answer, AnyReading, Reading
 from streampca.parameters import Parameters
 from streampca.planning.plan import Resources
@@ -39,21 +38,6 @@ def regressors_of(source: Source, parameters: Parameters) -> Regressors | None:
     rows = parameters.remove.rows_of(source.labels, n, source.description, source.sample_columns)
     basis = Basis.of(parameters.remove, rows, source.labels, weights)
     return Regressors.of(basis, basis.regressors(rows), weights)
-
-
-def require_removable(source: Source, parameters: Parameters) -> None:
-    """Raise for what does not go together with `remove`; reads nothing."""
-    if parameters.remove is None:
-        return
-    if not parameters.center:
-        raise ParameterError("remove with center=False: residuals have the mean 0 in any case; use center=True")
-    for refused, what, cure in (
-        (parameters.missing != "error", f"missing={parameters.missing!r}", "fill the missing values first"),
-        (parameters.forgetting != 1, f"forgetting={parameters.forgetting!r}", "use sample_weight"),
-        (source.sparse, "sparse rows", "residuals are dense: give dense rows"),
-    ):
-        if refused:
-            raise NotAvailableError(f"remove does not go together with {what}: {cure}")
 
 
 def with_regressors(resources: Resources, source: Source, regressors: Regressors) -> Resources:

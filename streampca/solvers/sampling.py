@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from streampca.accumulators.score_groups import GroupMoments, moments_of_scores
 from streampca.block import RowWeights
-from streampca.errors import NotAvailableError, ParameterError
+from streampca.errors import ParameterError
 from streampca.execution.readings import Meters, Reading, Readings, relayed
 from streampca.execution.score_groups import (
     GroupsOfRows,
@@ -33,8 +33,8 @@ _LEAST_ROWS = 2
 """Rows of a group at least."""
 
 
-def require_sampling(n_groups: int, n_samples: int, *, missing: str = "error", forgetting: float = 1.0) -> None:
-    """Raise `ParameterError` or `NotAvailableError` for a number of groups, or a fit, that has no sampling errors."""
+def require_sampling(n_groups: int, n_samples: int) -> None:
+    """Raise `ParameterError` for a number of groups that the rows cannot be divided into."""
     if n_groups == 0:
         return
     if n_groups < 2 or n_groups * _LEAST_ROWS > n_samples:
@@ -43,15 +43,6 @@ def require_sampling(n_groups: int, n_samples: int, *, missing: str = "error", f
             f"sampling_errors={n_groups}: expected 0 for none, or from 2 to {most} groups of the {n_samples:,} rows, at least "
             f"{_LEAST_ROWS} in each; about 20 are usual"
         )
-    for refused, what in (
-        (missing != "error", f"missing={missing!r}"),
-        (forgetting != 1, f"forgetting={forgetting:g}"),
-    ):
-        if refused:
-            raise NotAvailableError(
-                f"sampling_errors={n_groups} with {what}: groups of rows are left out one at a time, which is done for complete rows "
-                "of constant weights only; set sampling_errors=0"
-            )
 
 
 def with_sampling(plan: AnyPlan, source: Source, n_groups: int, *, scaled: bool, known: bool, scores: bool) -> AnyPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.solvers.approximate import ApproximateSolver, Reader, feature_factors, split
 from streampca.solvers.base import ContinuableSolver
+from streampca.solvers.capabilities import Table
 from streampca.solvers.options import Asked
 from streampca.solvers.plan_sketch import HELD_OUT_COLUMNS, needs_moments, sizes_of
 from streampca.solvers.result import Accumulated
@@ -30,6 +32,10 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
     """Approximate, by a sketch of the covariance matrix."""
 
     name = "sketch"
+    refuses_state: ClassVar[Table] = {
+        "missing='mean'": "the means of all rows have to be known before the first is multiplied; use fit, missing='pairwise', or "
+        "solver='covariance'"
+    }
 
     def state_bytes(self, plan: Plan) -> int:
         """Return the size of a saved state: test matrix and products."""

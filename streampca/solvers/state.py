@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
+from streampca.solvers.capabilities import TRAITS, WAYS
 from streampca.solvers.covariance_model import all_eigenvalues
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.options import Asked
@@ -67,7 +69,7 @@ def readings_of_batch(
     MergeError
         If the rows cannot be added to those of `fitted`; nothing is read then.
     """
-    if obstacle := obstacle_to_state(parameters.solver, parameters.remove, parameters.n_components, parameters.missing):
+    if obstacle := obstacle_to_state(parameters):
         raise NotAvailableError(obstacle)
     solver = "covariance" if parameters.solver == "auto" else parameters.solver
     if fitted is not None and isinstance(parameters.scale, str) and source.labels is None:
@@ -93,25 +95,17 @@ def readings_of_batch(
         return Batch(state, plan, meters.count, copied[0] if copied else None)
 
 
-def obstacle_to_state(solver: str, remove: object, n_components: object, missing: str = "error") -> str | None:
-    """Return why a fit with these parameters keeps no state that rows could be added to, whatever the rows; None where it does."""
+def obstacle_to_state(wanted: Any) -> str | None:
+    """Return why a fit by the parameters `wanted` keeps no state that rows could be added to, whatever the rows; None where it does."""
+    solver = wanted.solver
     if solver in SOLVERS and solver not in CONTINUABLE:
         return f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUABLE)}"
-    if solver == "sketch" and missing == "mean":
-        return (
-            "solver='sketch' with missing='mean' keeps no state that rows could be added to: the means of all rows have to be known before "
-            "the first is multiplied; use fit, missing='pairwise', or solver='covariance'"
-        )
-    if remove is not None:
-        return (
-            "remove keeps no state that rows could be added to: the groups, trend and covariates of rows to come are not known; fit all "
-            "rows at once"
-        )
-    if isinstance(n_components, str) and n_components == "cross_validation":
-        return (
-            "n_components='cross_validation' keeps no state that rows could be added to: its groups are those of all rows; use fit, and then "
-            "the number that it gave"
-        )
+    no_rows: Any = None  # these traits are those of parameters alone
+    own = CONTINUABLE[solver].refuses_state if solver in CONTINUABLE else {}
+    for trait, instead in {**own, **WAYS["states that rows can be added to"]}.items():
+        if (found := TRAITS[trait](no_rows, wanted)) is not None:
+            named = f"solver={solver!r} with {found}" if trait in own else found
+            return f"{named} keeps no state that rows could be added to: {instead}"
     return None
 
 

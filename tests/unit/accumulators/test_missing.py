@@ -17,7 +17,7 @@ import streampca as sp
 from streampca import PCA
 from streampca.accumulators import Covariance, PairwiseCovariance
 from streampca.block import Block
-from streampca.errors import DataError, NotFiniteError, ParameterError
+from streampca.errors import DataError, NotAvailableError, NotFiniteError
 
 pytestmark = pytest.mark.numerical
 
@@ -147,7 +147,7 @@ def test_integers_have_no_missing_values() -> None:
 
 
 def test_forgetting_is_not_for_filled_means() -> None:
-    with pytest.raises(ParameterError, match="does not go together with missing='mean'"):
+    with pytest.raises(NotAvailableError, match=r"forgetting=0\.9 and missing='mean' do not go together"):
         PCA(missing="mean", forgetting=0.9).fit(holed())
 
 

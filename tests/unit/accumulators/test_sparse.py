@@ -13,7 +13,7 @@ from facade import Block, open_source
 
 from streampca import PCA
 from streampca.accumulators import SparseCovariance
-from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
+from streampca.errors import NotAvailableError, NotFiniteError
 
 pytestmark = pytest.mark.numerical
 
@@ -40,7 +40,7 @@ def test_what_is_not_finite_is_named(value: float, form: str) -> None:
 
 
 def test_what_sparse_rows_do_not_go_with() -> None:
-    with pytest.raises(ParameterError, match="what a sparse matrix does not store is zero, not missing"):
+    with pytest.raises(NotAvailableError, match="what a sparse matrix does not store is zero, not missing"):
         PCA(missing="mean").fit(random_rows())
     with pytest.raises(NotAvailableError, match="does not take sparse rows"):
         PCA(solver="qr").fit(random_rows())

@@ -1,0 +1,147 @@
+"""What goes together: one table, from which refusals, the page of the reference and the generated tests are made.
+
+A trait is something about rows or parameters that not everything takes. Solvers say in their own modules which traits they do not
+take (`PCASolver.refuses`); the table here has what excludes what whatever the solver, and what ways of fitting do not take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from streampca.errors import NotAvailableError
+from streampca.linalg.eigen import DENSE_LIMIT
+from streampca.linalg.selection import Frobenius, Rule
+
+if TYPE_CHECKING:
+    from streampca.parameters import Parameters
+    from streampca.sources.base import Source
+
+Table: TypeAlias = Mapping[str, str]
+"""What to do instead, by the trait that is refused."""
+
+
+def _written(name: str, *values: object) -> Callable[[Source, Parameters], str | None]:
+    """Return what finds one of `values` in the parameter `name`."""
+
+    def find(source: Source, parameters: Parameters) -> str | None:
+        value = getattr(parameters, name)
+        return f"{name}={value!r}" if any(value is each or value == each for each in values) else None
+
+    return find
+
+
+def _named(name: str, test: Callable[[Source, Parameters], bool]) -> Callable[[Source, Parameters], str | None]:
+    return lambda source, parameters: name if test(source, parameters) else None
+
+
+def _rule(source: Source, parameters: Parameters) -> str | None:
+    wanted = parameters.selection(source)
+    return f"n_components={wanted.name!r}" if isinstance(wanted, Rule) else None
+
+
+def _rule_of_all(source: Source, parameters: Parameters) -> str | None:
+    wanted = parameters.selection(source)
+    return f"n_components={wanted.name!r}" if isinstance(wanted, Rule) and wanted.needs_all else None
+
+
+def _share_of_norm(source: Source, parameters: Parameters) -> str | None:
+    wanted = parameters.selection(source)
+    return f"n_components={wanted!r}" if isinstance(wanted, Frobenius) else None
+
+
+TRAITS: dict[str, Callable[[Source, Parameters], str | None]] = {
+    "missing='drop_rows'": _written("missing", "drop_rows"),
+    "missing='mean'": _written("missing", "mean"),
+    "missing='pairwise'": _written("missing", "pairwise"),
+    "sparse rows": _named("sparse rows", lambda source, parameters: source.sparse),
+    "sample_weight": _named("sample_weight", lambda source, parameters: parameters.sample_weight is not None),
+    "forgetting": lambda source, parameters: (
+        f"forgetting={parameters.forgetting!r}" if parameters.forgetting != 1 else None
+    ),
+    "remove": _named("remove", lambda source, parameters: parameters.remove is not None),
+    "center=False": _written("center", False),
+    "sampling_errors": lambda source, parameters: (
+        f"sampling_errors={parameters.sampling_errors}" if parameters.sampling_errors else None
+    ),
+    "n_components='cross_validation'": _written("n_components", "cross_validation"),
+    "a rule for n_components": _rule,
+    "a rule that needs all eigenvalues": _rule_of_all,
+    "a share of the Frobenius norm": _share_of_norm,
+    "recovery='conversion'": _written("recovery", "conversion"),
+    "more features than LAPACK decomposes": _named(
+        f"more than {DENSE_LIMIT:,} features", lambda source, parameters: source.shape[1] > DENSE_LIMIT
+    ),
+}
+"""How each trait is found: returns it as the user wrote it, None where it is absent."""
+
+_FILL = "fill the missing values first"
+_GROUPS_OF_ROWS = "groups of rows are left out one at a time, which is done for complete rows of constant weights only; set sampling_errors=0"
+_FOR_CROSS_VALIDATION = (
+    f"expected solver='covariance', at most {DENSE_LIMIT:,} features, and rows without fillings, forgetting and remove; 'parallel' and "
+    "'tracy_widom' need less"
+)
+_LATER_ROWS = "the groups, trend and covariates of rows to come are not known; fit all rows at once"
+_ALL_GROUPS = "its groups are those of all rows; use fit, and then the number that it gave"
+_BY_THEMSELVES = "fit the rows of each group by themselves"
+
+CONFLICTS: dict[str, Table] = {
+    "sparse rows": dict.fromkeys(
+        ("missing='drop_rows'", "missing='mean'", "missing='pairwise'"),
+        "that is for dense rows: what a sparse matrix does not store is zero, not missing",
+    ),
+    "forgetting": dict.fromkeys(
+        ("sample_weight", "missing='mean'", "missing='pairwise'", "sparse rows"), "leave one of them out"
+    ),
+    "remove": {
+        **dict.fromkeys(("missing='drop_rows'", "missing='mean'", "missing='pairwise'"), _FILL),
+        "forgetting": "use sample_weight",
+        "sparse rows": "residuals are dense: give dense rows",
+        "center=False": "residuals have the mean 0 in any case; use center=True",
+    },
+    "sampling_errors": dict.fromkeys(
+        ("missing='drop_rows'", "missing='mean'", "missing='pairwise'", "forgetting"), _GROUPS_OF_ROWS
+    ),
+    "n_components='cross_validation'": dict.fromkeys(
+        ("missing='mean'", "missing='pairwise'", "forgetting", "remove", "more features than LAPACK decomposes"),
+        _FOR_CROSS_VALIDATION,
+    ),
+}
+"""What does not go together whatever the solver: a trait, and those that it excludes."""
+
+WAYS: dict[str, Table] = {
+    "fits of groups": {
+        **dict.fromkeys(
+            (
+                *("missing='mean'", "missing='pairwise'", "remove", "forgetting"),
+                *("n_components='cross_validation'", "sampling_errors"),
+            ),
+            _BY_THEMSELVES,
+        ),
+        "center=False": "what is within groups is about their means; use center=True",
+    },
+    "states that rows can be added to": {
+        "remove": _LATER_ROWS,
+        "n_components='cross_validation'": _ALL_GROUPS,
+    },
+}
+"""What ways of fitting do not take."""
+
+
+def require_together(source: Source, parameters: Parameters, way: str = "") -> None:
+    """Raise `NotAvailableError`, naming both, if two traits, or one and a `way` of fitting, do not go together; reads nothing."""
+    present = {name: found for name, find in TRAITS.items() if (found := find(source, parameters)) is not None}
+    for name, table in CONFLICTS.items():
+        for trait, instead in table.items():
+            if name in present and trait in present:
+                raise NotAvailableError(f"{present[name]} and {present[trait]} do not go together: {instead}")
+    for trait, instead in WAYS.get(way, {}).items():
+        if trait in present:
+            raise NotAvailableError(f"{way} do not take {present[trait]}: {instead}")
+
+
+def require_taken(solver: str, refuses: Table, source: Source, parameters: Parameters) -> None:
+    """Raise `NotAvailableError` if `solver` refuses a trait of the rows or parameters."""
+    for trait, instead in refuses.items():
+        if (found := TRAITS[trait](source, parameters)) is not None:
+            raise NotAvailableError(f"solver={solver!r} does not take {found}: {instead}")
