@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
 
@@ -25,12 +25,10 @@ from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_fit, recorded_plan
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.readings import Readings
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.sampling_errors import SamplingErrors
-from streampca.planning.plan import Plan
 from streampca.solvers.base import AnyFit, AnyParameters, Solver
 from streampca.sources import Source
 from streampca.typing import Array
@@ -39,35 +37,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from streampca.estimators.inputs import Input
-    from streampca.system.distributed_interface import DaskClient
-
-
-class PlanOptions(TypedDict, total=False):
-    """Options of a plan."""
-
-    scores: bool
-    """Whether scores are written after the fit."""
-    diagnostics: bool
-    """Whether T² and Q are written with them, for PCA."""
-    quality: bool
-    """Whether the quality of the data is examined."""
-    report: bool
-    """Whether a report is drawn."""
-    client: DaskClient | None
-    """Dask client whose workers read."""
-    alternatives: bool
-    """Whether the figures of other solvers are added."""
-
-
-class FitOptions(TypedDict, total=False):
-    """Options of a fit that do not change its result."""
-
-    keep_rows: int
-    """Rows to copy out of the stream."""
-    quality: bool
-    """Whether the quality of the data is examined."""
-    progress: ProgressCallback | None
-    """Called as blocks finish."""
 
 
 class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
@@ -75,6 +44,12 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
 
     _solvers: ClassVar[Mapping[str, Solver[Any, Any, Any]]]
     """Its solvers by name."""
+    _plan_source: ClassVar[Callable[..., Any]]
+    """Plans a fit of a source with checked parameters: `plan_fit` or `plan_kernel`."""
+    _fit_source: ClassVar[Callable[..., Any]]
+    """Fits a source by a plan: `fit` or `fit_kernel`."""
+    _readings_of_fit: ClassVar[Callable[..., Any]]
+    """Asks for the readings of such a fit, to share them: `readings_of_fit` or `readings_of_kernel`."""
 
     if TYPE_CHECKING:
         _model: PCAModel | KernelModel
@@ -90,33 +65,17 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
         """Return the checked parameters of a fit."""
         raise NotImplementedError
 
-    def _plan_source(
-        self, source: Source, parameters: AnyParameters, *, probe: bool = False, **options: Unpack[PlanOptions]
-    ) -> Plan:
-        """Return the plan of a fit of `source`; `probe` reads a few blocks to measure how long it takes."""
-        raise NotImplementedError
-
-    def _fit_source(
-        self, source: Source, parameters: AnyParameters, plan: Plan | None = None, **options: Unpack[FitOptions]
-    ) -> AnyFit:
-        """Return the fit of `source` by `plan`; None plans it first."""
-        raise NotImplementedError
-
-    def _readings_of_fit(
-        self, source: Source, parameters: AnyParameters, plan: Plan, *, keep_rows: int = 0, quality: bool = False
-    ) -> Readings[AnyFit]:
-        """Ask for the readings of the fit of `source` by `plan`, with `keep_rows` copied rows and the `quality` of the data."""
-        raise NotImplementedError
-
     def _fit_or_resume(self, source: Source, parameters: AnyParameters) -> AnyFit:
         """Return the fit of `source`, resumed from `checkpoint` if that is a directory with the checkpoint of this fit."""
         if self.checkpoint is None:
-            return self._fit_source(source, parameters, progress=self.progress)
+            fitted: AnyFit = self._fit_source(source, parameters, progress=self.progress)
+            return fitted
 
         def fit(log: ProgressLog) -> AnyFit:
             plan = recorded_plan(log, self._plan_source(source, parameters, client=active_client(source)))
             log.plan = plan.to_dict()
-            return self._fit_source(source, parameters, plan, progress=self.progress)
+            fitted: AnyFit = self._fit_source(source, parameters, plan, progress=self.progress)
+            return fitted
 
         return fit_with_checkpoint(Path(self.checkpoint), identity_of_fit(source, parameters), fit)
 

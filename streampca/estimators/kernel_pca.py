@@ -5,20 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.errors import ParameterError
-from streampca.estimators.base import FitOptions, PlanOptions, StreamEstimator
+from streampca.estimators.base import StreamEstimator
 from streampca.estimators.continuing import with_names
 from streampca.estimators.inputs import is_array_like
 from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.persistence import record_of_fitted
 from streampca.estimators.transforming import Floats
-from streampca.execution.readings import Readings
 from streampca.kernels import Kernel, Standardised, kernel_of
 from streampca.linalg.selection import Frobenius, Threshold, from_plain
 from streampca.models.certificates import KernelCertificate
@@ -370,20 +369,9 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
             threads=threads,
         )
 
-    def _plan_source(
-        self, source: Source, parameters: KernelParameters, *, probe: bool = False, **options: Unpack[PlanOptions]
-    ) -> Plan:
-        return plan_kernel(source, parameters, **options)
-
-    def _fit_source(
-        self, source: Source, parameters: KernelParameters, plan: Plan | None = None, **options: Unpack[FitOptions]
-    ) -> KernelFit:
-        return fit_kernel(source, parameters, plan, **options)  # type: ignore[arg-type]
-
-    def _readings_of_fit(
-        self, source: Source, parameters: KernelParameters, plan: Plan, *, keep_rows: int = 0, quality: bool = False
-    ) -> Readings[KernelFit]:
-        return readings_of_kernel(source, parameters, plan, keep_rows=keep_rows, quality=quality)  # type: ignore[arg-type]
+    _plan_source = staticmethod(plan_kernel)
+    _fit_source = staticmethod(fit_kernel)
+    _readings_of_fit = staticmethod(readings_of_kernel)
 
     def _take(self, result: KernelFit, source: Source) -> None:
         self.__dict__.pop("eigenvectors_", None)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
-from streampca.estimators.base import PlanOptions
 from streampca.estimators.choosing_features import require_known, subset_of
 from streampca.estimators.inputs import is_array_like
 from streampca.estimators.kernel_pca import KernelPCA
@@ -213,7 +212,7 @@ def _prepared(
     return source, sources, fits, parameters
 
 
-def fit_of_model(model: Any, source: Source, parameters: Any, planning: PlanOptions | None = None) -> PlannedFit:
+def fit_of_model(model: Any, source: Source, parameters: Any, planning: dict[str, Any] | None = None) -> PlannedFit:
     """Return the fit of `model` to `source` with checked `parameters`, and options for `planning`."""
 
     def plan(allowed: int, threads: int) -> Plan:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import ArrayLike
 
-from streampca.estimators.base import FitOptions, PlanOptions
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.groups import GroupModels, fit_of_groups
 from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics
-from streampca.execution.readings import Readings
 from streampca.linalg.component_rules import ComponentRules
 from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate, certificate_of
@@ -27,7 +25,7 @@ from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.expressions import expression_of
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
-from streampca.solvers.fit import Fit, fit, plan_fit, readings_of_fit
+from streampca.solvers.fit import Fit, plan_fit, readings_of_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import with_eigenvalues
 from streampca.sources import Source
@@ -386,20 +384,9 @@ class PCA(Continuing, RowDiagnostics, Rotating):
             named["feature_weight"] = as_weights("feature_weight", self.feature_weight)
         return Parameters(**named, given=given, threads=threads)
 
-    def _plan_source(
-        self, source: Source, parameters: Parameters, *, probe: bool = False, **options: Unpack[PlanOptions]
-    ) -> Plan:
-        return plan_fit(source, parameters, probe=probe, **options)
-
-    def _fit_source(
-        self, source: Source, parameters: Parameters, plan: Plan | None = None, **options: Unpack[FitOptions]
-    ) -> Fit:
-        return fit(source, parameters, plan, **options)
-
-    def _readings_of_fit(
-        self, source: Source, parameters: Parameters, plan: Plan, *, keep_rows: int = 0, quality: bool = False
-    ) -> Readings[Fit]:
-        return readings_of_fit(source, parameters, plan, keep_rows=keep_rows, quality=quality)
+    _plan_source = staticmethod(plan_fit)
+    _fit_source = staticmethod(fit)
+    _readings_of_fit = staticmethod(readings_of_fit)
 
     def _take(self, result: Fit, source: Source) -> None:
         self._set_model(result.model)

@@ -60,7 +60,7 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
         That of a fit alone has alternatives, and counts the workers of a cluster; `probe` reads a few blocks to measure how long
         it takes. One that is `shared` is of several that read together.
         """
-        return self.estimator._plan_source(
+        planned: Plan = self.estimator._plan_source(
             source,
             self.parameters,
             scores=config.output.scores,
@@ -71,10 +71,13 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
             probe=probe,
             **({"diagnostics": True} if config.output.diagnostics else {}),
         )
+        return planned
 
     def readings(self, source: Source, plan: Plan, *, keep_rows: int, quality: bool) -> Readings[AnyFit]:
         """Ask for the readings of the fit of `source` by `plan`, with `keep_rows` rows copied and the `quality` of the data."""
-        return self.estimator._readings_of_fit(source, self.parameters, plan, keep_rows=keep_rows, quality=quality)
+        beside: dict[str, Any] = {"keep_rows": keep_rows, "quality": quality}
+        readings: Readings[AnyFit] = self.estimator._readings_of_fit(source, self.parameters, plan, **beside)
+        return readings
 
 
 AnyConfiguredFit: TypeAlias = ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]
