@@ -26,6 +26,7 @@ from streampca.planning.expressions import expression_of
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
 from streampca.solvers.fit import Fit, plan_fit, readings_of_fit
+from streampca.solvers.fit import fit as fit_source
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import with_eigenvalues
 from streampca.sources import Source
@@ -385,7 +386,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         return Parameters(**named, given=given, threads=threads)
 
     _plan_source = staticmethod(plan_fit)
-    _fit_source = staticmethod(fit)
+    _fit_source = staticmethod(fit_source)
     _readings_of_fit = staticmethod(readings_of_fit)
 
     def _take(self, result: Fit, source: Source) -> None:

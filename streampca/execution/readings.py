@@ -231,17 +231,24 @@ def run_fit(readings: Readings[_T], client: DaskClient | None = None, progress: 
                     several = None
                 elif several is None:
                     several = Onward(progress, reading.n_of_progress)
-                try:
-                    answer = reading.make(client, several or progress)
-                except BaseException as error:
-                    readings.throw(error)
-                    raise
+                answer = _made(reading, readings, client, several or progress)
                 if several is not None:
                     several.next_reading()
                 reading = readings.send(answer)
         except StopIteration as end:
             result: _T = end.value
             return result
+
+
+def _made(
+    reading: AnyReading, fit: Readings[Any], client: DaskClient | None, progress: ProgressCallback | None
+) -> Answer:
+    """Return the answer to `reading`; an error is raised where `fit` waits, which may name rows and features in the message."""
+    try:
+        return reading.make(client, progress)
+    except BaseException as error:
+        fit.throw(error)
+        raise
 
 
 @dataclass(frozen=True)
@@ -272,14 +279,21 @@ def run_together(
     StreamPCAError
         That of the first fit that fails; the others are given up.
     """
-    waiting: dict[str, AnyReading] = {}
+    waiting: dict[str, Reading] = {}
     results: dict[str, _T] = {}
     n_readings, count = 0, ReadCount()
 
     def resume(name: str, answer: Answer | None) -> None:
+        """Let a fit go on until it asks for a reading that others may share, or ends."""
+        nonlocal n_readings, count
         waiting.pop(name, None)
         try:
-            waiting[name] = next(fits[name]) if answer is None else fits[name].send(answer)
+            reading = next(fits[name]) if answer is None else fits[name].send(answer)
+            while isinstance(reading, ReadingAlone):
+                alone = _made(reading, fits[name], client, progress)
+                n_readings, count = n_readings + reading.n_readings, count + alone.count
+                reading = fits[name].send(alone)
+            waiting[name] = reading
         except StopIteration as end:
             results[name] = end.value
         except Exception as error:
@@ -300,7 +314,7 @@ def run_together(
                     except BaseException as error:
                         fits[names[0]].throw(error)  # which names the rows and columns in the message
                         raise
-                    n_readings, count = n_readings + waiting[names[0]].n_readings, count + made[0].count
+                    n_readings, count = n_readings + 1, count + made[0].count
                     answers.update(zip(names, made, strict=True))
                     del made
                 for name in list(waiting):
@@ -311,7 +325,7 @@ def run_together(
     return Together({name: results[name] for name in fits}, n_readings, count)
 
 
-def _groups(waiting: Mapping[str, AnyReading]) -> list[list[str]]:
+def _groups(waiting: Mapping[str, Reading]) -> list[list[str]]:
     """Return the names of the fits that wait, in groups that one reading serves.
 
     Those that read the same source, or some features of it, with the same weights in the order of its rows; other orders if they
@@ -320,7 +334,7 @@ def _groups(waiting: Mapping[str, AnyReading]) -> list[list[str]]:
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, reading in waiting.items():
         key: tuple[object, ...] = (name,)
-        if isinstance(reading, Reading) and reading.take is None:
+        if reading.take is None:
             weights = None if reading.weights is None else array_digest(reading.weights)
             order = None if reading.plan.shape.in_row_order else reading.plan.shape.blocks
             key = (id(_whole(reading.source)), weights, order)
@@ -329,12 +343,11 @@ def _groups(waiting: Mapping[str, AnyReading]) -> list[list[str]]:
 
 
 def _make(
-    waiting: Sequence[AnyReading], shared: Plan, client: DaskClient | None, progress: ProgressCallback | None
+    readings: Sequence[Reading], shared: Plan, client: DaskClient | None, progress: ProgressCallback | None
 ) -> list[Answer]:
     """Return the answers to the readings that wait, all by one reading in the blocks that most of them have."""
-    if len(waiting) == 1:
-        return [waiting[0].make(client, progress)]
-    readings = [reading for reading in waiting if isinstance(reading, Reading)]
+    if len(readings) == 1:
+        return [readings[0].make(client, progress)]
     first, shape = readings[0], limited_shape([reading.plan.shape for reading in readings], shared)
     accumulators, places = _distinct(readings, shape)
     joined = replace(

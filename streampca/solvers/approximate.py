@@ -284,7 +284,8 @@ class ApproximateSolver(PCASolver):
         "forgetting": "use solver='covariance'",
         "a share of the Frobenius norm": "that is known of the whole covariance matrix alone: use solver='covariance', 'gram' or 'qr', a share of "
         "the variance, or a count",
-        "a rule that needs all eigenvalues": "use 'parallel', 'marchenko_pastur' or 'tracy_widom', which need the leading ones and the trace, or "
+        "a rule that needs all eigenvalues": "it needs all eigenvalues; use 'parallel', 'marchenko_pastur' or 'tracy_widom', which need the leading ones "
+        "and the trace, or "
         "solver='covariance', 'gram' or 'qr'",
         "n_components='cross_validation'": "use solver='covariance'",
     }
