@@ -74,15 +74,16 @@ class Memory:
 def read_once(source: FreeSource, client: Any) -> tuple[Any, float]:
     """Plan a fit, and read as it does; an accumulator that keeps a few rows costs nothing either."""
     from streampca.accumulators.rows import RowSample
-    from streampca.execution.drive import accumulate
+    from streampca.execution.readings import Reading
     from streampca.solvers.fit import Parameters, plan_fit
 
     began = time.perf_counter()
     plan = plan_fit(source, Parameters(2, solver="covariance"), client=client)
     planned = time.perf_counter() - began
     rows = RowSample(source.shape[0], 1000, "float32")
-    state, count = accumulate(source, rows, plan, client=client)
-    assert count.chunks == plan.n_blocks
+    answer = Reading(source, (rows,), plan).make(client, None)
+    (state,) = answer.take()
+    assert answer.count.chunks == plan.n_blocks
     assert len(state.values) == 1000
     return plan, planned
 
@@ -130,7 +131,7 @@ def run_waiting(threads: int, rounds: int) -> dict[str, Any]:
 def run_states(n_leaves: int, n_features: int, *, branches: bool) -> dict[str, Any]:
     """Fold leaves of a few rows, with states that are large, on two workers."""
     from streampca.accumulators import Covariance
-    from streampca.execution.drive import accumulate
+    from streampca.execution.readings import Reading
     from streampca.solvers.fit import Parameters, plan_fit
 
     source = FreeSource(n_leaves, n_features, band=_ROWS_OF_A_STATE)
@@ -145,7 +146,7 @@ def run_states(n_leaves: int, n_features: int, *, branches: bool) -> dict[str, A
         projected = plan.projected_bytes - plan.memory["states"] + own
         memory, process = Memory(), psutil.Process()
         began, cpu = time.perf_counter(), sum(process.cpu_times()[:2])
-        accumulate(source, Covariance(), plan, client=client)
+        Reading(source, (Covariance(),), plan).make(client, None)
         seconds, cpu = time.perf_counter() - began, sum(process.cpu_times()[:2]) - cpu
         memory.growth()
         workers = client.run(peak_mib)

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
 
-from streampca.accumulators.base import Accumulator
-from streampca.block import RowWeights
-from streampca.execution.checkpoint.pass_record import PassRecord, PassState, next_pass
+from streampca.execution.checkpoint.pass_record import PassRecord, PassState
 from streampca.execution.checkpoint.progress_log import note_stop
-from streampca.execution.fold import FoldTask, merge_neighbours
+from streampca.execution.fold import merge_neighbours
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import Meter, ProgressCallback
 from streampca.formatting import as_text
 from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.planning.read_ahead import schedule_of
-from streampca.planning.shape import Leaf
-from streampca.sources.base import ReadCount, Source
+from streampca.sources.base import ReadCount
 from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import release
-from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     from streampca.system.distributed_interface import DaskClient
@@ -35,40 +30,6 @@ _Total = TypeVar("_Total")
 _State = TypeVar("_State")
 _Read = TypeVar("_Read")
 _log = logger(__name__)
-
-
-class _Future(Protocol[_Read]):
-    def add_done_callback(self, callback: Callable[[object], None], /) -> None: ...
-    def result(self) -> LeafResult[_Read]: ...
-
-
-def accumulate(
-    source: Source,
-    accumulator: Accumulator[_Total, object],
-    plan: Plan,
-    *,
-    client: DaskClient | None = None,
-    progress: ProgressCallback | None = None,
-    weights: FloatArray | None = None,
-    phase: str = "fit",
-) -> tuple[_Total, ReadCount]:
-    """Read `source` once and return the state of all rows, and what reading cost.
-
-    `weights` are the sample weights, ``(n_samples,)``; None = all 1. `phase` is reported to `progress`. Runs on threads of
-    this process, or on the workers of `client`, a `distributed.Client`.
-
-    Raises
-    ------
-    DataError
-        If data is missing, damaged or not finite: of several faults, the one in the earliest leaf.
-    ClusterError
-        If the cluster lost a task for good.
-    """
-    with source.reading():
-        record = next_pass(phase, plan, type(accumulator).__name__)
-        start = record.begin(accumulator.init(source.shape[1]))
-        task = FoldTask(source, accumulator, None if weights is None else RowWeights(weights), record)
-        return drive(task, plan, record, start, accumulator.absorb, client=client, progress=progress)
 
 
 def drive(
@@ -157,7 +118,11 @@ def _on_threads(task: Task[_State], plan: Plan, meter: Meter, first: int) -> Gen
     pool = ThreadPoolExecutor(plan.leaves_in_flight, thread_name_prefix="streampca-leaf")
     try:
         with task.source.ahead(schedule_of(plan, task.source, first)):
-            yield from in_order(plan, lambda leaf: pool.submit(run_leaf, task, leaf, stop, meter.add_block), first)
+            waiting: deque[Future[LeafResult[_State]]] = deque()
+            for index in range(first, plan.n_leaves):
+                for following in range(index + len(waiting), min(plan.n_leaves, index + plan.window)):
+                    waiting.append(pool.submit(run_leaf, task, plan.leaf(following), stop, meter.add_block))
+                yield waiting.popleft().result()  # in order, so that which error ends a run does not depend on timing
         _release_all(pool, plan.leaves_in_flight)
     except BaseException as error:
         note_stop(error)  # before the leaves end, so that they record their progress
@@ -179,26 +144,3 @@ def _release_all(pool: ThreadPoolExecutor, n_threads: int) -> None:
 
     for done in [pool.submit(one) for _ in range(n_threads)]:
         done.result()
-
-
-def in_order(plan: Plan, submit: Callable[[Leaf], _Future[_State]], first: int = 0) -> Iterator[LeafResult[_State]]:
-    """Submit leaves from `first` on, at most ``plan.window`` at a time, and yield their results in order.
-
-    An error is raised when its leaf is next in order, so which error ends a run does not depend on timing.
-    """
-    done: queue.SimpleQueue[int] = queue.SimpleQueue()
-    futures: dict[int, _Future[_State]] = {}
-    finished: set[int] = set()
-    submitted = first
-    for index in range(first, plan.n_leaves):
-        while submitted < min(plan.n_leaves, index + plan.window):
-            futures[submitted] = submit(plan.leaf(submitted))
-            futures[submitted].add_done_callback(partial(_put, done, submitted))
-            submitted += 1
-        while index not in finished:
-            finished.add(done.get())
-        yield futures.pop(index).result()
-
-
-def _put(done: queue.SimpleQueue[int], index: int, _: object) -> None:
-    done.put(index)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.joint import InPieces, Joint
-from streampca.block import Block
+from streampca.block import Block, RowWeights
+from streampca.execution.checkpoint.pass_record import next_pass
 from streampca.execution.checkpoint.resume import array_digest
-from streampca.execution.drive import accumulate
+from streampca.execution.drive import drive
+from streampca.execution.fold import FoldTask
 from streampca.execution.leaf import read_ahead
 from streampca.execution.progress import Meter, Onward, ProgressCallback
 from streampca.execution.some_features import OfFeatures
@@ -77,19 +79,25 @@ class Reading:
         return 1
 
     def make(self, client: DaskClient | None, progress: ProgressCallback | None) -> Answer:
-        """Read the rows and return the states; raises what `drive.accumulate` raises."""
+        """Read the rows, on threads of this process or on the workers of `client`, and return the states.
+
+        Raises
+        ------
+        DataError
+            If data is missing, damaged or not finite: of several faults, the one in the earliest leaf.
+        ClusterError
+            If the cluster lost a task for good.
+        """
         if self.take is not None:
             return self._make_in_order(self.take, progress)
         one = len(self.accumulators) == 1
-        state, count = accumulate(
-            self.source,
-            self.accumulators[0] if one else Joint(self.accumulators),
-            self.plan,
-            client=client,
-            progress=progress,
-            weights=self.weights,
-            phase=self.phase,
-        )
+        accumulator = self.accumulators[0] if one else Joint(self.accumulators)
+        with self.source.reading():
+            record = next_pass(self.phase, self.plan, type(accumulator).__name__)
+            start = record.begin(accumulator.init(self.source.shape[1]))
+            weights = None if self.weights is None else RowWeights(self.weights)
+            task: FoldTask[Any] = FoldTask(self.source, accumulator, weights, record)
+            state, count = drive(task, self.plan, record, start, accumulator.absorb, client=client, progress=progress)
         return Answer((state,) if one else state, count)
 
     def _make_in_order(self, take: Callable[[Block], object], progress: ProgressCallback | None) -> Answer:
@@ -231,24 +239,17 @@ def run_fit(readings: Readings[_T], client: DaskClient | None = None, progress: 
                     several = None
                 elif several is None:
                     several = Onward(progress, reading.n_of_progress)
-                answer = _made(reading, readings, client, several or progress)
+                try:
+                    answer = reading.make(client, several or progress)
+                except BaseException as error:
+                    readings.throw(error)  # where the fit waits, which may name rows and features in the message
+                    raise
                 if several is not None:
                     several.next_reading()
                 reading = readings.send(answer)
         except StopIteration as end:
             result: _T = end.value
             return result
-
-
-def _made(
-    reading: AnyReading, fit: Readings[Any], client: DaskClient | None, progress: ProgressCallback | None
-) -> Answer:
-    """Return the answer to `reading`; an error is raised where `fit` waits, which may name rows and features in the message."""
-    try:
-        return reading.make(client, progress)
-    except BaseException as error:
-        fit.throw(error)
-        raise
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,11 @@ def run_together(
         try:
             reading = next(fits[name]) if answer is None else fits[name].send(answer)
             while isinstance(reading, ReadingAlone):
-                alone = _made(reading, fits[name], client, progress)
+                try:
+                    alone = reading.make(client, progress)
+                except BaseException as error:
+                    fits[name].throw(error)
+                    raise
                 n_readings, count = n_readings + reading.n_readings, count + alone.count
                 reading = fits[name].send(alone)
             waiting[name] = reading

@@ -14,8 +14,8 @@ from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.block import Block
 from streampca.errors import DataError, NotAvailableError
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import Reading
 from streampca.labels import time_in_words
 from streampca.linalg.tiles import TileGrid
 from streampca.models.pca import PCAModel
@@ -133,15 +133,10 @@ def read_groups(
     """Read `source` once and return the states of all groups, of what is within groups, and of the group means."""
     by_group = replace(_accumulator(source, parameters, groups), n_threads=plan.threads_per_leaf)
     with places_named(source), one_blas_thread():
-        state, count = accumulate(
-            source,
-            by_group,
-            plan,
-            client=active_client(source),
-            progress=progress,
-            weights=parameters.sample_weight,
-            phase=phase,
+        answer = Reading(source, (by_group,), plan, parameters.sample_weight, phase).make(
+            active_client(source), progress
         )
+        (state,), count = answer.take(), answer.count
         states: list[FittedState] = []
         shared = _shared(by_group, plan)
         for of_group in state.groups:

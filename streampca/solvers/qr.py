@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from streampca.planning.plan import Cost, DataShape, Plan, Resources
 from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape, count_leaves
 from streampca.solvers.base import ContinuableSolver
+from streampca.solvers.capabilities import Table
 from streampca.solvers.options import Asked
 from streampca.solvers.result import Accumulated
 from streampca.sources.base import Source
@@ -74,13 +76,16 @@ class QRSolver(ContinuableSolver):
     """Exact, by a triangular factor of the rows."""
 
     name = "qr"
-    refuses = dict.fromkeys(
-        (
-            *("missing='drop_rows'", "missing='mean'", "missing='pairwise'", "sparse rows", "forgetting"),
-            "n_components='cross_validation'",
+    refuses: ClassVar[Table] = {
+        **dict.fromkeys(
+            (
+                *("missing='drop_rows'", "missing='mean'", "missing='pairwise'", "forgetting"),
+                "n_components='cross_validation'",
+            ),
+            "use solver='covariance'",
         ),
-        "use solver='covariance'",
-    )
+        "sparse rows": "use solver='covariance' or solver='sketch'",
+    }
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""

@@ -13,8 +13,8 @@ import numpy as np
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.joint import Joint
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
-from streampca.execution.drive import accumulate
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import Reading
 from streampca.labels import Labels
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -93,7 +93,8 @@ def verify_run(
     chunks = recorded_chunks(directory, source)
     states: Any
     with one_blas_thread():
-        states, count = accumulate(rows, joint, plan, weights=weights, progress=progress, phase="verify")
+        answer = Reading(rows, joint.parts, plan, weights, "verify").make(None, progress)
+        states, count = answer.take(), answer.count
         checks.append(check_of_chunks(source, chunks))
         summary = None
         if set(DIAGNOSTICS) <= stored.keys():

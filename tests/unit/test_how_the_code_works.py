@@ -1,0 +1,49 @@
+"""The page that follows one fit names the functions that it passes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+import streampca as sp
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "how-the-code-works.md"
+PACKAGE = str(Path(sp.__file__).parent)
+MOST = 12
+
+
+def stack(frame: FrameType | None) -> Iterator[str]:
+    """Yield the functions of the package that wait for `frame`, itself first."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            yield frame.f_code.co_qualname
+        frame = frame.f_back
+
+
+def test_a_fit_passes_at_most_twelve_functions_before_it_multiplies_and_the_page_names_them() -> None:
+    passed: dict[str, list[str]] = {}
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_qualname in ("_on_threads", "Covariance.add_scatter"):
+            passed.setdefault(frame.f_code.co_qualname, list(stack(frame))[::-1])
+
+    rows = np.random.default_rng(0).normal(size=(2000, 100)).astype(np.float32)
+    before = sys.getprofile()
+    threading.setprofile(watch)
+    sys.setprofile(watch)
+    try:
+        sp.PCA(3, solver="covariance").fit(rows)
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+    functions = passed["_on_threads"] + passed["Covariance.add_scatter"]
+    table = PAGE.read_text(encoding="utf-8").split("## A solver is a generator")[0]
+    assert functions == re.findall(r"^\| \d+ \| `([\w.]+)`", table, re.MULTILINE)
+    assert len(functions) <= MOST
