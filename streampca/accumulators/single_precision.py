@@ -14,8 +14,8 @@ WIDE_ROWS = 128
 # Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow.
 _SAFE_SQUARES = (1e-28, 1e37)
 _SAFE_WEIGHTS = (1e-6, 1e6)
-# Largest difference between an entry of a diagonal and a sum of squares, which is right to 1e-7, relative to the squares about
-# the mean: standard deviations have an error of 4e-7 then.
+# Largest difference between an entry of a diagonal and a sum of squares, relative to the squares about the mean: standard
+# deviations have an error of 4e-7 then.
 _MOST_ROUNDING = 7e-7
 _MOST_TOGETHER = (
     1e-7  # of their sums: rounding of continuous values averages out over features, that of few values does not
@@ -53,7 +53,7 @@ def weights_within_float32(weights: FloatArray) -> bool:
 
 
 def lost_digits(diagonal: Array, squares: FloatArray, about_mean: FloatArray | None = None) -> bool:
-    """Return whether the diagonal of a float32 product lost digits: `squares` are right to 1e-7.
+    """Return whether the diagonal of a float32 product lost digits: `squares` are more accurate.
 
     `about_mean` are the sums of squares about the mean, where rows are not centred: what is subtracted later leaves the rounding.
     """

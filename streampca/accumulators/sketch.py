@@ -183,8 +183,10 @@ class Sketch(SequentialMerge[SketchState]):
         return state.joined(counts, moments * shifted_row, moments * shifted_row**2, observed=weight)
 
     def _add_direct(self, state: SketchState, panel: Block) -> SketchState | None:
-        """Add rows without a shifted copy: Σ (x − c) zᵀ for z = (x − c)ᵀΩ is Σ x zᵀ − c Σ zᵀ; None if float32 is too inaccurate."""
+        """Add rows without a shifted copy: Σ (x − c) zᵀ for z = (x − c)ᵀΩ is Σ x zᵀ − c Σ zᵀ; None if their type is too inaccurate."""
         values, weights = panel.values, panel.weights
+        if values.dtype == np.float32 and weights is not None and not weights_within_float32(weights):
+            return None
         if state.weight == 0 and self.origin is None:
             state = replace(state, origin=sampled_origin(values, values.dtype))
         sums = squares = np.zeros(values.shape[1])

@@ -48,8 +48,8 @@ def mark_underflow_of_stored(columns: csc_array) -> None:
 
 
 def underflows(rows: Array, origin: FloatArray, squares: FloatArray) -> bool:
-    """Return whether squares of a varying column of ``rows - origin`` underflow; False for float32 rows."""
-    return rows.dtype == np.float64 and len(_tiny(squares)) + len(_vanished(rows, origin, squares)) > 0
+    """Return whether `squares` of a varying column of ``rows - origin`` are 0, or underflow when divided by a number of rows."""
+    return len(_tiny(squares)) + len(_vanished(rows, origin, squares)) > 0
 
 
 def _tiny(squares: FloatArray) -> IntArray:

@@ -168,6 +168,21 @@ def test_one_large_value_among_many_small_ones_costs_no_digits_in_float32(
     np.testing.assert_allclose(covariance.finalize(state).variance, expected, rtol=4e-6)
 
 
+@pytest.mark.parametrize("missing", ["error", "pairwise", "drop_rows"])
+@pytest.mark.parametrize("n", [29, 48, 64])
+def test_scales_of_two_values_in_few_rows_have_the_digits_of_float32(n: int, missing: str) -> None:
+    """Sums of squares over 16 rows in float32 had the rounding of the products, up to 1e-6, so that the two agreed."""
+    rng, worst = np.random.default_rng(0), 0.0
+    for _ in range(8):
+        rows = rng.standard_normal((n, 130)).astype(np.float32)  # the rounding of which averages out
+        for j in range(12):
+            rows[:, j] = rng.standard_normal()
+            rows[rng.choice(n, int(rng.integers(1, 4)), replace=False), j] += rng.standard_normal() * 10
+        pca = PCA(2, scale=True, solver="covariance", missing=missing).fit(rows)
+        worst = max(worst, float(np.abs(pca.scale_ / rows.std(axis=0, ddof=1, dtype=np.float64) - 1).max()))
+    assert worst <= 4e-7
+
+
 def test_second_moments_that_overflow_are_a_named_error() -> None:
     rows = 1e154 * (1 + 1e-3 * np.random.default_rng(0).standard_normal((20, 3)))
     with pytest.raises(DataError, match="overflow"):

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.numerical
 
 BASE = np.random.default_rng(0).standard_normal((60, 5)) * [3, 2, 1, 0.5, 0.2]
 SOLVERS = ["covariance", "gram", "qr", "sketch", "adaptive"]
+WIDE = np.random.default_rng(0).standard_normal((60, 4)) @ np.random.default_rng(1).standard_normal((4, 80))
 OPTIONS: list[dict[str, Any]] = [{}, {"scale": True}, {"whiten": True}]
 
 
@@ -66,6 +67,39 @@ def test_squares_that_underflow_are_an_error_that_names_the_feature(
             fitted(one, solver, **options)
     else:  # beside the others it is nothing
         assert np.isfinite(fitted(one, solver, **options).transform(one)).all()
+
+
+@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("size", [1e-25, 1e-39])
+def test_float32_squares_that_underflow_are_no_constant_features_of_a_sketch(
+    solver: str, weighted: bool, size: float
+) -> None:
+    """Means near zero are multiplied without a copy, and features whose squares were 0 in float32 counted as constant."""
+    rows, power = (WIDE * size).astype(np.float32), 2.0 ** round(np.log2(size))
+    weights = np.random.default_rng(1).random(len(rows)) if weighted else None
+    small, large = (
+        PCA(2, solver=solver, sketch_size=4, pilot=60).fit(each, sample_weight=weights)
+        for each in (rows, rows.astype(np.float64) / power)
+    )
+    assert small.constant_features_.size == 0
+    np.testing.assert_allclose(small.total_variance_, large.total_variance_ * power**2, rtol=1e-5)
+    assert small.error_["components_for"] == large.error_["components_for"]
+    np.testing.assert_allclose(small.error_["captured_variance"], large.error_["captured_variance"], atol=1e-3)
+
+
+@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
+@pytest.mark.parametrize("weight", [1e-42, 1e36])
+def test_weights_that_float32_does_not_hold_cost_sketches_of_near_means_no_digits(solver: str, weight: float) -> None:
+    size = 2.0 ** -round(np.log2(weight) / 2)
+    rows = (WIDE * size).astype(np.float32)
+    weights = np.random.default_rng(1).random(len(rows))
+    pca, plain = (
+        PCA(2, solver=solver, sketch_size=4, pilot=60, ddof=0).fit(rows, sample_weight=each)
+        for each in (weights * weight, weights)
+    )
+    np.testing.assert_allclose(pca.explained_variance_, plain.explained_variance_, rtol=1e-5)
+    np.testing.assert_allclose(pca.total_variance_, plain.total_variance_, rtol=1e-5)
 
 
 @pytest.mark.parametrize("missing", ["mean", "pairwise"])
