@@ -9,7 +9,6 @@ import numpy as np
 
 from streampca.errors import NotAvailableError
 from streampca.export.limits import Target, normalization_of
-from streampca.linalg.scaling import reciprocals
 from streampca.models.pca import PCAModel
 from streampca.models.rotated import RotatedModel
 from streampca.models.stored_components import slabs_of
@@ -58,9 +57,9 @@ def projection_of(model: PCAModel, dtype: DType, *, centred: bool) -> Projection
 
 
 def inverse_factors(model: PCAModel) -> FloatArray:
-    """Return the factors of features of reconstructed rows before the mean is added: scale / √feature_weight, ``(n_features,)``."""
-    factors = np.ones(len(model.mean)) if model.scale is None else model.scale.copy()
-    return factors if model.feature_weight is None else factors * reciprocals(np.sqrt(model.feature_weight))
+    """Return the factors of features of reconstructed rows before the mean is added, 0 for constant ones, ``(n_features,)``."""
+    factors = model.inverse_weights_of(slice(0, len(model.mean)))
+    return np.ones(len(model.mean)) if factors is None else factors
 
 
 def require_range(model: PCAModel, target: Target, cure: str) -> None:

@@ -15,7 +15,7 @@ from streampca.errors import NotAvailableError
 from streampca.labels import Labels
 from streampca.linalg.component_rules import ComponentRules, Eigenvalues, component_rules, sample_of
 from streampca.linalg.eigen import Spectrum, SymmetricOperator
-from streampca.linalg.scaling import divisors
+from streampca.linalg.scaling import divisors, reciprocals
 from streampca.linalg.selection import smallest_count
 from streampca.models import conditional
 from streampca.models.certificates import exact_certificate
@@ -193,6 +193,29 @@ class PCAModel:
         weights[self._constant_among(features)] = 0.0
         return weights if root is None else weights * root
 
+    def inverse_weights_of(self, features: slice) -> FloatArray | None:
+        """Return the factors of consecutive reconstructed features before the mean is added, ``(n_some,)``; None for 1.
+
+        scale / √feature_weight; 0 for a constant feature, which components beyond the rank have in foreign units.
+        """
+        root = None if self.feature_weight is None else reciprocals(np.sqrt(self.feature_weight[features]))
+        if self.scale is None:
+            return root
+        factors = self.scale[features].copy()
+        factors[self._constant_among(features)] = 0.0
+        return factors if root is None else factors * root
+
+    def _reconstructed(self, features: slice, slab: FloatArray, scores: Array) -> Array:
+        """Return consecutive features of the rows that have these `scores`, in their data type; `slab` are the components there.
+
+        Components are scaled before they are rounded to that type: their entries may be below its range.
+        """
+        factors = self.inverse_weights_of(features)
+        axes = slab if factors is None else slab * factors
+        rows: Array = scores @ axes.astype(scores.dtype)
+        rows += self.centre[features].astype(scores.dtype)
+        return rows
+
     def _constant_among(self, features: slice) -> IntArray:
         """Return which of consecutive features are constant, counted from the first of them."""
         constant = self.constant_features
@@ -284,19 +307,13 @@ class PCAModel:
         scores = np.asarray(scores, dtype=dtype)
         if self.whiten:
             scores = scores * np.sqrt(self.explained_variance).astype(dtype)
-        if isinstance(self.components, StoredComponents):
-            return self._inverse_by_slabs(self.components, scores).astype(given, copy=False)
-        rows: Array = scores @ self.components.astype(dtype)
-        if self.scale is not None:
-            rows *= self.scale.astype(dtype)
-            rows[:, self._constant_among(slice(0, len(self.mean)))] = (
-                0  # of components beyond the rank, in foreign units
-            )
-        if self.feature_weight is not None:
-            root = np.sqrt(self.feature_weight)
-            rows *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
-        rows += self.centre.astype(dtype)
-        return rows.astype(given, copy=False)
+        if not isinstance(self.components, StoredComponents):
+            whole = slice(0, len(self.mean))
+            return self._reconstructed(whole, self.components, scores).astype(given, copy=False)
+        rows = np.empty((len(scores), len(self.mean)), dtype=given)
+        for features, slab in self.components.slabs():
+            rows[:, features] = self._reconstructed(features, slab, scores)
+        return rows
 
     def loadings(self) -> FloatArray:
         """Return components times standard deviations of their scores, ``(k, n_features)``, of scaled and weighted features.
@@ -383,22 +400,6 @@ class PCAModel:
             if fill is not None:
                 np.copyto(centred, fill, where=np.isnan(centred))
             scores[panel] += centred @ axes
-
-    def _inverse_by_slabs(self, stored: StoredComponents, scores: Array) -> Array:
-        """Return the rows that have these `scores`, in their data type."""
-        dtype = scores.dtype
-        rows = np.empty((len(scores), stored.shape[1]), dtype=dtype)
-        for columns, slab in stored.slabs():
-            panel = scores @ slab.astype(dtype)
-            if self.scale is not None:
-                panel *= self.scale[columns].astype(dtype)
-                panel[:, self._constant_among(columns)] = 0
-            if self.feature_weight is not None:
-                root = np.sqrt(self.feature_weight[columns])
-                panel *= np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).astype(dtype)
-            panel += self.centre[columns].astype(dtype)
-            rows[:, columns] = panel
-        return rows
 
     def summary(self) -> Json:
         """Return the result as plain data."""

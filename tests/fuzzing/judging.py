@@ -499,7 +499,7 @@ def _check_scores(case: Case, given: Any, pca: Any, truth: Truth) -> None:
     removal = 0.0
     if truth.residuals is not None:
         # The regression has the rounding of all rows.
-        removal = 32 * EPS * (np.abs(centred).max(axis=0, initial=0) @ np.abs(axes)) * _reach(case)[usable, None]
+        removal = 16 * EPS * (np.abs(centred).max(axis=0, initial=0) @ np.abs(axes)) * _reach(case)[usable, None]
         centred = truth.residuals[usable]
         size = np.abs(centred) @ np.abs(axes)
     if case.sparse:
@@ -587,7 +587,7 @@ def _check_distances(
 def _reach(case: Case) -> NDArray[np.float64]:
     """Return by how much the rounding of what is removed is magnified in each row; ``(n,)``."""
     weight = np.ones(len(case.rows)) if case.sample_weight is None else case.sample_weight
-    return reach_of(len(case.rows), case.parameters["remove"], weight)
+    return reach_of(case.parameters["remove"], weight)
 
 
 def _row_factors(case: Case, pca: Any, truth: Truth) -> NDArray[np.longdouble]:
@@ -623,14 +623,13 @@ def _check_inverse(
     expected = wide @ axes + level
     eps = float(np.finfo(scores.dtype).eps)
     size = np.abs(wide) @ np.abs(axes) + np.abs(level)
-    if truth.residuals is not None:  # the regression has the rounding of all rows
-        largest = np.abs(case.rows[usable].astype(np.longdouble)).max(axis=0, initial=0)
-        size = size + largest * _reach(case)[usable, None]
     slack = 4 * (len(axes) + 4) * eps * size + len(axes) * np.longdouble(np.finfo(scores.dtype).smallest_normal)
+    if truth.residuals is not None:  # the regression has the rounding of all rows, in float64
+        largest = np.abs(case.rows[usable].astype(np.longdouble)).max(axis=0, initial=0)
+        slack = slack + 16 * EPS * largest * _reach(case)[usable, None]
     if scores.dtype == np.float32:
-        # Entries of components below the smallest normal number keep their absolute error, which is scaled as they are.
+        # Entries of scaled components below the smallest normal number keep their absolute error.
         unit = np.longdouble(np.finfo(np.float32).smallest_subnormal)
-        unit = unit * (np.maximum(pca.scale_, 1) if case.parameters.get("scale") else 1)
         slack = slack + np.abs(wide).sum(axis=1)[:, None] * unit
         fits = np.abs(size) < 3e38
         _close("inverse_transform", np.where(fits, back, 0).astype(np.longdouble), np.where(fits, expected, 0), slack)

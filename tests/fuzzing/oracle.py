@@ -137,14 +137,15 @@ def residuals_of(rows: NDArray[Any], remove: dict[str, Any], weight: FloatArray)
     return left
 
 
-def reach_of(n: int, remove: dict[str, Any], weight: FloatArray) -> FloatArray:
-    """Return by how much the rounding of a regression is magnified in each row, at least 1; ``(n,)``.
+def reach_of(remove: dict[str, Any], weight: FloatArray) -> FloatArray:
+    """Return by how much the rounding of a regression is magnified in each row, at least the number of regressors; ``(n,)``.
 
-    Sums over all rows, of weight W, have the rounding ε √W max |x|. With b the orthonormal regressors of a row, of weight w, the
-    fit has ‖b‖ times that, and ‖b‖² is its leverage over w: in a light row among heavy ones more than the rounding of x.
+    The fit of row i is Σⱼ wⱼ (bᵢ · bⱼ) xⱼ with the orthonormal regressors b, so that errors ε max |x| of the rows make one of
+    Σⱼ wⱼ |bᵢ · bⱼ| times that: the condition of the problem. It is a sum of as many products as there are regressors.
     """
-    reach = np.linalg.norm(_basis_of(n, remove, weight).astype(np.float64), axis=1) * np.sqrt(weight.sum())
-    return np.asarray(np.maximum(reach, 1.0))
+    basis = _basis_of(len(weight), remove, weight).astype(np.float64)
+    reach = np.array([weight @ np.abs(basis @ row) for row in basis])
+    return np.asarray(basis.shape[1] * np.maximum(reach, 1.0))
 
 
 def _basis_of(n: int, remove: dict[str, Any], weight: FloatArray) -> Long:

@@ -171,3 +171,12 @@ def test_small_means_beside_deviations_that_underflow_are_named(solver: str) -> 
         PCA(3, solver=solver, sketch_size=5, pilot=0, center=False).fit(
             (BASE * 1e-8 + 3) * 1e-152, sample_weight=weights
         )
+
+
+def test_components_below_float32_come_back_in_their_features() -> None:
+    """A component has 1e-43 in the last feature, and its weight makes it 1e-14 again: 1 % were lost in float32."""
+    rows = np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32)
+    rows[:, 2] = 1e-14 * rows[:, 0]
+    pca = PCA(2, feature_weight=[1, 1, 1e-58]).fit(rows)
+    back = pca.inverse_transform(pca.transform(rows))
+    np.testing.assert_allclose(back[:, 2], rows[:, 2], rtol=1e-4, atol=1e-19)
