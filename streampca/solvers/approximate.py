@@ -77,20 +77,24 @@ def _first_products(
     # Every update rounds relative to the largest feature in its metric, which the factors may magnify.
     largest = float(adapted.values.max(initial=0.0)) * float(factors.max(initial=0.0)) ** 2
     rounding = _UPDATE_ROUNDING * largest
+    unit = ROUNDING_OF_REPEATED_ROWS if plan.work_dtype == "float32" else _UPDATE_ROUNDING
     if (factors != 1).any():
         adapted = rescaled(adapted, factors)
-        _require_below(np.einsum("ij,j,ij->i", adapted.vectors, adapted.values, adapted.vectors), known)
+        diagonal = np.einsum("ij,j,ij->i", adapted.vectors, adapted.values, adapted.vectors)
+        _require_below(diagonal, known, unit * float(adapted.values.max(initial=0.0)))
     low_rank = LowRank(adapted.values / known.divisor, adapted.vectors, 0.0)
     rounding /= max(float(adapted.values.max(initial=0.0)), float(np.finfo(np.float64).tiny))
     # What an update discards is measured in its products, so that what lies below their rounding may be missed.
-    missed = largest * (ROUNDING_OF_REPEATED_ROWS if plan.work_dtype == "float32" else _UPDATE_ROUNDING)
-    discarded = (adapted.discarded + missed) / known.divisor
+    discarded = (adapted.discarded + unit * largest) / known.divisor
     return known, Evidence(*held, max(stretch, 1.0), discarded=discarded, rounding=rounding), low_rank
 
 
-def _require_below(diagonal: FloatArray, known: Sketched) -> None:
-    """Raise `DataError` if a rescaled basis gives a feature more variance than it has: rounding that a factor has magnified."""
-    excess = (diagonal / known.divisor - known.diagonal * (1 + _EXCESS)) * (known.diagonal > 0)
+def _require_below(diagonal: FloatArray, known: Sketched, rounding: float) -> None:
+    """Raise `DataError` if a rescaled basis gives a feature more variance than it has: rounding that a factor has magnified.
+
+    `rounding`, of sums of squares, is that of the first eigenvalue, which certificates allow for.
+    """
+    excess = ((diagonal - rounding) / known.divisor - known.diagonal * (1 + _EXCESS)) * (known.diagonal > 0)
     if (excess > 0).any():
         raise DataError(
             f"feature {int(excess.argmax())} varies by so much less than others that solver='adaptive' cannot standardise it: the "

@@ -126,6 +126,15 @@ def test_a_feature_below_the_rounding_of_an_incremental_pass_is_refused() -> Non
         fitted(rows, "adaptive", scale=True)
 
 
+def test_a_feature_below_the_rounding_of_an_incremental_pass_is_none_of_a_fit_that_magnifies_nothing() -> None:
+    """A `feature_weight` of 0 made the fit look at every feature as if it was standardised."""
+    rows = np.random.default_rng(0).standard_normal((60, 20)) * np.append(np.ones(10), np.full(10, 1e-8))
+    weight = np.append(0.0, np.full(19, 0.7))
+    pca = PCA(3, solver="adaptive", feature_weight=weight).fit(rows)
+    exact = np.linalg.svd((rows - rows.mean(axis=0)) * np.sqrt(weight), compute_uv=False)[:3] ** 2 / 59
+    np.testing.assert_allclose(pca.explained_variance_, exact, rtol=0.3)
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("size", [1e-160, 1e-170])
 @pytest.mark.parametrize("constant", [False, True])
