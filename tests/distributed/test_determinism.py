@@ -99,6 +99,7 @@ def test_the_number_of_threads_that_a_user_asks_for(store: Path, solver: str) ->
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_several_tiles_by_threads_and_worker_processes(wide: Path, client: Any) -> None:
     source, parameters = open_source(wide), covariance(4)
     plan = in_leaves(source, parameters)
@@ -121,6 +122,7 @@ def test_threads_that_share_small_tiles(n_threads: int) -> None:
     assert one.mean.tobytes() == other.mean.tobytes()
 
 
+@pytest.mark.slow
 def test_an_iterative_solution(tmp_path: Path) -> None:
     """Wide enough for the iteration: its products are shared by threads too."""
     rows = np.random.default_rng(3).standard_normal((600, 1700), dtype=np.float32) * np.linspace(
@@ -131,6 +133,7 @@ def test_an_iterative_solution(tmp_path: Path) -> None:
     assert digest(models[0]) == digest(models[1])
 
 
+@pytest.mark.slow
 def test_a_dask_array_here_and_on_the_cluster(store: Path, client: Any) -> None:
     rows = zarr.open_array(store)[...]
     array = da.from_array(rows, chunks=(3000, 10))
@@ -165,6 +168,7 @@ def test_scores_written_by_the_cluster(store: Path, client: Any, tmp_path: Path)
     assert np.asarray(here).tobytes() == np.asarray(there).tobytes()
 
 
+@pytest.mark.slow
 def test_a_matrix_on_disk(client: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(3).standard_normal((900, 2100), dtype=np.float32) + 7)
     source, parameters = open_source(tmp_path / "x.npy"), covariance(5)

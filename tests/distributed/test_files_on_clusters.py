@@ -37,6 +37,7 @@ def test_a_cluster_gives_the_bits_of_threads(kind: str, client: Any, tmp_path: P
     assert pca.n_samples_seen_ == 40_000
 
 
+@pytest.mark.slow
 def test_an_update_of_a_store_on_a_cluster_has_the_bits_of_threads(
     client: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:

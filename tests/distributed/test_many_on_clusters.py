@@ -44,6 +44,7 @@ def test_several_models_have_the_bits_of_threads(client: Any, store: Path) -> No
     np.testing.assert_array_equal(fitted["rbf"].eigenvalues_, expected["rbf"].eigenvalues_)
 
 
+@pytest.mark.slow
 def test_scores_of_several_models_have_the_bits_of_threads(client: Any, store: Path, tmp_path: Path) -> None:
     models = {
         "raw": {"n_components": 3},
@@ -67,6 +68,7 @@ def test_scores_of_several_models_have_the_bits_of_threads(client: Any, store: P
         np.testing.assert_array_equal(*(zarr.open_array(path, mode="r")[:] for path in each), err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_run_of_groups_has_the_bits_of_threads(client: Any, store: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.arange(N) % 3)
     model = {"n_components": 3, "group_by": str(tmp_path / "labels.npy")}

@@ -175,6 +175,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], int]:
     return lambda: done
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(("version", "earlier"), [(2, False), (3, True)])
 def test_a_kill_at_any_point_leaves_all_or_nothing_after_the_next_call(
@@ -272,6 +273,7 @@ output: {directory: out, anndata: true, report: true}
 """
 
 
+@pytest.mark.slow
 def test_run_writes_its_results_and_finishes_that_alone_with_resume(
     tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:

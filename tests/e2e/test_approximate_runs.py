@@ -25,6 +25,7 @@ def slow(call, tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_the_result_says_how_sure_it_is(call, slow, tmp_path):
     called = call("run", slow, "--set", "model.tolerance=null")
     assert called.status == 0
@@ -52,6 +53,7 @@ def test_an_exact_result_says_nothing_of_the_kind(call, job, tmp_path):
     assert "accuracy" not in json.loads(call("inspect", "runs/job", "--json").out)
 
 
+@pytest.mark.slow
 def test_passes_are_told_apart_and_stop_at_the_tolerance(call, slow):
     called = call("run", slow, "--json", "--set", "output.report=false", "--set", "output.scores=false")
     manifest = json.loads(called.out)
@@ -102,6 +104,7 @@ def test_plans_name_the_approximate_solvers(call, slow, job):
     assert "\nor           covariance: 1 pass, " in text
 
 
+@pytest.mark.slow
 def test_a_plan_is_wrapped_on_a_terminal_and_not_in_a_pipe(call, slow, monkeypatch):
     piped = call("plan", slow).out
     assert max(map(len, piped.splitlines())) > 120
@@ -115,6 +118,7 @@ def test_a_plan_is_wrapped_on_a_terminal_and_not_in_a_pipe(call, slow, monkeypat
     assert max(map(len, ran.out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_inspect_says_how_sure_an_approximate_answer_is(call, slow):
     assert call.quietly("run", slow).status == 0
     for path in ("runs/slow", "runs/slow/model.zarr"):
@@ -127,6 +131,7 @@ def test_inspect_says_how_sure_an_approximate_answer_is(call, slow):
     assert json.loads(call("inspect", "runs/slow", "--json").out)["certificate"]["kind"] == "approximate"
 
 
+@pytest.mark.slow
 def test_missing_values_leave_no_certificate_and_that_is_said(call, tmp_path):
     rows = np.random.default_rng(3).standard_normal((800, 20)) * np.arange(1, 21) ** -1.0
     rows[::7, 3] = np.nan

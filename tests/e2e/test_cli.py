@@ -235,6 +235,7 @@ def test_a_store_is_no_model_and_nothing_is_no_store(call):
     call("inspect", "nowhere").refused(5, "nowhere: no such file or directory")
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("case", ["strings", "NaN", "3-D", "not a store", "missing chunk", "cut npy"])
 def test_a_broken_input_says_one_line_in_a_process_of_its_own(tmp_path, case):
@@ -348,6 +349,7 @@ def test_a_command_in_a_thread_leaves_signals_to_the_main_thread(call):
         assert pool.submit(status_of_main, "inspect", "good.zarr").result(60) == 0
 
 
+@pytest.mark.slow
 def test_both_readings_are_counted_in_the_closing_lines_and_in_the_report(call, tmp_path):
     write_store(tmp_path / "x.zarr", make_values(4096, 64))  # 2 MiB
     (tmp_path / "c.yaml").write_text(config_text(tmp_path / "x.zarr", tmp_path / "run", output="report: true"))

@@ -79,6 +79,7 @@ def test_plan_reads_no_chunk(call, job, tmp_path):
     assert picture(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_plan_of_a_run_on_a_cluster_counts_the_process_of_a_worker(job, tmp_path):
     cluster = ("--set", "cluster={kind: local, n_workers: 2, threads_per_worker: 1}")
     planned = json.loads(
@@ -161,6 +162,7 @@ LABELLED = {"field.yaml": "48,18,36", "movie.yaml": "80,24,24", "cube.yaml": "40
 """Shapes of the data that the comments of a configuration say how to write."""
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=["exact.yaml"])
 @pytest.mark.parametrize(
     "name", sorted(p.name for p in (REPOSITORY / "configs").glob("*.yaml") if p.name not in NEED_A_CLUSTER)

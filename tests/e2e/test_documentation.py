@@ -34,6 +34,7 @@ def _run_script(words: list[str]) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     "page",

@@ -68,6 +68,7 @@ def finished(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return sp.run(configuration(store, tmp_path_factory.mktemp("finished"), "time.month", source={"array": "x"}))
 
 
+@pytest.mark.slow
 def test_a_run_has_the_bits_of_fit_groups(finished: Any, store: Path) -> None:
     expected = sp.PCA(2).fit_groups(sp.open(store, array="x"), "time.month")
     found = finished.model
@@ -83,6 +84,7 @@ def test_a_run_has_the_bits_of_fit_groups(finished: Any, store: Path) -> None:
     assert (finished.manifest["passes"], finished.manifest["reads"]["fit"]["bytes"]) == (1, 8 * N * D)
 
 
+@pytest.mark.slow
 def test_commands_take_the_run_and_its_configuration(finished: Any, call: Command, tmp_path: Path) -> None:
     config = finished.directory / "config.yaml"
     assert call("check", config).status == 0
@@ -105,6 +107,7 @@ def test_commands_take_the_run_and_its_configuration(finished: Any, call: Comman
     assert "holds several models" in refused.err
 
 
+@pytest.mark.slow
 def test_verification_measures_every_model_and_notices_changes(finished: Any, tmp_path: Path, call: Command) -> None:
     done = json.loads(call("verify", finished.directory, "--quiet", "--json").out)
     assert done["holds"]
@@ -142,6 +145,7 @@ class _PowerCutError(BaseException):
     """Stops a run as a signal would."""
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_same_bits(
     finished: Any, store: Path, tmp_path: Path, all_checkpoints: None, blocks_of: Any
 ) -> None:
@@ -196,6 +200,7 @@ def test_a_group_of_one_time_is_named_as_a_time(rows: Any) -> None:
         sp.PCA(2).fit_groups(rows, days)
 
 
+@pytest.mark.slow
 def test_a_column_of_labels_that_would_be_a_feature_is_refused(rows: Any, tmp_path: Path) -> None:
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = {f"f{i}": rows[:, i] for i in range(D)}
@@ -211,6 +216,7 @@ def test_a_column_of_labels_that_would_be_a_feature_is_refused(rows: Any, tmp_pa
     assert_groups(run, rows, np.arange(N) % 3)
 
 
+@pytest.mark.slow
 def test_labels_of_parquet_columns_files_and_arrays_divide_the_rows(
     store: Path, rows: Any, labels: Any, tmp_path: Path
 ) -> None:
@@ -233,6 +239,7 @@ def test_labels_of_parquet_columns_files_and_arrays_divide_the_rows(
     assert_groups(run, rows, labels)
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("kind", ["zarr", "h5ad"])
 def test_columns_of_obs_divide_cells(kind: str, rows: Any, labels: Any, tmp_path: Path) -> None:

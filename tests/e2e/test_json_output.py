@@ -115,6 +115,7 @@ RESULTS = [
 """Calls in an order in which each finds what it needs."""
 
 
+@pytest.mark.slow
 def test_every_result_has_the_documented_keys(call: Command) -> None:
     for command, name in RESULTS:
         called = call(*shlex.split(command), "--json", "--quiet")

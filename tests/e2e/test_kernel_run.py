@@ -36,6 +36,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_directory_holds_a_kernel_run(config: Path, tmp_path: Path, capsys: Any) -> None:
     finished = sp.run(config)
     names = {"config.yaml", "manifest.json", "model.zarr", "plan.json", "report.html", "samples.zarr", "scores.zarr"}
@@ -82,6 +83,7 @@ def test_a_run_equals_the_estimator(config: Path) -> None:
     assert any("not positive semi-definite" in warning for warning in finished.manifest["warnings"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["exact", "nystrom_extension", "empirical_map"])
 def test_every_method_runs(config: Path, method: str) -> None:
     finished: Any = sp.run(config, overrides=[f"model.method={method}", "model.sketch_size=40"])
@@ -148,6 +150,7 @@ def test_what_kernel_runs_do_not_take(config: Path) -> None:
         sp.run(config, overrides=["output.state=true"])
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("shape", "dtype", "chunk", "parameters"),

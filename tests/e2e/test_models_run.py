@@ -51,6 +51,7 @@ def finished(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return sp.run(configuration(store, tmp_path_factory.mktemp("finished")))
 
 
+@pytest.mark.slow
 def test_each_model_is_a_run_with_the_bits_of_a_fit_alone(finished: Any, store: Path) -> None:
     assert list(finished.runs) == list(finished.manifest["models"]) == ["raw", "z", "rbf"]
     assert finished.manifest["passes"] == 2
@@ -70,6 +71,7 @@ def test_each_model_is_a_run_with_the_bits_of_a_fit_alone(finished: Any, store: 
         sp.load(finished.directory)
 
 
+@pytest.mark.slow
 def test_commands_take_the_run_and_its_configuration(finished: Any, store: Path, tmp_path: Path, call: Command) -> None:
     config = configuration(store, tmp_path)
     assert "models raw, z, rbf of" in call("check", config).out
@@ -153,6 +155,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     np.testing.assert_array_equal(again.runs["z"].model.components_, expected.components_)
 
 
+@pytest.mark.slow
 def test_scores_that_were_stopped_go_on_to_the_same_bits(
     store: Path, tmp_path: Path, all_checkpoints: None, blocks_of: Any
 ) -> None:
@@ -195,6 +198,7 @@ def test_the_plan_has_the_memory_of_all_scores(store: Path, tmp_path: Path, call
     assert "scores of all models are written from one more reading" in json.dumps(planned)
 
 
+@pytest.mark.slow
 def test_models_of_some_features_share_the_readings(store: Path, tmp_path: Path, call: Command) -> None:
     rows = np.asarray(zarr.open_array(store, mode="r")[:])
     group = zarr.open_group(tmp_path / "two.zarr", mode="w")
@@ -256,6 +260,7 @@ def test_common_weights_keep_the_reading_common(store: Path, tmp_path: Path) -> 
     assert run.manifest["passes"] == 1
 
 
+@pytest.mark.slow
 def test_a_configuration_written_by_a_run_means_the_same(finished: Any, tmp_path: Path) -> None:
     text = (finished.directory / "config.yaml").read_text()
     again = sp.run(finished.directory / "config.yaml", overrides=[f"output.directory={tmp_path / 'again'}"])

@@ -36,6 +36,7 @@ def digest_of(directory):
     return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
 
+@pytest.mark.slow
 def test_the_directory_holds_what_the_contract_says(config, tmp_path):
     finished = sp.run(config, overrides=["output.report=true"])
     assert finished.directory == tmp_path / "out"
@@ -52,6 +53,7 @@ def test_the_directory_holds_what_the_contract_says(config, tmp_path):
     assert without.manifest["reads"]["scores"] is None
 
 
+@pytest.mark.slow
 def test_the_manifest_is_true(config, tmp_path):
     manifest = sp.run(config, overrides=["output.report=true"]).manifest
     assert manifest == json.loads((tmp_path / "out/manifest.json").read_text())
@@ -85,6 +87,7 @@ def test_the_manifest_is_true(config, tmp_path):
     assert plan["bytes_to_read"] == manifest["reads"]["fit"]["bytes"]
 
 
+@pytest.mark.slow
 def test_measured_memory_stays_below_what_was_projected_and_allowed(config, tmp_path):
     """In a process of its own: this one has held more."""
     called = call_apart("run", "c.yaml", "--json", "--quiet", "--set", "resources.memory=512MiB", directory=tmp_path)
@@ -102,6 +105,7 @@ def test_the_resolved_configuration_repeats_the_run(config, tmp_path):
     assert sp.run(tmp_path / "out/config.yaml", overrides=["output.overwrite=true"])
 
 
+@pytest.mark.slow
 def test_scores_and_samples_are_those_of_the_rows(config, tmp_path):
     finished = sp.run(config, overrides=["output.report=true", "model.whiten=true"])
     values = make_values(4000, 12)
@@ -130,6 +134,7 @@ def test_types_and_orientation(tmp_path, dtype):
     assert scores.shape == (500, 6)
 
 
+@pytest.mark.slow
 def test_overwriting_replaces_the_whole_run(config, tmp_path):
     first = sp.run(config, overrides=["output.report=true"])
     with pytest.raises(OutputError, match=r"output\.overwrite"):
@@ -168,6 +173,7 @@ def test_threads_do_not_change_the_bits(config, tmp_path, threads):
     assert digest_of(finished.directory) == digest_of(alone.directory)
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_workers_give_the_same_bits_as_threads(config, tmp_path):
     here = sp.run(config)
@@ -206,6 +212,7 @@ def test_parameters_that_cannot_be_are_refused_before_anything_is_made(config, t
     assert picture(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_secrets_are_written_nowhere(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("STORE_SECRET", SECRET)
     monkeypatch.setenv("STORE_NAME", "bucket-of-mine")

@@ -95,6 +95,7 @@ def test_threads_change_no_bit(store: Path, tmp_path: Path) -> None:
     assert one == four
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_workers_of_a_cluster_give_the_bits_of_threads(store: Path, tmp_path: Path, client: Any) -> None:
     lines = ("model: {n_components: 3}", f"preprocess: {{sample_weight: '{store.parent / 'w.npy'}'}}")

@@ -99,6 +99,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("kind", OF_KIND)
 def test_an_update_makes_the_run_of_all_rows_and_reads_the_new_ones(kind, finished, call):
@@ -149,6 +150,7 @@ def test_rows_of_files_that_were_read_before_are_not_read(finished, monkeypatch)
     assert sorted(set(read)) == ["p-1.npy", "p-4.npy"]
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     "sections",
@@ -350,6 +352,7 @@ def several(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         write_named(index)
 
 
+@pytest.mark.slow
 def test_an_update_of_several_models_reads_the_new_rows_once_for_all(several, call):
     said = call.quietly("update", "runs/job", "--set", "output.scores=false").out
     assert "2,100 new rows of 2 files added, 6,000 in all" in said.replace("\n ", "")
@@ -373,6 +376,7 @@ def test_an_update_of_several_models_reads_the_new_rows_once_for_all(several, ca
 TWO = {name: MODELS[name] for name in ("raw", "z")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [TWO], indirect=True, ids=["two"])
 def test_an_update_of_several_models_that_was_stopped_goes_on(several, stop_at_scores):
     before = picture(Path("runs/job"))

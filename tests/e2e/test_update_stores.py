@@ -89,6 +89,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("form", [*FORMS, "features first"])
 def test_an_update_is_the_run_of_all_rows_for_every_form_of_store(form, tmp_path, monkeypatch, call):
@@ -293,6 +294,7 @@ def test_a_fingerprint_must_be_made_anew_before_an_update(job, call):
     require_that_of(ROWS, update("runs/v").run)
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("phase", ["fit", "scores"])
 def test_an_update_that_was_stopped_goes_on_to_the_same_bits(phase, job, stop_at_scores):

@@ -25,6 +25,7 @@ def prepared(session_cluster):
     cluster.scale(2)
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=3)
 @pytest.mark.usefixtures("two_workers")
 @pytest.mark.parametrize("name", [name for name in determinism.SOLVERS if name != "branches"])

@@ -32,6 +32,7 @@ output: {directory: out, anndata: true, report: false}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("kind", ["zarr", "h5ad"])
 def test_a_killed_writer_leaves_the_old_results_or_the_new_ones(kind: str) -> None:

@@ -44,6 +44,7 @@ def stretch(loop: str, count: int, seed: int, seconds: float) -> Score:
     return Score(**json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 def test_damages_of_stores_are_named_or_change_nothing() -> None:
     n = in_depth(200, 900)
     score = stretch("corruption", n, SEED, 240)
@@ -54,6 +55,7 @@ def test_damages_of_stores_are_named_or_change_nothing() -> None:
     assert score.detected > 0.8 * score.injected
 
 
+@pytest.mark.slow
 def test_60_stores_with_missing_chunks() -> None:
     score = missing.run(60, SEED)
     score.require_clean()

@@ -328,6 +328,7 @@ def test_nothing_is_unpickled_out_of_a_store(tmp_path, capsys, change):
     assert (tmp_path / "marker").exists()  # it would have worked
 
 
+@pytest.mark.slow
 def test_documents_that_were_changed_are_refused_or_read() -> None:
     n = in_depth(50, 500)
     score = stretch("hostile", n, SEED, 240)
@@ -338,6 +339,7 @@ def test_documents_that_were_changed_are_refused_or_read() -> None:
     assert score.detected > 0.3 * score.injected
 
 
+@pytest.mark.slow
 def test_bombs_are_refused_before_they_take_memory() -> None:
     script = REPOSITORY / "tests/faults/bombs.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)

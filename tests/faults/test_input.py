@@ -74,6 +74,7 @@ def test_a_missing_chunk_inside_a_group_and_of_features_first(tmp_path):
         source.check()
 
 
+@pytest.mark.slow
 def test_damage_is_told_in_one_line_by_a_process_of_its_own(tmp_path, no_checkpoints):
     store = write_store(tmp_path / "x.zarr", chain="blosc")
     chunk = chunk_files(store)[3]

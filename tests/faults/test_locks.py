@@ -29,6 +29,7 @@ def lock_of(path):
     return path.with_name(f"{path.name}.lock")
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_at_once_and_told_who_is_at_work(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_store(tmp_path / "x.zarr", make_values(12_000, 16), chunks=(100, 16))

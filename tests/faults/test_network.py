@@ -45,6 +45,7 @@ def children():
     return set(psutil.Process().children(recursive=True))
 
 
+@pytest.mark.slow
 def test_a_cluster_of_our_own_from_its_start_to_its_end(tmp_path):
     """It listens on the loopback and shows nothing, opens a guarded store, and closes although its workers are frozen."""
     pytest.importorskip("aiohttp")

@@ -68,6 +68,7 @@ def only(path: str, fault: str, times: int = 10**9) -> Any:
     return draw
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("seed", range(4))
 def test_faults_that_pass_leave_the_bits_as_they_are(seed):
@@ -125,6 +126,7 @@ def test_what_is_forbidden_is_asked_for_once(bucket):
     assert bucket.faults.requests[path_in(bucket)] == 1
 
 
+@pytest.mark.slow
 def test_a_chunk_that_is_not_there_is_missing(bucket):
     bucket.faults.start(only(path_in(bucket), "404"))  # the listing still has it
     with pytest.raises(MissingChunkError, match=KEY):
@@ -145,6 +147,7 @@ def test_a_chunk_that_is_not_there_is_missing(bucket):
         bucket.client.put_object(Bucket=bucket.name, Key=f"x.zarr/{KEY}", Body=whole)
 
 
+@pytest.mark.slow
 def test_a_damaged_object_is_named(bucket):
     whole = bucket.client.get_object(Bucket=bucket.name, Key=f"x.zarr/{KEY}")["Body"].read()
     bucket.client.put_object(Bucket=bucket.name, Key=f"x.zarr/{KEY}", Body=whole[:-7] + b"damaged")
@@ -155,6 +158,7 @@ def test_a_damaged_object_is_named(bucket):
         bucket.client.put_object(Bucket=bucket.name, Key=f"x.zarr/{KEY}", Body=whole)
 
 
+@pytest.mark.slow
 def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(bucket):
     expected = s3.digest_of_fit(source := bucket.source())
     assert source.store._store.transfer.receives_in_place
@@ -221,6 +225,7 @@ def test_a_run_reads_s3_writes_here_and_compares_with_a_fingerprint(bucket, tmp_
     assert "canary" not in line
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("fault", ["stall", "503"])
 def test_a_signal_is_obeyed_while_the_store_does_not_answer(bucket, tmp_path, fault):
@@ -247,6 +252,7 @@ def test_a_signal_is_obeyed_while_the_store_does_not_answer(bucket, tmp_path, fa
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_shards_of_a_bucket_with_faults_give_the_same_bits(bucket, hasty, tmp_path):
     store = write_store(tmp_path / "shards", make_values(4_000, 32), chain="crc32c", chunks=(50, 16), shards=(400, 32))
     for path in (path for path in store.rglob("*") if path.is_file()):
@@ -426,6 +432,7 @@ def test_outputs_are_local_directories(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "c.yaml"}
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_reached_is_asked_again_once_it_has_answered(bucket, hasty, monkeypatch):
     botocore, s3fs = pytest.importorskip("botocore.exceptions"), pytest.importorskip("s3fs")
     failing, asked, ask = [10**9], list[str](), s3fs.S3FileSystem._call_s3

@@ -43,6 +43,7 @@ def config(tmp_path, no_checkpoints):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "kind", "step"), [(errno.EIO, OutputError, in_depth(6, 1)), (errno.ENOSPC, NoSpaceError, in_depth(11, 5))]
 )
@@ -53,6 +54,7 @@ def test_writes_of_a_run_fail_once(config, tmp_path, faults, code, kind, step):
     assert sp.load(tmp_path / "out").n_components_ == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "kind", "step"), [(errno.EIO, OutputError, in_depth(3, 1)), (errno.ENOSPC, NoSpaceError, in_depth(5, 3))]
 )
@@ -87,6 +89,7 @@ def _fail_each(act, faults, directory, before, code, kind, step):
     raise AssertionError("it never ends")
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_broken_leaves_the_old_run_whole(config, tmp_path, faults):
     sp.run(config)
     old = picture(tmp_path / "out")
@@ -122,6 +125,7 @@ def test_room_is_checked_before_anything_is_read(config, tmp_path, monkeypatch, 
     assert picture(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("limit", [3_000, 100_000])
 def test_a_limit_on_file_size_is_no_space(tmp_path, no_checkpoints, limit):
@@ -146,6 +150,7 @@ def outputs(tmp_path_factory):
     return trees.make_outputs(tmp_path_factory.mktemp("outputs"))
 
 
+@pytest.mark.slow
 @given(**trees.CASES)
 @settings(max_examples=60)
 def test_nothing_foreign_is_removed_or_changed(outputs, tree, kind, overwrite, ends):

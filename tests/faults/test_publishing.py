@@ -60,6 +60,7 @@ def made(place: Path, name: str, *, seed: int = 0, report: bool = False) -> Path
     return sp.run(config).directory
 
 
+@pytest.mark.slow
 def test_a_run_and_back(bucket, run, tmp_path):
     url = f"s3://{bucket.name}/runs/there"
     found = sp.publish(run, url, storage_options=bucket.options())
@@ -118,6 +119,7 @@ def test_writes_that_fail_or_are_not_answered_change_nothing(bucket, run, seed):
     assert bucket.objects(prefix) == s3.contents(run)
 
 
+@pytest.mark.slow
 def test_many_copies_one_or_two_at_a_time():
     n = in_depth(4, 12)
     score = s3.run_publishing(n, 0)
@@ -162,6 +164,7 @@ def test_a_copy_that_broke_off_is_gone_on_with(bucket, run):
     assert bucket.objects("broken") == s3.contents(run)
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("attempt", range(5))
 def test_of_several_runs_one_is_published_wholly(bucket, others, attempt):
@@ -249,6 +252,7 @@ def test_a_configured_run_is_published_and_with_resume_only_copied(bucket, run, 
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_the_commands(run, tmp_path):
     def streampca(*arguments: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "streampca", *map(str, arguments)]

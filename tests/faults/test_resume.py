@@ -53,6 +53,7 @@ def test_a_run_that_is_killed_again_and_again_has_the_bits_of_one_that_was_not(n
     assert score.survived == score.injected >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("solver", ["covariance", "qr", "adaptive", "nystrom"])
 def test_an_undisturbed_run_reads_each_chunk_once_in_each_reading(tmp_path, solver):
@@ -62,6 +63,7 @@ def test_an_undisturbed_run_reads_each_chunk_once_in_each_reading(tmp_path, solv
     assert sum(chunks for chunks, _ in known.told.values()) == known.reads.total()
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_driver_that_is_killed_leaves_no_worker_behind_and_its_run_goes_on(tmp_path):
     values = make_values(200_000, 32)
@@ -89,6 +91,7 @@ def test_a_driver_that_is_killed_leaves_no_worker_behind_and_its_run_goes_on(tmp
     assert np.array_equal(found.explained_variance_, expected.explained_variance_)
 
 
+@pytest.mark.slow
 def test_a_finished_reading_is_not_read_again_and_a_finished_run_reads_nothing(tmp_path, undisturbed):
     directory = tmp_path / "job"
     directory.mkdir()
@@ -125,6 +128,7 @@ def test_what_is_left_of_a_chunk_that_was_being_written_does_not_get_into_the_re
     assert not list(directory.rglob("*.partial"))
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("part", [0.3, 0.8])
@@ -164,6 +168,7 @@ def stopped(tmp_path):
     return directory, run
 
 
+@pytest.mark.slow
 def test_damage_costs_a_checkpoint_or_all_of_them_and_never_the_numbers(stopped, undisturbed, tmp_path):
     directory, run = stopped
     digest, _ = undisturbed("covariance")
@@ -196,6 +201,7 @@ def test_damage_costs_a_checkpoint_or_all_of_them_and_never_the_numbers(stopped,
         assert driver.beside(directory) == ["out"]
 
 
+@pytest.mark.slow
 def test_what_changed_is_named_and_fresh_starts_over(stopped, undisturbed):
     directory, run = stopped
     kept = picture(directory / "out.checkpoint")
@@ -223,6 +229,7 @@ def test_what_changed_is_named_and_fresh_starts_over(stopped, undisturbed):
     assert driver.beside(directory) == ["out"]
 
 
+@pytest.mark.slow
 def test_threads_may_change_and_versions_may_not(stopped, undisturbed):
     directory, run = stopped
     shutil.copytree(directory / "out.checkpoint", directory / "kept")
@@ -258,6 +265,7 @@ class _PowerCutError(Exception):
     """Stops a fit midway, as a power cut would."""
 
 
+@pytest.mark.slow
 def test_a_fit_in_python_goes_on_from_its_directory(tmp_path, all_checkpoints, blocks_of):
 
     blocks_of(100)
@@ -292,6 +300,7 @@ def test_a_fit_in_python_goes_on_from_its_directory(tmp_path, all_checkpoints, b
         sp.PCA(3, checkpoint=7).fit(values[:50])
 
 
+@pytest.mark.slow
 def test_both_readings_of_wide_data_go_on(tmp_path, all_checkpoints, blocks_of):
 
     blocks_of(2000)
@@ -320,6 +329,7 @@ def test_both_readings_of_wide_data_go_on(tmp_path, all_checkpoints, blocks_of):
     assert again.bytes_read_ == expected.bytes_read_
 
 
+@pytest.mark.slow
 def test_a_matrix_on_disk_goes_on_between_and_within_its_groups(tmp_path, monkeypatch, all_checkpoints):
 
     values = make_values(600, 2100)

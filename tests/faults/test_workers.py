@@ -33,6 +33,7 @@ MODEL = "model: {n_components: 3, solver: covariance}"
 SEED = int(os.environ.get("STREAMPCA_TEST_SEED", "20260719"))
 
 
+@pytest.mark.slow
 def test_killed_workers_change_no_bit(two_workers: tuple[Any, Any]) -> None:
     n = in_depth(5, 40)
     score = workers.run(n, SEED, found=two_workers)
@@ -46,6 +47,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> jobs.Inputs:
     return jobs.Inputs(tmp_path_factory.mktemp("inputs"))
 
 
+@pytest.mark.slow
 def test_a_block_that_kills_is_named_after_four_attempts(
     two_workers: tuple[Any, Any], inputs: jobs.Inputs, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,6 +195,7 @@ def test_a_scheduler_and_workers_started_by_hand(tmp_path: Path, blocks_of: Any)
     assert not (tmp_path / "frozen").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     ("error", "times", "attempts", "ends_with"),

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.numerical
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fuzz.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [23, 41])
 def test_random_fits_are_right_or_refused_by_name(start: int) -> None:
     failures = []
@@ -80,6 +81,7 @@ def test_script_counts_fits_and_writes_them(tmp_path: Path) -> None:
     assert "| `PCA` | 3 |" in done.stdout
 
 
+@pytest.mark.slow
 def test_fit_beyond_the_time_limit_counts_as_hang() -> None:
     command = [sys.executable, SCRIPT, "--only", "pca", "--count", "1", "--jobs", "1", "--limit", "0.001"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

@@ -45,6 +45,7 @@ def trials(coverage: ModuleType) -> Any:
     return [trial for number, case in enumerate(coverage.CASES) for trial in coverage.trials_of(case, 100 + number % 7)]
 
 
+@pytest.mark.slow
 def test_every_bound_holds_in_every_trial(trials: Any) -> None:
     """No method failed in any of the 504 trials of the full form; with other seeds, one of 96 certificates may."""
     failed = [trial for trial in trials if trial.failed]
@@ -148,6 +149,7 @@ SKETCHES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:explained_variance_ratio_ sums to|integers beyond:UserWarning")
 @settings(max_examples=100)
 @given(

@@ -70,6 +70,7 @@ def test_one_draw_spreads_evenly_over_a_long_source() -> None:
         assert chi2.ppf(FAILURE, n_parts - 1) < found < chi2.isf(FAILURE, n_parts - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["weights of samples", "diagonal", "column norm"])
 def test_first_row_in_proportion_to_its_weight(kind: str) -> None:
     """The row with the smallest key is drawn in proportion to the weights: χ² of n − 1 degrees."""
@@ -101,6 +102,7 @@ def test_draws_for_different_purposes_share_as_many_rows_as_chance_gives() -> No
         assert abs(shared - 40) < 4.9 * 6
 
 
+@pytest.mark.slow
 def test_pivots_follow_the_law_of_randomly_pivoted_cholesky() -> None:
     """Proposing and rejecting gives pairs with the probabilities of drawing one by one: χ² of 9 degrees."""
     rows = normal(5, 3, seed=4) * np.arange(1, 6)[:, None]

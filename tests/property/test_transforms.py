@@ -217,6 +217,7 @@ def test_keys_tell_matrices_apart() -> None:
     assert Grouping.of_pictures(np.array([4, 15]), np.int64(2)).key == Grouping.of_pictures((4, 15), 2).key
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     "transform",

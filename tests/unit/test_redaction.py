@@ -49,6 +49,7 @@ def test_errors_of_opening_show_no_password(name: str) -> None:
     assert not any(secret in str(raised.value) for secret in SECRETS)
 
 
+@pytest.mark.slow
 def test_run_of_a_store_behind_a_url_with_a_password_writes_it_nowhere(
     tmp_path: Path, capsys: Any, caplog: Any
 ) -> None:

@@ -53,6 +53,7 @@ def _dotted(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+@pytest.mark.slow
 def test_no_module_takes_pickles_or_programs_from_files():
     users = {name for name, tree in _modules() if _imported(tree) & _MODULES}
     assert users <= _MESSAGES_OF_A_CLUSTER
@@ -257,6 +258,7 @@ def test_names_of_features_are_texts(tmp_path):
 NASTY = "a\x1b[31m<script>alert(1)\x07"
 
 
+@pytest.mark.slow
 def test_names_that_hold_commands_reach_no_terminal_and_no_page(tmp_path, capsys, monkeypatch):
     group = zarr.open_group(tmp_path / "g.zarr", mode="w")
     options = {"chunks": (20, 4), "config": {"write_empty_chunks": True}}

@@ -62,6 +62,7 @@ def test_equals_the_svd(tmp_path: Path, dtype: str, center: bool, scale: bool, c
     assert pca.bytes_read_ == 2 * rows.nbytes
 
 
+@pytest.mark.slow
 def test_compressed_row_chunks_that_do_not_fit_are_announced(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((400, 60_000)).astype("f4")
     path = stored(tmp_path, rows, (50, 60_000))

@@ -151,6 +151,7 @@ def test_forgetting_is_not_for_filled_means() -> None:
         PCA(missing="mean", forgetting=0.9).fit(holed())
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("missing", ["drop_rows", "mean", "pairwise"])
 def test_a_run_reports_missing_values(tmp_path: Path, missing: str) -> None:

@@ -49,6 +49,7 @@ def test_the_file_has_the_phases_whatever_stderr_shows(call: Command) -> None:
     assert Path("a.log").read_text().count("run written") == 2
 
 
+@pytest.mark.slow
 def test_levels_of_stderr(call: Command) -> None:
     assert "streampca." not in call("run", "job.yaml").err
     phases = call("run", "job.yaml", "-v").err

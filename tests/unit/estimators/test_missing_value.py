@@ -247,6 +247,7 @@ def test_plan_says_what_counts_as_missing() -> None:
     assert not sp.PCA(2, missing="mean").plan(HOLED).notes
 
 
+@pytest.mark.slow
 def test_commands_take_it_from_the_file(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     zarr_of(tmp_path / "x.zarr")

@@ -163,6 +163,7 @@ def test_no_room_is_said_before_anything_is_read() -> None:
         facade.fit(rows, plan, k=40, solver="gram")
 
 
+@pytest.mark.slow
 def test_the_directory_goes_with_the_estimator_and_its_array() -> None:
     pca = beside_little_memory()
     array: Any = pca.components_
@@ -194,6 +195,7 @@ def test_what_needs_them_in_memory_says_so(far: sp.PCA) -> None:
     assert len(far.get_feature_names_out()) == K
 
 
+@pytest.mark.slow
 def test_saved_and_loaded(
     far: sp.PCA, near: sp.PCA, saved: Path, tmp_path: Path, capsys: Any, request: pytest.FixtureRequest
 ) -> None:

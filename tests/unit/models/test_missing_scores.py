@@ -162,6 +162,7 @@ def test_runs_and_the_transform_command_honour_the_choice(
     assert says == (choice == "conditional")
 
 
+@pytest.mark.slow
 def test_readings_by_features_give_the_same(tmp_path: Path) -> None:
     """Scores are computed by features where components are on disk, as under a ceiling that does not hold them."""
     n, d, k = 50, 60_000, 40

@@ -54,6 +54,7 @@ def test_gram_counts_the_side_of_the_samples_and_the_second_reading() -> None:
     assert plans[1].expected_seconds > plans[0].expected_seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rows", [np.ones((2, 3)), np.random.default_rng(0).standard_normal((5000, 7))], ids=["2", "5000"]
 )
@@ -89,6 +90,7 @@ def test_an_alternative_that_does_not_fit_says_why(store):
     assert "or           gram: no: projected" in str(plan)
 
 
+@pytest.mark.slow
 def test_a_probe_from_the_command_line(store, tmp_path, capsys):
     path = store(2000, 30, (500, 30))
     config, command = tmp_path / "c.yaml", Command(capsys)

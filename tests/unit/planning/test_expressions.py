@@ -189,6 +189,7 @@ def test_numbers_and_an_expression_of_the_same_weights_merge(table: Source, weig
     assert sp.merge([one, two]).n_samples_seen_ == 80
 
 
+@pytest.mark.slow
 def test_checkpointed_fit_and_run_take_an_expression(
     table: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

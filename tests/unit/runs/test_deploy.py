@@ -102,6 +102,7 @@ def test_a_run_on_workers_of_another_system(run, played):
         distributed.get_client()
 
 
+@pytest.mark.slow
 def test_what_slurm_is_given(run, played):
     run(SLURM, resources={"memory": "2GiB"})
     (given,) = played.calls

@@ -40,6 +40,7 @@ SHAPES: list[dict[str, Any]] = [
 CASES = [(shape, True) for shape in SHAPES] + [(shape, False) for shape in SHAPES[::6]]
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=5)
 @pytest.mark.parametrize(("shape", "samples"), CASES)
 def test_every_shape_of_run_has_a_page(tmp_path: Path, shape: dict[str, Any], samples: bool) -> None:
@@ -52,6 +53,7 @@ def test_every_shape_of_run_has_a_page(tmp_path: Path, shape: dict[str, Any], sa
     assert sorted(entry.name for entry in run.iterdir() if "report" in entry.name) == ["report.html"]
 
 
+@pytest.mark.slow
 def test_pictures_when_features_have_a_shape_and_bars_when_they_have_none(tmp_path: Path) -> None:
     _, with_pictures = audit(make_run(tmp_path / "a", d=64, k=40, feature_shape=[8, 8]))
     alts = [attributes["alt"] for tag, attributes in with_pictures.tags if tag == "img"]
@@ -64,6 +66,7 @@ def test_pictures_when_features_have_a_shape_and_bars_when_they_have_none(tmp_pa
     assert "The features that weigh most" in without.text
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_came_out(tmp_path: Path) -> None:
     run = change(make_run(tmp_path / "run"), name="sea surface")
     _, page = audit(run)
@@ -74,6 +77,7 @@ def test_the_summary_says_what_came_out(tmp_path: Path) -> None:
     assert "sea surface" in text
 
 
+@pytest.mark.slow
 def test_names_are_escaped_and_control_characters_written_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", feature_names=[NASTY] * 12)
     change(
@@ -88,6 +92,7 @@ def test_names_are_escaped_and_control_characters_written_out(tmp_path: Path) ->
     assert "\\x1b[31m\\x00\\u202e\\ud800" in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     "value",
@@ -122,6 +127,7 @@ def test_rows_with_missing_values_are_drawn(tmp_path: Path) -> None:
     audit(run)
 
 
+@pytest.mark.slow
 def test_notes_are_not_warnings(tmp_path: Path) -> None:
     run = change(make_run(tmp_path / "run"), warnings=["Eigenvalues are uncertain."], notes=["2 features never vary."])
     html, page = audit(run)
@@ -133,6 +139,7 @@ def test_notes_are_not_warnings(tmp_path: Path) -> None:
     assert "Warning" not in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "words"),
     [
@@ -191,6 +198,7 @@ def test_a_damaged_model_is_refused(tmp_path: Path, call: Command) -> None:
     call("report", run).refused(5, "does not exist: expected every chunk")
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, call: Command) -> None:
     run = make_run(tmp_path / "run", d=3, k=2, n=20)
     before = written(run)

@@ -47,6 +47,7 @@ def approximate_run(directory: Path, k: int = 5, sizes: Any = SIZES, **changes: 
     return change(run, certificate=certificate(k, **changes), approximation=sizes, passes=2)
 
 
+@pytest.mark.slow
 def test_what_is_proven_and_what_is_statistical_is_told_apart(tmp_path: Path) -> None:
     _, page = audit(approximate_run(tmp_path))
     text = page.text.replace("\u00a0", " ")
@@ -62,6 +63,7 @@ def test_what_is_proven_and_what_is_statistical_is_told_apart(tmp_path: Path) ->
     assert "At most 20.0 % of the variance lies outside" in text
 
 
+@pytest.mark.slow
 def test_passes_pilot_counts_and_directions_are_in_the_tables(tmp_path: Path) -> None:
     _, page = audit(approximate_run(tmp_path))
     text = " ".join(page.text.replace("\u00a0", " ").split())
@@ -75,6 +77,7 @@ def test_passes_pilot_counts_and_directions_are_in_the_tables(tmp_path: Path) ->
     assert "span of all components within 30°" in text
 
 
+@pytest.mark.slow
 def test_numbers_of_components_are_ranges_where_the_table_has_ranges(tmp_path: Path) -> None:
     _, page = audit(approximate_run(tmp_path))
     text = " ".join(page.text.replace("\u00a0", " ").split())
@@ -84,11 +87,13 @@ def test_numbers_of_components_are_ranges_where_the_table_has_ranges(tmp_path: P
     assert "Reaches" not in page.text
 
 
+@pytest.mark.slow
 def test_an_exact_run_has_no_such_section(tmp_path: Path) -> None:
     _, page = audit(make_run(tmp_path / "run"))
     assert "How sure this is" not in page.text
 
 
+@pytest.mark.slow
 def test_without_a_certificate_nothing_is_called_proven(tmp_path: Path) -> None:
     nothing = {
         "eigenvalue_intervals": None,
@@ -111,6 +116,7 @@ def test_without_a_certificate_nothing_is_called_proven(tmp_path: Path) -> None:
         assert word not in text
 
 
+@pytest.mark.slow
 def test_the_conversion_has_no_directions_and_no_proven_sums(tmp_path: Path) -> None:
     _, page = audit(
         approximate_run(
@@ -122,6 +128,7 @@ def test_the_conversion_has_no_directions_and_no_proven_sums(tmp_path: Path) -> 
     assert "possible" not in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("k", "sizes"), [(1, SIZES), (2, None), (12, {}), (2, {"tolerance": None, "pilot_rows": 0, "passes": 1})]
@@ -133,6 +140,7 @@ def test_every_number_of_components_has_a_page(tmp_path: Path, k: int, sizes: An
     assert k > 1 or written(run) == html
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     ("value", "name"),
@@ -156,17 +164,20 @@ def test_entries_of_any_type_never_end_in_a_traceback(tmp_path: Path, value: Any
     audit(change(run, certificate=dict.fromkeys(said, value) | {"kind": "approximate"}, approximation=value))
 
 
+@pytest.mark.slow
 def test_charts_hatch_what_is_not_told_apart(tmp_path: Path) -> None:
     hatched, _ = audit(approximate_run(tmp_path / "a"))
     plain, _ = audit(approximate_run(tmp_path / "b", unresolved_clusters=[]))
     assert hatched.count("<pattern") > plain.count("<pattern")
 
 
+@pytest.mark.slow
 def test_names_in_a_certificate_are_escaped(tmp_path: Path) -> None:
     html, _ = audit(approximate_run(tmp_path, statement="<script>x</script>", eigen_solver="<script>"))
     assert "<script" not in html
 
 
+@pytest.mark.slow
 def test_the_sums_are_drawn_with_what_may_be_missing(tmp_path: Path) -> None:
     run = approximate_run(tmp_path)
     assert "possible" in audit(run)[1].text

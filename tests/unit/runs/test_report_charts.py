@@ -43,6 +43,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (sp.run(config).directory / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_section_has_its_charts(page: str) -> None:
     assert set(marks_of(page)) >= {
         "Variance along each axis",
@@ -62,6 +63,7 @@ def test_charts_fill_their_axes(page: str) -> None:
         assert height > 60, title  # of about 200
 
 
+@pytest.mark.slow
 def test_each_row_is_a_point_and_each_component_a_mark(page: str, tmp_path: Path) -> None:
     charts = marks_of(page)
     n = 2000  # rows of a sample
@@ -72,6 +74,7 @@ def test_each_row_is_a_point_and_each_component_a_mark(page: str, tmp_path: Path
     assert len(charts["First two axes"]) == 50
 
 
+@pytest.mark.slow
 def test_points_are_where_the_scores_are(tmp_path: Path) -> None:
     rows = np.random.default_rng(3).normal(size=(40, 5)) * np.arange(5, 0, -1)
     places = marks_of(written(make_run(tmp_path / "run", rows=rows, k=2)))["First two axes"]
@@ -81,6 +84,7 @@ def test_points_are_where_the_scores_are(tmp_path: Path) -> None:
         np.testing.assert_allclose(standard, wanted, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_kernel_run_and_a_density_have_their_data(tmp_path: Path) -> None:
     rows = np.random.default_rng(3).normal(size=(1500, 4))
     np.save(tmp_path / "x.npy", rows)
@@ -91,6 +95,7 @@ def test_a_kernel_run_and_a_density_have_their_data(tmp_path: Path) -> None:
     assert len(charts["First two axes"]) > 100  # hexagons
 
 
+@pytest.mark.slow
 def test_axes_without_data_have_no_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run")
     drawn = marks_of(written(run))
@@ -102,6 +107,7 @@ def test_axes_without_data_have_no_marks(tmp_path: Path, monkeypatch: pytest.Mon
     assert not any(len(places) for places in empty.values())
 
 
+@pytest.mark.slow
 def test_the_same_files_give_the_same_bytes_and_no_two_charts_the_same_identities(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     html = written(run)
@@ -116,6 +122,7 @@ def luminance(colour: str) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
+@pytest.mark.slow
 def test_colours_have_a_contrast_with_light_and_with_dark_pages(tmp_path: Path) -> None:
     labels = np.repeat([f"class {i}" for i in range(8)], 20)
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(160, 3)))
@@ -131,6 +138,7 @@ def test_colours_have_a_contrast_with_light_and_with_dark_pages(tmp_path: Path) 
             assert (high + 0.05) / (low + 0.05) >= 3, (colour, card)
 
 
+@pytest.mark.slow
 def test_bounds_and_errors_are_drawn(tmp_path: Path) -> None:
     run = change(make_run(tmp_path / "run", k=3), passes=2)
     values = sp.load(run / "model.zarr").explained_variance_

@@ -80,6 +80,7 @@ def decoded(image: dict[str, str], shape: tuple[int, int]) -> NDArray[np.uint8]:
     return pixels[np.ix_(*places)]
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("lat", "lon", "order"),
@@ -108,6 +109,7 @@ def test_north_is_up_and_east_is_right_whatever_the_order_of_storage(
     assert next_column == (column + 1) % 6
 
 
+@pytest.mark.slow
 def test_the_report_of_a_field_has_maps_with_masked_places_and_series_on_a_date_axis(tmp_path: Path) -> None:
     values = np.random.default_rng(3).normal(size=(24, 4, 6)) + 5
     values[:, 1, 1] = values[:, 2, 3] = np.nan
@@ -129,6 +131,7 @@ def test_the_report_of_a_field_has_maps_with_masked_places_and_series_on_a_date_
     assert "How much sst changes" in page.text
 
 
+@pytest.mark.slow
 def test_the_page_of_groups_has_a_map_of_the_first_component_of_each(tmp_path: Path) -> None:
     values = np.random.default_rng(4).normal(size=(24, 3, 6)) * np.linspace(0.2, 3, 18).reshape(3, 6)
     dims = {"time": DAYS, "lat": LATITUDES, "lon": np.arange(0.0, 360, 60)}
@@ -143,6 +146,7 @@ def test_the_page_of_groups_has_a_map_of_the_first_component_of_each(tmp_path: P
     assert "How much sst changes" in page.text
 
 
+@pytest.mark.slow
 def test_dimensions_without_coordinates_are_an_image_and_no_map(tmp_path: Path) -> None:
     _, page = reported(tmp_path, {"time": DAYS, "lat": 3, "lon": 4}, k=1)
     assert not images(page, "Map")
@@ -162,11 +166,13 @@ def test_a_panel_for_each_place_of_the_smallest_dimension_and_no_more_than_some(
     assert "12 of 40 places along band of sst are shown." in page.text.replace("\u00a0", " ")
 
 
+@pytest.mark.slow
 def test_pictures_are_thinned_alike_on_both_sides(tmp_path: Path) -> None:
     _, page = reported(tmp_path, {"time": DAYS[:6], "y": 40, "x": 400}, k=1)
     assert "Pictures of sst show 20 of 40 × 200 of 400 places." in page.text.replace("\u00a0", " ")
 
 
+@pytest.mark.slow
 def test_the_report_of_a_cube_has_lines_and_maps_of_scores(tmp_path: Path) -> None:
     dims = {"y": np.arange(6.0), "x": np.arange(9.0), "wavelength": np.linspace(400, 700, 5)}
     _, page = reported(tmp_path, dims, samples=["y", "x"])
@@ -180,12 +186,14 @@ def test_the_report_of_a_cube_has_lines_and_maps_of_scores(tmp_path: Path) -> No
     assert len([image for image in scores if "6 y × 9 x" in image["alt"]]) == 3
 
 
+@pytest.mark.slow
 def test_the_report_of_named_columns_has_bars_with_names(tmp_path: Path) -> None:
     _, page = reported(tmp_path, {"time": DAYS, "measure": [f"length {i}" for i in range(20)]})
     assert "length 0" in page.text
     assert "The 12 largest of 20 entries; 8 are not shown." in page.text
 
 
+@pytest.mark.slow
 def test_text_that_repeats_along_the_samples_is_a_class(tmp_path: Path) -> None:
     _, page = reported(tmp_path, {"flower": ["setosa", "virginica"] * 15, "measure": 5}, samples="flower")
     (chart,) = (each for each in page.text.split("First two axes")[1:2])
@@ -193,6 +201,7 @@ def test_text_that_repeats_along_the_samples_is_a_class(tmp_path: Path) -> None:
     assert "virginica" in chart.split("Biplot")[0]
 
 
+@pytest.mark.slow
 def test_without_scores_the_report_has_no_series(tmp_path: Path) -> None:
     output = {"directory": str(tmp_path / "run"), "scores": False}
     _, page = reported(tmp_path, {"time": DAYS, "y": 4, "x": 5}, further={"output": output})
@@ -200,6 +209,7 @@ def test_without_scores_the_report_has_no_series(tmp_path: Path) -> None:
     assert "Rows on these axes" in page.text
 
 
+@pytest.mark.slow
 def test_names_and_units_of_any_text_are_shown_as_they_are(tmp_path: Path) -> None:
     nasty = "<blink>$x^2$ 漢字\x1b\u202e&"
     html, page = reported(
@@ -210,6 +220,7 @@ def test_names_and_units_of_any_text_are_shown_as_they_are(tmp_path: Path) -> No
     assert "<blink>$x^2$ 漢字\\x1b\\u202e&" in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "whiten", "weighted"), [(True, True, False), (False, False, True)])
 def test_points_are_the_scores_of_the_model(tmp_path: Path, scale: bool, whiten: bool, weighted: bool) -> None:
     rows = np.random.default_rng(5).normal(size=(40, 6)) * np.arange(1, 7) + 3

@@ -15,6 +15,7 @@ from pages import MIB, audit, change, make_run, marks_of, written
 import streampca as sp
 
 
+@pytest.mark.slow
 def test_figures_leave_the_settings_and_the_state_of_matplotlib_alone(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", n=40, d=5, k=3)
     with mpl.rc_context({"font.size": 31.0, "axes.grid": True, "text.usetex": True}):
@@ -32,6 +33,7 @@ def test_figures_leave_the_settings_and_the_state_of_matplotlib_alone(tmp_path: 
     assert done.stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.slow
 def test_the_scale_of_eigenvalues_is_logarithmic_beyond_a_factor_of_100(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for largest, logarithmic in ((300.0, True), (4.0, False)):

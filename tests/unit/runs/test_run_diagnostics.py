@@ -41,6 +41,7 @@ def carried_out(source: Path, directory: Path, **changes: str) -> Any:
     return sp.run(config, overrides=[f"{key}={value}" for key, value in changes.items()])
 
 
+@pytest.mark.slow
 def test_run_writes_the_values_that_transform_to_writes(finished: Any, tmp_path: Path) -> None:
     source = finished.directory.parent / "x.zarr"
     again = finished.model.transform_to(source, tmp_path / "again.zarr", diagnostics=True)

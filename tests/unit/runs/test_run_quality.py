@@ -54,6 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return carried_out(place / "x.zarr", place / "run", **{"output.report": "true"})
 
 
+@pytest.mark.slow
 def test_planted_faults_are_found(finished: Any) -> None:
     figures, rows = quality_of(finished), planted()
     assert figures["constant"] == {"count": 1, "features": [{"feature": 3, "name": None}], "rows": "all"}
@@ -148,6 +149,7 @@ def _assert_close(one: Any, other: Any) -> None:
         assert one == other
 
 
+@pytest.mark.slow
 def test_missing_values_are_counted_by_feature_and_by_part(tmp_path: Path) -> None:
     rows = np.random.default_rng(2).standard_normal((4000, 6))
     rows[3500:, 2] = np.nan
@@ -186,6 +188,7 @@ def test_copies_of_chunks_that_hold_some_of_the_features_are_found(tmp_path: Pat
     assert copies["groups"] == [[{"rows": [0, 300], "features": [20, 40]}, {"rows": [600, 900], "features": [20, 40]}]]
 
 
+@pytest.mark.slow
 def test_switched_off_nothing_is_examined_and_the_model_is_the_same(finished: Any, tmp_path: Path) -> None:
     source = finished.directory.parent / "x.zarr"
     run = carried_out(source, tmp_path / "run", {"quality": False}, **{"output.report": "true"})
@@ -207,6 +210,7 @@ def test_several_models_have_the_figures_of_one(finished: Any, tmp_path: Path) -
                 assert manifest["quality"][figure] == value
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_workers_of_a_cluster_give_the_figures_of_threads(finished: Any, tmp_path: Path, two_workers: Any) -> None:
     cluster = {"kind": "address", "address": two_workers[0].scheduler_address}

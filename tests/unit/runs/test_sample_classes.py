@@ -39,6 +39,7 @@ def write_table(directory: Path) -> Path:
     return directory / "c.yaml"
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("labels", "expected"),
@@ -62,6 +63,7 @@ def test_classes_that_the_configuration_names_colour_the_score_plots(
         assert written(run.directory) == html
 
 
+@pytest.mark.slow
 def test_kernel_models_have_coloured_plots_too_and_a_run_can_be_replaced(tmp_path: Path) -> None:
     config = write_table(tmp_path)
     sp.run(config, overrides=["source.labels=species"])
@@ -95,6 +97,7 @@ def test_what_names_no_classes_is_one_line_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_damaged_classes_leave_the_points_without_colours(tmp_path: Path) -> None:
     run = sp.run(write_table(tmp_path), overrides=["source.labels=species"])
     group: Any = zarr.open_group(run.directory / "samples.zarr", mode="r+")
@@ -111,6 +114,7 @@ def test_a_saved_model_that_removes_something_can_be_replaced(tmp_path: Path) ->
     np.testing.assert_array_equal(sp.load(tmp_path / "m").components_, pca.components_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("missing", "solver"), [("mean", "covariance"), ("pairwise", "covariance"), ("mean", "gram")])
 def test_rows_of_which_some_values_are_missing_are_drawn_in_the_colours_of_their_classes(
     tmp_path: Path, missing: str, solver: str

@@ -96,6 +96,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, csr_array]:
     return cells.write_cells(tmp_path_factory.mktemp("large") / "a.zarr", rows, chunks=200_000), rows
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_fit_are_read_once_for_every_band_of_features(large: tuple[Path, csr_array]) -> None:
     path, rows = large
     memory = sp.PCA(3, solver="gram").plan(path).projected_bytes - 15 * 2**20

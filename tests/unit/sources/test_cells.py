@@ -93,6 +93,7 @@ def test_values_of_every_type_are_read(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_array_equal(rows, counts.toarray().astype(dtype).astype(rows.dtype))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(data=st.data())
 def test_any_blocks_of_any_chunks_give_the_rows(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

@@ -208,6 +208,7 @@ def test_names_of_many_features_are_read(tmp_path, version):
     assert open_source(path).feature_names == tuple(names)
 
 
+@pytest.mark.slow
 def test_limit_of_documents_grows_with_declared_features_that_are_named():
     names = b'"' + b"a" * 100 + b'", '
     for shape, count, words in (

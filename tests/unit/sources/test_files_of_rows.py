@@ -193,6 +193,7 @@ def test_options_that_npy_files_do_not_have_are_refused(option, shards):
         sp.open(shards, **{option: "x"})
 
 
+@pytest.mark.slow
 def test_packages_of_other_files_are_not_imported(shards):
     code = "import sys, streampca as sp; sp.PCA(2).fit(sys.argv[1:]); print({'h5py', 'polars'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code, *map(str, shards)], capture_output=True, text=True, check=True)

@@ -75,6 +75,7 @@ def test_every_extra_for_users_has_a_case() -> None:
     assert {extra for extra, _ in USES} == declared
 
 
+@pytest.mark.slow
 def test_without_matplotlib_the_page_has_no_charts_and_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +115,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_runs_and_estimators_have_the_same_results_without_any_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
