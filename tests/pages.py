@@ -209,7 +209,16 @@ def _marks(html: str) -> Iterator[tuple[str, NDArray[Any]]]:
 
 def audit(run: Path) -> tuple[str, _Audit]:
     """Write the page, check what holds for every page, and return it."""
-    html = written(run)
+    return audited(written(run))
+
+
+def audit_of_run(run: Path) -> tuple[str, _Audit]:
+    """Check the page that a run has written, as `audit` does, and return it."""
+    return audited((run / "report.html").read_text(encoding="utf-8"))
+
+
+def audited(html: str) -> tuple[str, _Audit]:
+    """Check what holds for every page, and return it and what it consists of."""
     page = _Audit()
     page.feed(html)
     assert page.open == []

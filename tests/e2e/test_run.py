@@ -186,7 +186,7 @@ def test_workers_give_the_same_bits_as_threads(config, tmp_path):
     assert there.manifest["reads"]["fit"]["chunks"] == here.manifest["reads"]["fit"]["chunks"]
     _with_nan(tmp_path / "x.zarr")
     with pytest.raises(DataError, match=r"NaN.*row 3000, column 11"):
-        sp.run(config, overrides=[cluster, f"output.directory={tmp_path / 'third'}"])
+        sp.run(config, overrides=[cluster, "cluster.n_workers=1", f"output.directory={tmp_path / 'third'}"])
     assert not (tmp_path / "third").exists()
 
 

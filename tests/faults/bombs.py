@@ -34,7 +34,7 @@ import streampca as sp  # noqa: E402
 from streampca.errors import DataError  # noqa: E402
 from streampca.sources import open_source  # noqa: E402
 
-SIZE = 2**28
+SIZE = 2**27
 """What a bomb decodes to."""
 _PART = 2**24
 _SHAPE, _CHUNKS = (256, 8), (128, 8)

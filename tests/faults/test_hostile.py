@@ -330,7 +330,7 @@ def test_nothing_is_unpickled_out_of_a_store(tmp_path, capsys, change):
 
 @pytest.mark.slow
 def test_documents_that_were_changed_are_refused_or_read() -> None:
-    n = in_depth(50, 500)
+    n = in_depth(25, 500)
     score = stretch("hostile", n, SEED, 240)
     print(score.line(), *score.notes, sep="\n")
     score.require_clean()

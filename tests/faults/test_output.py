@@ -45,7 +45,7 @@ def config(tmp_path, no_checkpoints):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("code", "kind", "step"), [(errno.EIO, OutputError, in_depth(6, 1)), (errno.ENOSPC, NoSpaceError, in_depth(11, 5))]
+    ("code", "kind", "step"), [(errno.EIO, OutputError, in_depth(9, 1)), (errno.ENOSPC, NoSpaceError, in_depth(17, 5))]
 )
 def test_writes_of_a_run_fail_once(config, tmp_path, faults, code, kind, step):
     sp.run(config)
@@ -56,7 +56,7 @@ def test_writes_of_a_run_fail_once(config, tmp_path, faults, code, kind, step):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("code", "kind", "step"), [(errno.EIO, OutputError, in_depth(3, 1)), (errno.ENOSPC, NoSpaceError, in_depth(5, 3))]
+    ("code", "kind", "step"), [(errno.EIO, OutputError, in_depth(4, 1)), (errno.ENOSPC, NoSpaceError, in_depth(7, 3))]
 )
 def test_writes_of_a_model_and_of_scores_fail_once(config, tmp_path, faults, code, kind, step):
     model = sp.PCA(2).fit(make_values(30, 3))
@@ -93,7 +93,7 @@ def _fail_each(act, faults, directory, before, code, kind, step):
 def test_a_disk_that_stays_broken_leaves_the_old_run_whole(config, tmp_path, faults):
     sp.run(config)
     old = picture(tmp_path / "out")
-    for number in range(1, 1000, in_depth(7, 2)):
+    for number in range(1, 1000, in_depth(11, 2)):
         faults.arm(tmp_path, number, errno.EIO, persistent=True)
         error = None
         try:

@@ -35,7 +35,7 @@ SEED = int(os.environ.get("STREAMPCA_TEST_SEED", "20260719"))
 
 @pytest.mark.slow
 def test_killed_workers_change_no_bit(two_workers: tuple[Any, Any]) -> None:
-    n = in_depth(5, 40)
+    n = in_depth(3, 40)
     score = workers.run(n, SEED, found=two_workers)
     print(f"seed {SEED}")
     score.require_clean()

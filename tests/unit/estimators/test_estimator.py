@@ -67,7 +67,7 @@ def exceptions(estimator: Any) -> dict[str, str]:
     return {"check_sample_weight_equivalence_on_sparse_data": "this configuration is for dense rows"}
 
 
-@pytest.mark.deep(keep=500)
+@pytest.mark.deep(keep=300)
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=exceptions)
 def test_scikit_learn_says_it_is_an_estimator(estimator: Any, check: Any) -> None:
     check(estimator)

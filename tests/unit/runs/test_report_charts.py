@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib.axes
 import numpy as np
 import pytest
-from pages import audit, change, make_run, marks_of, written
+from pages import audit_of_run, change, make_run, marks_of, written
 
 import streampca as sp
 
@@ -90,7 +90,7 @@ def test_a_kernel_run_and_a_density_have_their_data(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", rows)
     model = {"kind": "kernel_pca", "n_components": 3, "n_landmarks": 40, "gamma": 0.05}
     config = {"source": {"path": str(tmp_path / "x.npy")}, "model": model, "output": {"directory": str(tmp_path / "k")}}
-    charts = marks_of(audit(sp.run(config).directory)[0])
+    charts = marks_of(audit_of_run(sp.run(config).directory)[0])
     assert len(charts["Eigenvalues of the kernel matrix"]) >= 3
     assert len(charts["First two axes"]) > 100  # hexagons
 
@@ -108,14 +108,6 @@ def test_axes_without_data_have_no_marks(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_the_same_files_give_the_same_bytes_and_no_two_charts_the_same_identities(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    html = written(run)
-    assert written(run) == html
-    defined = re.findall(r'<(?:clipPath|path|pattern) id="([^"]*)"', html)
-    assert len(defined) == len(set(defined))
-
-
 def luminance(colour: str) -> float:
     values = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
@@ -140,7 +132,7 @@ def test_colours_have_a_contrast_with_light_and_with_dark_pages(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_bounds_and_errors_are_drawn(tmp_path: Path) -> None:
-    run = change(make_run(tmp_path / "run", k=3), passes=2)
+    run = change(make_run(tmp_path / "run", k=3, samples=False), passes=2)
     values = sp.load(run / "model.zarr").explained_variance_
     certificate = {
         "kind": "approximate",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
-from pages import audit
+from pages import audit_of_run
 from PIL import Image
 
 import streampca as sp
@@ -59,7 +59,7 @@ def reported(
         "output": {"directory": str(place / "run")},
         **(further or {}),
     }
-    return audit(sp.run(config).directory)
+    return audit_of_run(sp.run(config).directory)
 
 
 def images(page: Any, beginning: str) -> list[dict[str, str]]:
@@ -237,7 +237,7 @@ def test_points_are_the_scores_of_the_model(tmp_path: Path, scale: bool, whiten:
             "output": {"directory": str(tmp_path / "run")},
         }
     )
-    _, page = audit(run.directory)
+    _, page = audit_of_run(run.directory)
     said = " ".join(str(attributes.get("aria-label")) for _, attributes in page.tags).replace("−", "-")
     ends = re.findall(r"axis 1 against axis 2\. On axis 1 they reach from (\S+) to (\S+),", said)
     expected = run.model.transform(rows)[:, 0]

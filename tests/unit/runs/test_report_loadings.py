@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pages import audit, make_run
+from pages import audit, audit_of_run, make_run
 
 import streampca as sp
 
@@ -85,7 +85,7 @@ def test_with_scale_loadings_are_called_correlations_and_are(tmp_path: Path) -> 
                 "output": {"directory": str(tmp_path / str(scale))},
             }
         )
-        _, page = audit(run.directory)
+        _, page = audit_of_run(run.directory)
         assert ("here the correlations of features and scores" in page.text) == scale
         listed[scale] = table_of(page)[1:], run.model.transform(rows)
     shown, scores = listed[True]

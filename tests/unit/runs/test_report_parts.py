@@ -17,7 +17,7 @@ import streampca as sp
 
 @pytest.mark.slow
 def test_figures_leave_the_settings_and_the_state_of_matplotlib_alone(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", n=40, d=5, k=3)
+    run = make_run(tmp_path / "run", n=40, d=5, k=3, samples=False)
     with mpl.rc_context({"font.size": 31.0, "axes.grid": True, "text.usetex": True}):
         before = mpl.rcParams.copy()
         html = written(run)
@@ -38,7 +38,7 @@ def test_the_scale_of_eigenvalues_is_logarithmic_beyond_a_factor_of_100(tmp_path
     random = np.random.default_rng(0)
     for largest, logarithmic in ((300.0, True), (4.0, False)):
         rows = random.standard_normal((80, 3)) * [largest, 2.0, 1.0]
-        run = make_run(tmp_path / str(largest), rows=rows, k=3)
+        run = make_run(tmp_path / str(largest), rows=rows, k=3, samples=False)
         heights = -marks_of(written(run))["Variance along each axis"][:, 1]
         values = sp.load(run / "model.zarr").explained_variance_
         expected = np.log(values) if logarithmic else values
