@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -50,19 +49,6 @@ class SlowRun:
         self.directory, self.log = directory, directory.parent / f"{directory.name}.log"
         self.terms = {"delay": delay, "block_rows": block_rows, "log": str(self.log)}
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start it."""
-        code = f"import sys; sys.path.insert(0, {str(_HERE)!r}); import slow_run; "
-        code += f"slow_run.go_slowly(sys.argv[1:], **{self.terms!r})"
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            cwd=self.directory,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
     def fork(self, *arguments: str) -> Forked:
         """Start it in a process of the server of `forks`, which takes a tenth of the time."""
         return server().start("slow_run:go_slowly", self.directory, arguments=list(arguments), **self.terms)
@@ -74,21 +60,16 @@ class SlowRun:
         assert status is not None, f"process {process.end()} has not ended after 120 s: {process.said}"
         return status, process.said
 
-    def until(self, n_reads: int, *arguments: str) -> subprocess.Popen[str]:
-        """Start it and wait until `n_reads` reads are made, in all processes."""
-        process = self.start(*arguments)
-        deadline = time.monotonic() + 60
-        while len(self.reads) < n_reads and process.poll() is None:
+    def until(self, n_reads: int, *arguments: str) -> Forked:
+        """Start it and wait until `n_reads` reads are made, in all processes, or it has ended."""
+        process, deadline = self.fork(*arguments), time.monotonic() + 60
+        while len(self.reads) < n_reads and process.wait(0.005) is None:
             assert time.monotonic() < deadline
-            time.sleep(0.005)
         return process
 
     def kill_after(self, n_reads: int, *arguments: str) -> bool:
         """Kill it as soon as `n_reads` reads are made; return whether it was still at work."""
-        process, deadline = self.fork(*arguments), time.monotonic() + 60
-        while len(self.reads) < n_reads and process.wait(0.005) is None:
-            assert time.monotonic() < deadline
-        return process.end() == -signal.SIGKILL
+        return self.until(n_reads, *arguments).end() == -signal.SIGKILL
 
     @property
     def reads(self) -> list[str]:

@@ -41,18 +41,17 @@ def test_a_second_run_is_refused_at_once_and_told_who_is_at_work(tmp_path, capsy
         said = Command(capsys).quietly("run", "c.yaml").refused(6, "out.lock is held by run", socket.gethostname())
         assert time.monotonic() - before < 5
         assert f"process {process.pid}," in said
-        process.send_signal(signal.SIGSTOP)  # frozen is not dead
+        process.signal(signal.SIGSTOP)  # frozen is not dead
         Command(capsys).quietly("run", "c.yaml").refused(6, "out.lock is held by run")
     finally:
-        process.kill()
-        process.communicate()
+        process.end()
     assert (tmp_path / "out.lock").exists()
     assert Command(capsys).quietly("run", "c.yaml").status == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "out", "x.zarr"]
 
 
 def test_of_many_that_start_together_one_wins_and_the_result_is_whole():
-    n = in_depth(3, 20)
+    n = in_depth(2, 20)
     score = races.run(n, seed=0)
     score.require_clean()
     assert score.survived == n

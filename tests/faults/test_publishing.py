@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from facade import impatient
-from stores import make_values, write_store
+from stores import Command, make_values, write_store
 from strategies import in_depth
 
 import streampca as sp
@@ -253,17 +250,12 @@ def test_a_configured_run_is_published_and_with_resume_only_copied(bucket, run, 
 
 
 @pytest.mark.slow
-def test_the_commands(run, tmp_path):
-    def streampca(*arguments: Any) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "streampca", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-
-    refused = streampca("publish", run, "s3:/bucket")
-    assert (refused.returncode, refused.stderr.count("\n")) == (6, 1)
-    assert "s3:/bucket is not in an object store: expected a URL such as s3://bucket/runs/name" in refused.stderr
-    gone = streampca("fetch", "memory://nothing/here", "back")
-    assert (gone.returncode, gone.stderr.count("\n")) == (ModelError.exit_status, 1)
-    done = streampca("publish", run, "memory://somewhere/run")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("memory://somewhere/run: run ")
-    assert json.loads(streampca("publish", run, "memory://somewhere/run", "--json").stdout)["n_objects"] > 5
+def test_the_commands(run, tmp_path, capsys):
+    call = Command(capsys)
+    words = "s3:/bucket is not in an object store: expected a URL such as s3://bucket/runs/name"
+    call("publish", run, "s3:/bucket").refused(6, words)
+    call("fetch", "memory://nothing/here", tmp_path / "back").refused(ModelError.exit_status)
+    done = call("publish", run, "memory://somewhere/run")
+    assert done.status == 0, done.err
+    assert done.out.startswith("memory://somewhere/run: run ")
+    assert json.loads(call("publish", run, "memory://somewhere/run", "--json").out)["n_objects"] > 5

@@ -66,7 +66,7 @@ def test_classes_that_the_configuration_names_colour_the_score_plots(
 @pytest.mark.slow
 def test_kernel_models_have_coloured_plots_too_and_a_run_can_be_replaced(tmp_path: Path) -> None:
     config = write_table(tmp_path)
-    sp.run(config, overrides=["source.labels=species"])
+    sp.run(config, overrides=["source.labels=species", "output.report=false"])
     run = sp.run(
         config,
         overrides=["source.labels=species", "output.overwrite=true", "model.kind=kernel_pca", "model.kernel=rbf"],
@@ -115,6 +115,7 @@ def test_a_saved_model_that_removes_something_can_be_replaced(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.deep(keep=["pairwise-covariance", "mean-gram"])
 @pytest.mark.parametrize(("missing", "solver"), [("mean", "covariance"), ("pairwise", "covariance"), ("mean", "gram")])
 def test_rows_of_which_some_values_are_missing_are_drawn_in_the_colours_of_their_classes(
     tmp_path: Path, missing: str, solver: str
