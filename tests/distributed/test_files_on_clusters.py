@@ -16,6 +16,7 @@ import streampca as sp
 pytestmark = pytest.mark.distributed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npy", "parquet", "hdf5"])
 def test_a_cluster_gives_the_bits_of_threads(kind: str, client: Any, tmp_path: Path) -> None:
     values = make_values(40_000, 6)

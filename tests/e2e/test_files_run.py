@@ -95,6 +95,7 @@ def test_a_directory_is_described_by_its_files(values: np.ndarray, call: Command
     assert json.loads(call("inspect", "npy/part-*.npy", "--json").out)["n_files"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_run_that_was_stopped_goes_on_and_refuses_files_that_changed(
     kind: str, values: np.ndarray, call: Command, stop_at_scores: Callable[[Any], None]

@@ -90,6 +90,7 @@ STORES: dict[str, tuple[tuple[int, int], str, int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("name", STORES)
 def test_stores(name: str, tmp_path: Path) -> None:
@@ -240,6 +241,7 @@ def test_every_component(k: int | None, tmp_path: Path) -> None:
     assert_kept(f"1400 features, k={k}", measure({"do": "fit", "path": str(path), "k": k, "memory": "1GiB"}))
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("parameters", [{"scale": True}, {"center": False}], ids=["scale", "about zero"])
 def test_arrays_in_memory(parameters: dict[str, Any]) -> None:
@@ -261,6 +263,7 @@ def test_memory_mapped_file(tmp_path: Path) -> None:
     assert_kept("npy of zeros", measure({"do": "fit", "path": str(path), "k": 10, "memory": "512MiB"}))
 
 
+@pytest.mark.slow
 def test_features_of_a_wide_memory_mapped_file(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(400, 100_000))[:, ::500] = 1.0
@@ -268,6 +271,7 @@ def test_features_of_a_wide_memory_mapped_file(tmp_path: Path) -> None:
     assert_kept("wide npy", measure(job))
 
 
+@pytest.mark.slow
 def test_a_store_five_times_the_ceiling_and_flat_as_it_grows(tmp_path: Path) -> None:
     """1.25 GiB under 240 MiB take what a quarter of them takes; the process itself takes 100 MiB of that."""
     peaks = []
@@ -279,6 +283,7 @@ def test_a_store_five_times_the_ceiling_and_flat_as_it_grows(tmp_path: Path) -> 
     assert abs(peaks[1] - peaks[0]) <= 16 * MIB
 
 
+@pytest.mark.slow
 def test_a_run_with_scores_and_report(tmp_path: Path) -> None:
     path = make_store(tmp_path / "x.zarr", (120_000, 384), "uint8", 8000, codec="zstd")
     config = {
@@ -293,6 +298,7 @@ def test_a_run_with_scores_and_report(tmp_path: Path) -> None:
     assert_kept("run with scores and report", measure({"do": "run", "config": str(tmp_path / "config.yaml")}))
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("graph", ["blocks", "anomalies", "rechunked", "cube"])
 def test_dask_graph_stays_below_its_projection(tmp_path: Path, graph: str) -> None:

@@ -40,6 +40,7 @@ def runs(tmp_path):
     return directories
 
 
+@pytest.mark.slow
 def test_runs_of_parts_merge_to_the_model_of_all(call, runs, tmp_path):
     before = [picture(run) for run in runs]
     called = call("merge", *runs, "--out", "all.zarr")
@@ -55,6 +56,7 @@ def test_runs_of_parts_merge_to_the_model_of_all(call, runs, tmp_path):
     np.testing.assert_allclose(merged.explained_variance_, sp.PCA(5).fit(VALUES).explained_variance_, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_merged_models_merge_again_as_json(call, runs):
     assert call("merge", *runs[:2], "--out", "some.zarr").status == 0
     called = call("merge", "some.zarr", runs[2], "--out", "all.zarr", "--json")
@@ -68,6 +70,7 @@ def test_merged_models_merge_again_as_json(call, runs):
     assert call("merge", runs[0], "--out", "one.zarr").status == 0
 
 
+@pytest.mark.slow
 def test_an_existing_model_is_replaced_only_when_asked(call, runs, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes").write_text("keep")
@@ -81,6 +84,7 @@ def test_an_existing_model_is_replaced_only_when_asked(call, runs, tmp_path):
     assert sp.load(tmp_path / "all.zarr").n_samples_seen_ == 899
 
 
+@pytest.mark.slow
 def test_what_cannot_be_merged_is_refused_in_a_line(call, runs, tmp_path):
     call("merge", runs[0], runs[0], "--out", "z").refused(2, "given twice")
     call("merge", runs[0], f"{runs[0]}/../{runs[0].name}", "--out", "z").refused(2, "given twice")
@@ -97,6 +101,7 @@ def test_what_cannot_be_merged_is_refused_in_a_line(call, runs, tmp_path):
     assert not (tmp_path / "z").exists()
 
 
+@pytest.mark.slow
 def test_inspect_tells_whether_a_state_is_there(call, runs, tmp_path):
     for path in (runs[0], runs[0] / "model.zarr"):
         assert "Covariance of 100 rows: rows can be added" in json.loads(call("inspect", path, "--json").out)["state"]
@@ -104,6 +109,7 @@ def test_inspect_tells_whether_a_state_is_there(call, runs, tmp_path):
     assert json.loads(call("inspect", "bare.zarr", "--json").out)["state"].startswith("none")
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_state_only_when_asked(call, runs, tmp_path):
     bare = call.quietly("run", "c0.yaml", "--set", "output.state=false", "--set", "output.directory=bare")
     assert bare.status == 0
@@ -119,6 +125,7 @@ def test_a_run_keeps_its_state_only_when_asked(call, runs, tmp_path):
     assert not (tmp_path / "wide").exists()
 
 
+@pytest.mark.slow
 def test_a_run_by_qr_and_one_that_forgets(call, runs, tmp_path):
     for i, change in enumerate(("model.solver=qr", "model.forgetting=0.99")):
         done = call.quietly("run", "c3.yaml", "--set", change, "--set", f"output.directory=other{i}")

@@ -86,6 +86,7 @@ def test_commands_take_the_run_and_its_configuration(finished: Any, store: Path,
     assert call("run", finished.directory / "config.yaml", "--resume", "--quiet").status == 0
 
 
+@pytest.mark.slow
 def test_verification_measures_every_model_and_notices_changes(finished: Any, tmp_path: Path, call: Command) -> None:
     done = call("verify", finished.directory, "--quiet", "--json")
     assert done.status == 0

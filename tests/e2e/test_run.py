@@ -96,6 +96,7 @@ def test_measured_memory_stays_below_what_was_projected_and_allowed(config, tmp_
     assert memory["peak_bytes"] <= memory["projected_bytes"] <= memory["allowed_bytes"] == 512 * 2**20
 
 
+@pytest.mark.slow
 def test_the_resolved_configuration_repeats_the_run(config, tmp_path):
     first = sp.run(config, overrides=["preprocess.scale=true", "seed=7"])
     again = sp.run(tmp_path / "out/config.yaml", overrides=[f"output.directory={tmp_path / 'again'}"])

@@ -49,6 +49,7 @@ def errors_of(run: Any) -> dict[str, Any]:
     return errors
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     ("lines", "output"),
@@ -87,6 +88,7 @@ def test_the_source_is_read_as_often_as_without_sampling_errors(
     assert "sampling errors by 20 groups of rows: from the reading that writes the scores" in run.manifest["notes"]
 
 
+@pytest.mark.slow
 def test_threads_change_no_bit(store: Path, tmp_path: Path) -> None:
     one, four = (
         errors_of(sp.run(configured(store, tmp_path, f"resources: {{threads: {threads}, memory: 2GiB}}")))
@@ -104,6 +106,7 @@ def test_workers_of_a_cluster_give_the_bits_of_threads(store: Path, tmp_path: Pa
         assert errors_of(sp.run(configured(store, tmp_path, *lines))) == expected
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_while_scores_were_written_ends_with_the_same_bits(
     store: Path, tmp_path: Path, opened: Counter[str], stop_at_scores: Any
 ) -> None:
@@ -132,6 +135,7 @@ def test_a_stopped_run_is_not_resumed_without_the_scores_that_its_errors_come_fr
         sp.run(config, overrides=["output.scores=false"], resume=True)
 
 
+@pytest.mark.slow
 def test_models_from_one_reading_have_the_errors_of_single_runs(store: Path, tmp_path: Path) -> None:
     single = errors_of(sp.run(configured(store, tmp_path / "a", "preprocess: {scale: true}")))
     models = "models: {raw: {}, z: {preprocess: {scale: true}}}"

@@ -176,6 +176,7 @@ def test_updates_of_other_models_are_those_of_a_full_run(sections, tmp_path, fin
     assert second.model.n_components_ == expected.n_components_
 
 
+@pytest.mark.slow
 def test_a_file_that_was_renamed_or_moved_is_known(finished):
     finished()
     os.rename("data/p-0.npy", "data/p-9.npy")

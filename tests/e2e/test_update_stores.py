@@ -116,6 +116,7 @@ def test_an_update_is_the_run_of_all_rows_for_every_form_of_store(form, tmp_path
     assert picture(Path()) == before
 
 
+@pytest.mark.slow
 def test_only_new_rows_are_read_and_the_rewritten_chunk_is_compared(job, opened, call):
     append()
     assert "150 new rows added, 400 in all" in call.quietly("update", "runs/job").out.replace("\n ", "")
@@ -140,6 +141,7 @@ def test_a_run_notes_digests_while_it_reads_and_decodes_only_the_last_chunk_agai
     assert manifest["reads"]["record"] == {"chunks": 1, "bytes": 50 * 64, "stored_bytes": size}
 
 
+@pytest.mark.slow
 def test_a_store_that_was_copied_without_its_times_is_known_by_its_bytes(job):
     shutil.copytree(STORE, "y.zarr", copy_function=shutil.copyfile)
     for path in chunk_files(Path("y.zarr")):

@@ -56,6 +56,7 @@ def test_a_second_writer_is_refused_and_the_first_one_named(tmp_path: Path, kind
     sp.anndata.pca(path, 2)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_its_own_results_are_in_the_file_but_not_after_another_change(
     tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_run_goes_on_after_its_own_results_are_in_the_file_but_not_after_anoth
     command.quietly("run", "c.yaml", "--resume").refused(6, "the input has changed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])
 def test_every_damage_of_a_store_is_found_by_its_fingerprint(
     tmp_path: Path, name: str, capsys: Any, monkeypatch: Any

@@ -62,6 +62,7 @@ def test_60_stores_with_missing_chunks() -> None:
     assert score.detected == score.injected == 60
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(layout=st.sampled_from(sorted(missing.LAYOUTS)), chosen=st.integers(0, 2**18 - 1))
 def test_any_subset_of_the_chunks(tmp_path_factory, layout, chosen):

@@ -60,6 +60,7 @@ def test_workers_that_never_start_are_a_named_error_within_wait(harmed):
     assert found.value.exit_status == 3
 
 
+@pytest.mark.slow
 def test_a_run_on_a_local_cluster_works_in_a_running_loop(tmp_path):
     rows = np.random.default_rng(0).standard_normal((900, 6))
     zarr.create_array(tmp_path / "x.zarr", shape=rows.shape, chunks=(300, 6), dtype="f8")[...] = rows

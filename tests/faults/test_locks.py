@@ -50,6 +50,7 @@ def test_a_second_run_is_refused_at_once_and_told_who_is_at_work(tmp_path, capsy
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "out", "x.zarr"]
 
 
+@pytest.mark.slow
 def test_of_many_that_start_together_one_wins_and_the_result_is_whole():
     n = in_depth(2, 20)
     score = races.run(n, seed=0)

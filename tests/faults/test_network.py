@@ -102,6 +102,7 @@ def wait_until(true):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("damaged", [False, True], ids=["a run that succeeds", "a run that fails"])
 def test_a_secret_is_nowhere_but_with_those_who_need_it(tmp_path, damaged):

@@ -79,6 +79,7 @@ def test_faults_that_pass_leave_the_bits_as_they_are(seed):
     assert score.survived == score.injected
 
 
+@pytest.mark.slow
 def test_a_request_is_repeated_at_most_twelve_times_within_a_minute(bucket, monkeypatch):
     waits, sleep = list[float](), asyncio.sleep
 

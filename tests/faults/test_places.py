@@ -42,6 +42,7 @@ def here(tmp_path, monkeypatch, client):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_relative_places_of_a_run_mean_the_same_on_workers(here, client):
     write_fingerprint(open_source("x.zarr"), None)
     address = f"cluster: {{kind: address, address: '{client.scheduler.address}'}}"
@@ -56,6 +57,7 @@ def test_relative_places_of_a_run_mean_the_same_on_workers(here, client):
     assert np.array_equal(*scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.zarr", "x.npy"])
 def test_relative_places_of_estimators_mean_the_same_on_workers(name, here):
     pca = sp.PCA(3, checkpoint="checkpoint").fit(name)

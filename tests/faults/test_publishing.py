@@ -125,6 +125,7 @@ def test_many_copies_one_or_two_at_a_time():
     assert score.injected > n
 
 
+@pytest.mark.slow
 def test_the_record_whose_answer_was_lost_is_ours(bucket, run):
     left = [1]
 

@@ -29,6 +29,7 @@ def store_of(folder: Path) -> Path:
     return folder / "x.zarr"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["landmarks", "fit"])
 @pytest.mark.usefixtures("eager")
 def test_a_fit_goes_on(tmp_path: Path, phase: str) -> None:

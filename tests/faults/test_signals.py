@@ -60,6 +60,7 @@ def slow_config(tmp_path):
     return tmp_path / "c.yaml"
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("phase", ["fit", "scores"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -7,6 +7,7 @@ import soak
 from strategies import in_depth
 
 
+@pytest.mark.slow
 def test_fits_one_after_the_other_leave_nothing_behind():
     n = in_depth(4, 20)
     score = soak.run(n, seed=0)

@@ -7,8 +7,9 @@ import writes
 from strategies import in_depth
 
 
+@pytest.mark.slow
 def test_acts_on_the_disk_that_fail():
-    n = in_depth(6, 20)
+    n = in_depth(5, 20)  # each of the five ways in which an act can fail
     score = writes.run(n, seed=0)
     score.require_clean()
     assert score.survived + score.detected == n
@@ -16,7 +17,7 @@ def test_acts_on_the_disk_that_fail():
 
 @pytest.mark.parametrize("run", [writes.run_updates, writes.run_store_updates])
 def test_acts_of_an_update_on_the_disk_that_fail(run):
-    n = in_depth(4, 10)
+    n = in_depth(3, 10)
     score = run(n, seed=0)
     score.require_clean()
     assert score.survived + score.detected == n

@@ -182,6 +182,7 @@ def exact_mean(rows: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(values[0] + (values - values[0]).mean(axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["v2", "v3", "sharded", "in memory", "npy", "memmap", "numpy", "dask"])
 def test_any_source_and_any_chunks(kind: str, scratch: Path) -> None:
     drawn = (sources if kind in ("v2", "v3", "sharded", "in memory") else other_sources)(kind)
@@ -199,6 +200,7 @@ def test_any_source_and_any_chunks(kind: str, scratch: Path) -> None:
     check()
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(rows=tables(min_rows=2, max_rows=25), make=st.one_of(sources("v2"), sources("v3")), shape=shapes)
 def test_the_direct_reader_gives_the_bytes_that_zarr_gives(rows: NDArray[Any], make: Any, shape: Shape) -> None:

@@ -58,6 +58,7 @@ def test_every_bound_holds_in_every_trial(trials: Any) -> None:
     assert len(failed) <= 1, failed
 
 
+@pytest.mark.slow
 def test_widths_are_within_20_times_the_error_but_for_bounds_of_first_order(coverage: ModuleType, trials: Any) -> None:
     for name, figures in coverage.summary(trials).items():
         assert figures["above_rounding"] >= in_depth(3, 10)

@@ -64,6 +64,7 @@ def assert_same_model(found: sp.PCA, expected: sp.PCA, rows: NDArray[Any]) -> No
     np.testing.assert_allclose(*covariance, rtol=0, atol=10 * same * top)
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=["qr scaled"])
 @every_option
 @settings(max_examples=EXAMPLES)
@@ -76,6 +77,7 @@ def test_partial_fit_in_any_grouping_is_one_fit(name: str, data: tuple[NDArray[A
     assert_same_model(found, expected, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=2)
 @every_option
 @settings(max_examples=EXAMPLES)

@@ -74,6 +74,7 @@ def package_of(module: str) -> str:
     return module.partition(".")[2].partition(".")[0]
 
 
+@pytest.mark.slow
 def test_every_import_leads_to_a_lower_layer() -> None:
     against = [
         f"{module} imports {other}"
@@ -89,6 +90,7 @@ def test_every_package_has_a_layer() -> None:
     assert {package_of(module) for module in MODULES} - {""} == set(RANKS)
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = {module: set(imported(module)) for module in MODULES if module != "streampca"}
     try:
@@ -120,6 +122,7 @@ def test_internal_modules_of_a_library_are_imported_by_one_module(library: str, 
     assert internal == []
 
 
+@pytest.mark.slow
 def test_importing_an_estimator_imports_no_library_that_only_stores_and_clusters_need() -> None:
     unwanted = {"zarr", "distributed", "fsspec", "yaml", "onnx", "faiss", "xarray"}
     code = f"import sys, streampca; streampca.PCA; print({unwanted} & set(sys.modules))"
@@ -192,6 +195,7 @@ def patches(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, ast.unparse(node)
 
 
+@pytest.mark.slow
 def test_tests_name_few_inner_things() -> None:
     """A wall inside the package may then move without thousands of edits: what tests need is behind `tests/facade.py`."""
     users: dict[str, list[str]] = {}

@@ -43,6 +43,7 @@ def page(digits: Any, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_a_stray_dot_makes_its_digit_the_first_of_all(digits: Any) -> None:
     summary = digits.manifest["diagnostics"]
     assert summary is not None
@@ -54,6 +55,7 @@ def test_a_stray_dot_makes_its_digit_the_first_of_all(digits: Any) -> None:
     assert digits.model.contributions(row).largest(1)[0][0][0] == str(DOT)
 
 
+@pytest.mark.slow
 def test_the_page_names_and_rebuilds_the_rows_that_fit_least(page: Path) -> None:
     html, audited = audit(page)
     section = html[html.index("Rows that do not fit") :]
@@ -68,6 +70,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(capsys)
 
 
+@pytest.mark.slow
 def test_rows_that_are_asked_for_are_added_to_the_rebuilt_ones(page: Path, call: Command) -> None:
     assert call("report", page, "--row", "1234", "--row", "5").status == 0
     figure = (page / "report.html").read_text(encoding="utf-8")

@@ -56,6 +56,7 @@ def of_numpy(rows: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     return np.linalg.eigvalsh(values)[::-1][:k]
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.usefixtures("on_disk")
 @pytest.mark.parametrize(("dtype", "scale"), [(np.float32, False), (np.float64, False), (np.float64, True)])
@@ -85,6 +86,7 @@ def test_a_fit_agrees_with_numpy_and_with_rows_in_memory(
         np.testing.assert_allclose(found.transform(new), expected.transform(new), atol=allowed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_disk")
 def test_the_model_is_saved_with_its_rows(rows: NDArray[np.float64], tmp_path: Path, request: Any) -> None:
     temporary = tmp_path / "temporary"

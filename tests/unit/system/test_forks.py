@@ -47,6 +47,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_forked_process_does_not_wait_for_what_its_parent_had(scenario: str, outcomes: dict[str, str]) -> None:
     assert outcomes[scenario] == "done"
