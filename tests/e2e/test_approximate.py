@@ -96,6 +96,7 @@ def test_incremental_updates_in_shuffled_order_on_a_file_that_drifts() -> None:
     assert medians(-0.5, 10, ("adaptive",))["adaptive"][0] >= 0.99
 
 
+@pytest.mark.slow
 def test_digits() -> None:
     """Z-scores of 61 features that vary, 60 columns: Gaussian ones where scales are known before, a pilot where not."""
     digits = sp.sources.open_source("builtin:digits").read(0, 1797)[0].astype(np.float64)
@@ -120,6 +121,7 @@ def test_digits() -> None:
     assert alike["pilot"] >= 0.9999
 
 
+@pytest.mark.slow
 def test_a_file_that_drifts_too_much_for_one_pass() -> None:
     """40 segments: the certificate of one pass says that nothing is known to a tenth, and further passes mend it."""
     rows = rows_of(-0.5, 0, 40)

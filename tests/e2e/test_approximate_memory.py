@@ -18,6 +18,7 @@ JOBS: dict[str, tuple[tuple[int, int], str, int, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("name", JOBS)
 def test_stores(name: str, tmp_path: Path) -> None:

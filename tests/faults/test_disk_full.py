@@ -8,6 +8,7 @@ import pytest
 _FIRST = disk_full.CASES[:10]
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     "number",

@@ -52,6 +52,7 @@ def place(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("what", ["save", "transform_to", "run", "groups"])
 def test_a_complete_repeat_leaves_nothing_of_killed_ones(place, what):

@@ -59,6 +59,7 @@ def traced(tmp_path_factory):
     return directory, _traced(directory)
 
 
+@pytest.mark.slow
 def test_a_result_gets_its_name_after_all_of_it_was_flushed_and_then_its_directory_is(traced):
     directory, happened = traced
     (commit,) = [i for i, (what, _, new) in enumerate(happened) if what == "rename" and new == str(directory / "out")]

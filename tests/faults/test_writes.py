@@ -15,6 +15,7 @@ def test_acts_on_the_disk_that_fail():
     assert score.survived + score.detected == n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [writes.run_updates, writes.run_store_updates])
 def test_acts_of_an_update_on_the_disk_that_fail(run):
     n = in_depth(3, 10)

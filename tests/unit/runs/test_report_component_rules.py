@@ -38,6 +38,7 @@ def rules(page: Any) -> dict[str, str]:
     return {row[0]: row[1] for row in rows[1:]}
 
 
+@pytest.mark.slow
 def test_report_has_the_table_and_the_scree_plot_with_the_edges(finished):
     html, page = audit_of_run(finished)
     assert rules(page) == {
