@@ -51,6 +51,7 @@ def require_results(path: Path, k: int, used: np.ndarray[Any, Any] = USED, keys:
     assert bool(root[f"{keys[2]}/params/zero_center"][...])  # type: ignore[index]
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("consolidated", [False, True])
 def test_results_are_written_into_the_store_and_its_consolidated_metadata(

@@ -236,7 +236,7 @@ def test_a_store_is_no_model_and_nothing_is_no_store(call):
 
 
 @pytest.mark.slow
-@pytest.mark.deep(keep=2)
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("case", ["strings", "NaN", "3-D", "not a store", "missing chunk", "cut npy"])
 def test_a_broken_input_says_one_line_in_a_process_of_its_own(tmp_path, case):
     """Here warnings of libraries would show."""

@@ -163,7 +163,7 @@ LABELLED = {"field.yaml": "48,18,36", "movie.yaml": "80,24,24", "cube.yaml": "40
 
 
 @pytest.mark.slow
-@pytest.mark.deep(keep=["exact.yaml"])
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "name", sorted(p.name for p in (REPOSITORY / "configs").glob("*.yaml") if p.name not in NEED_A_CLUSTER)
 )

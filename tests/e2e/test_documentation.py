@@ -35,7 +35,7 @@ def _run_script(words: list[str]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.deep(keep=1)
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "page",
     [page for page in _PAGES[1:] if any(language == "python" for language, _ in blocks(page))],

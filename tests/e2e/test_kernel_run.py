@@ -83,6 +83,7 @@ def test_a_run_equals_the_estimator(config: Path) -> None:
     assert any("not positive semi-definite" in warning for warning in finished.manifest["warnings"])
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["exact", "nystrom_extension", "empirical_map"])
 def test_every_method_runs(config: Path, method: str) -> None:

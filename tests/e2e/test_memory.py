@@ -91,7 +91,7 @@ STORES: dict[str, tuple[tuple[int, int], str, int, dict[str, Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.deep(keep=1)
+@pytest.mark.deep
 @pytest.mark.parametrize("name", STORES)
 def test_stores(name: str, tmp_path: Path) -> None:
     shape, dtype, chunk_rows, options = STORES[name]

@@ -77,6 +77,7 @@ def test_blocks_of_the_readme_run_in_the_environment_of_the_quickstart(clone: Pa
     assert [name for name in left if f"/{name}/" not in ignored] == []
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_the_environment_of_the_quickstart_is_not_that_of_the_tests(clone: Path) -> None:
     code = "import matplotlib, sklearn, PIL, xarray\ntry: import pytest\nexcept ImportError: print('not there')"

@@ -202,7 +202,7 @@ def test_approximate_solvers_read_each_chunk_once_in_each_pass(
     assert any("before the first pass 60 rows" in note for note in planned.notes) == (bands > 0)
 
 
-@pytest.mark.deep(keep=16)
+@pytest.mark.deep(keep=8)
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("orientation", ["samples_first", "features_first"])
 @pytest.mark.parametrize("solver", ["sketch", "adaptive"])

@@ -174,6 +174,7 @@ def test_threads_do_not_change_the_bits(config, tmp_path, threads):
     assert digest_of(finished.directory) == digest_of(alone.directory)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_workers_give_the_same_bits_as_threads(config, tmp_path):

@@ -193,6 +193,7 @@ def test_states_of_groups_are_not_kept_with_the_state_that_rows_are_added_to(row
     np.testing.assert_allclose(pca.explained_variance_, sp.PCA(3).fit(rows).explained_variance_, rtol=1e-10)
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("lines", [(), ("preprocess: {scale: true}",)])
 def test_runs_without_scores_record_the_errors_and_verify_measures_them_again(

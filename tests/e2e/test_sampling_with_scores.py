@@ -88,6 +88,7 @@ def test_the_source_is_read_as_often_as_without_sampling_errors(
     assert "sampling errors by 20 groups of rows: from the reading that writes the scores" in run.manifest["notes"]
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_threads_change_no_bit(store: Path, tmp_path: Path) -> None:
     one, four = (

@@ -16,7 +16,7 @@ _CELL = re.compile(r"^```\{code-cell\}[^\n]*\n((?::[^\n]*\n)*)(.*?)^```$", re.MU
 
 
 @pytest.mark.slow
-@pytest.mark.deep(keep=["first-pca"])
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "page", sorted((REPOSITORY / "docs" / "tutorials").glob("[!i]*.md")), ids=lambda page: page.stem
 )
@@ -30,7 +30,7 @@ def test_tutorial_runs(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.deep(keep=1)
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "script", sorted((REPOSITORY / "docs" / "gallery").glob("plot_*.py")), ids=lambda path: path.stem
 )

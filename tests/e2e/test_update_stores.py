@@ -90,7 +90,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.deep(keep=2)
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("form", [*FORMS, "features first"])
 def test_an_update_is_the_run_of_all_rows_for_every_form_of_store(form, tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)

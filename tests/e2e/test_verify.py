@@ -264,7 +264,7 @@ def test_a_changed_configuration_is_noticed(sound):
 VARIANTS = ("{}", "{scale: true}", "{sample_weight: WEIGHTS}", "{center: false}")
 
 
-@pytest.mark.deep(keep=4)
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "uint8", "int8", "int16"])
 @pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch", "adaptive"])
 def test_no_untouched_run_is_rejected(tmp_path, solver, dtype):

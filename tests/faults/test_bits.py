@@ -26,7 +26,7 @@ def prepared(session_cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.deep(keep=2)
+@pytest.mark.deep(keep=1)
 @pytest.mark.usefixtures("two_workers")
 @pytest.mark.parametrize("name", [name for name in determinism.SOLVERS if name != "branches"])
 def test_some_ways_of_fitting_give_the_same_bits(prepared, name):

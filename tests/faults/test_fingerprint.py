@@ -79,7 +79,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.deep(keep=4)
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("reader", ["direct", "zarr"])
 def test_every_damage_is_found_whatever_the_codec(tmp_path, chain, reader):

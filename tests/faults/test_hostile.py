@@ -262,6 +262,7 @@ def _away(file: Path, target: Path, *, relative: bool = False) -> None:
     file.symlink_to(os.path.relpath(target, file.parent) if relative else target)
 
 
+@pytest.mark.deep(keep=5)
 @pytest.mark.parametrize(
     "what", ["chunk", "relative chunk", "directory of a chunk", "directory of all chunks", "document"]
 )

@@ -378,6 +378,7 @@ def test_which_answers_of_a_web_server_pass(tmp_path, hasty, status, n_requests)
     assert len(asked) == n_requests
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     ("code", "passes"), [("RequestTimeout", True), ("SlowDown", True), ("ExpiredToken", False), ("Malformed", False)]
 )

@@ -57,6 +57,7 @@ def test_relative_places_of_a_run_mean_the_same_on_workers(here, client):
     assert np.array_equal(*scores)
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.zarr", "x.npy"])
 def test_relative_places_of_estimators_mean_the_same_on_workers(name, here):

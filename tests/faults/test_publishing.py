@@ -107,6 +107,7 @@ def test_options_have_the_names_of_obstore_and_the_common_ones_of_s3fs(bucket, r
     assert "hunter22" not in str(caught.value)
 
 
+@pytest.mark.deep(keep=3)
 @pytest.mark.parametrize("seed", range(6))
 def test_writes_that_fail_or_are_not_answered_change_nothing(bucket, run, seed):
     bucket.faults.start(s3.WRITING, seed)

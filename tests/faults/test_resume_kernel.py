@@ -29,6 +29,7 @@ def store_of(folder: Path) -> Path:
     return folder / "x.zarr"
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["landmarks", "fit"])
 @pytest.mark.usefixtures("eager")

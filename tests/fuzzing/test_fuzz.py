@@ -20,6 +20,7 @@ pytestmark = pytest.mark.numerical
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fuzz.py"
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [23, 41])
 def test_random_fits_are_right_or_refused_by_name(start: int) -> None:

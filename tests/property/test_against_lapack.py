@@ -182,6 +182,7 @@ def exact_mean(rows: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(values[0] + (values - values[0]).mean(axis=0))
 
 
+@pytest.mark.deep(keep=4)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["v2", "v3", "sharded", "in memory", "npy", "memmap", "numpy", "dask"])
 def test_any_source_and_any_chunks(kind: str, scratch: Path) -> None:

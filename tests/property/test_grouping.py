@@ -78,7 +78,7 @@ def test_partial_fit_in_any_grouping_is_one_fit(name: str, data: tuple[NDArray[A
 
 
 @pytest.mark.slow
-@pytest.mark.deep(keep=2)
+@pytest.mark.deep(keep=["scaled"])
 @every_option
 @settings(max_examples=EXAMPLES)
 @given(data=grouped(), cut=st.integers(1, 5))

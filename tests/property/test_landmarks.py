@@ -70,6 +70,7 @@ def test_one_draw_spreads_evenly_over_a_long_source() -> None:
         assert chi2.ppf(FAILURE, n_parts - 1) < found < chi2.isf(FAILURE, n_parts - 1)
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["weights of samples", "diagonal", "column norm"])
 def test_first_row_in_proportion_to_its_weight(kind: str) -> None:

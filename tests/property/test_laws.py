@@ -381,6 +381,7 @@ def test_merge_and_absorb_leave_their_inputs_alone(law: Law, data: Chunked) -> N
     assert [[array.tobytes() for array in arrays_of(state)] for state in parts] == before
 
 
+@pytest.mark.deep(keep=12)
 @every_law
 @settings(max_examples=20)
 @given(data=chunked())

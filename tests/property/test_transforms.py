@@ -218,7 +218,7 @@ def test_keys_tell_matrices_apart() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.deep(keep=2)
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize(
     "transform",
     [

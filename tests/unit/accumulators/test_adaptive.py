@@ -128,6 +128,7 @@ def test_some_blocks_have_weights() -> None:
 
 # Measured on such data with the first ten axes: similarity .9997 and difference 2e-3 for i^-0.5, 1.0000 and 2e-4 for i^-1; of
 # 600 features, in batches of rows that are truncated by an iteration, .9995 and 5e-3, and 1.0000 and 2e-4.
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     ("d", "power", "alike", "apart"),
     [(250, -0.5, 0.999, 5e-3), (250, -1.0, 0.9999, 5e-4), (600, -0.5, 0.999, 1e-2), (600, -1.0, 0.9999, 5e-4)],

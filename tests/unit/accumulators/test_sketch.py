@@ -144,6 +144,7 @@ def test_z_scores_after_the_fact_are_those_of_rows_that_were_scaled_before(decad
     assert one.total == pytest.approx(D, rel=1e-12)
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("decades", [0, 3])
 @pytest.mark.parametrize("solver", ["sketch", "adaptive"])
 def test_z_scores_are_found_as_well_as_if_the_scales_were_known(solver: str, decades: int) -> None:

@@ -278,6 +278,7 @@ def test_other_values_of_scale_are_refused(value: Any) -> None:
         sp.PCA(2, scale=value).fit(np.eye(5))
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("solver", ["covariance", "gram", "sketch"])
 def test_a_run_with_scaled_variables_is_verified(
     tmp_path: Path, solver: str, capsys: pytest.CaptureFixture[str]

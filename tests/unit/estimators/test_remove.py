@@ -386,6 +386,7 @@ class _PowerCutError(Exception):
     pass
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", ["covariance", "sketch"])
 def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(

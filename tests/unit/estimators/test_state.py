@@ -376,6 +376,7 @@ KINDS: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
+@pytest.mark.deep(keep=5)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_array_of_a_state_is_known_as_ours(name: str, tmp_path: Path) -> None:
     parameters, rows = KINDS[name]

@@ -76,6 +76,7 @@ USES: dict[str, tuple[np.ndarray, Callable[[Any, Any], Any]]] = {
 }
 
 
+@pytest.mark.deep(keep=32)
 @pytest.mark.parametrize("kind", LABELLED)
 @pytest.mark.parametrize("use", USES)
 def test_values_are_found_by_their_labels(use: str, kind: str) -> None:

@@ -264,6 +264,7 @@ def test_scores_of_wide_chunks_are_written(far: sp.PCA, near: sp.PCA, tmp_path: 
         far.transform_to(tmp_path / "x.zarr", tmp_path / "none")
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("parameters", [{"whiten": True}, {"missing": "mean"}], ids=str)
 def test_t2_and_q_of_components_on_disk_are_those_of_components_in_memory(
     tmp_path: Path, parameters: dict[str, Any]

@@ -63,7 +63,7 @@ def test_lapack(name: str, k: int | None) -> None:
     assert_eigenpairs(pca, rows)
 
 
-@pytest.mark.deep(keep=8)
+@pytest.mark.deep(keep=4)
 @pytest.mark.parametrize("name", [*spectra.SPECTRA, "tiny", "huge"])
 @pytest.mark.parametrize("k", [1, 40])
 def test_all_values_beside_some_vectors(name: str, k: int) -> None:
@@ -83,6 +83,7 @@ def wide() -> Rows:
     return orthonormal_columns(1700, 1600)
 
 
+@pytest.mark.deep(keep=3)
 @pytest.mark.parametrize("name", ["fast", "slow", "rank_deficient", "clusters", "zero", "identity"])
 def test_iterated_eigenpairs(name: str, wide: Rows) -> None:
     values = np.sort(np.concatenate([spectra.eigenvalues(name, 100) * (1 + 0.01 * i) for i in range(16)]))[::-1]
@@ -93,6 +94,7 @@ def test_iterated_eigenpairs(name: str, wide: Rows) -> None:
     assert np.abs(found.components_ @ found.components_.T - np.eye(8)).max() <= tolerances.orthonormality(1600)
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     ("asked", "expected", "method"),
     [

@@ -31,6 +31,7 @@ def assert_leading(matrix: Any, k: int, seed: int = 0) -> None:
         assert principal_angles(vectors.T[:leading], axes.T[:leading]).max() < tolerances.ANGLE
 
 
+@pytest.mark.deep(keep=16)
 @pytest.mark.parametrize("name", [*spectra.SPECTRA, "tiny", "huge"])
 @pytest.mark.parametrize("k", [1, 10, 70])
 def test_spectra(name: str, k: int) -> None:

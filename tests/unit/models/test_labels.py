@@ -103,6 +103,7 @@ def test_batches_and_rows_of_another_grid_are_refused(field: Path, tmp_path: Pat
         sp.merge([pca, sp.PCA(2).fit(other)])
 
 
+@pytest.mark.deep(keep=7)
 @pytest.mark.parametrize(
     "change",
     [

@@ -120,6 +120,7 @@ def test_the_error_falls_and_alarms_are_as_rare_as_they_should_be() -> None:
     assert (q(plain, rows) > limit).mean() > 0.05
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 @pytest.mark.parametrize("whiten", [False, True])
 def test_every_way_gives_the_same_scores(tmp_path: Path, dtype: str, whiten: bool) -> None:

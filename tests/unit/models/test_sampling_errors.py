@@ -264,6 +264,7 @@ def configured(directory: Path, rows: Rows, *lines: str) -> Path:
     return sp.run(directory / "c.yaml").directory
 
 
+@pytest.mark.deep(keep=3)
 @pytest.mark.parametrize(
     "model",
     [

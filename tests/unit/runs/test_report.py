@@ -47,7 +47,7 @@ CASES = [(shape, True) for shape in SHAPES] + [(shape, False) for shape in SHAPE
 
 
 @pytest.mark.slow
-@pytest.mark.deep(keep=5)
+@pytest.mark.deep(keep=4)
 @pytest.mark.parametrize(("shape", "samples"), CASES)
 def test_every_shape_of_run_has_a_page(tmp_path: Path, shape: dict[str, Any], samples: bool) -> None:
     run = make_run(tmp_path / "run", **shape, samples=samples)

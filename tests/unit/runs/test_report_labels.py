@@ -220,6 +220,7 @@ def test_names_and_units_of_any_text_are_shown_as_they_are(tmp_path: Path) -> No
     assert "<blink>$x^2$ 漢字\\x1b\\u202e&" in page.text
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("scale", "whiten", "weighted"), [(True, True, False), (False, False, True)])
 def test_points_are_the_scores_of_the_model(tmp_path: Path, scale: bool, whiten: bool, weighted: bool) -> None:

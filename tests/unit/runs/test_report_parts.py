@@ -45,6 +45,7 @@ def test_the_scale_of_eigenvalues_is_logarithmic_beyond_a_factor_of_100(tmp_path
         assert np.corrcoef(heights, expected)[0, 1] == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.deep(keep=4)
 @pytest.mark.parametrize(
     "shape", ["44", [4], [4, 4, 4], [2, 8, 1, 1], [4, -4], [4.0, 4.0], [True, 16], [1, 16], {}, 16], ids=str
 )
@@ -54,6 +55,7 @@ def test_shapes_that_are_no_picture_are_drawn_as_bars(tmp_path: Path, shape: Any
     assert not [tag for tag, _ in page.tags if tag == "img"]
 
 
+@pytest.mark.deep(keep=5)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

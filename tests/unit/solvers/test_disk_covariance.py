@@ -59,6 +59,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.deep(keep=4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_to_the_matrix_in_memory(kind: str) -> None:
     dtype, parameters = KINDS[kind]

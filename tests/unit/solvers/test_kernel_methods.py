@@ -31,6 +31,7 @@ def similarity(found: Any, truth: Any) -> float:
     return float(np.mean([abs(np.corrcoef(found.eigenvectors_[:, i], truth.eigenvectors_[:, i])[0, 1]) for i in pairs]))
 
 
+@pytest.mark.deep(keep=3)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(
     ("kernel", "least", "most"),
@@ -54,6 +55,7 @@ def test_the_empirical_map_recovers_by_nystrom(
     assert found.n_passes_ == 1
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("sketch", ["gaussian", "count_sketch", "sparse_sign", "grouping"])
 def test_the_conversion_of_the_literature_is_weaker(digits: NDArray[np.float64], sketch: str) -> None:
     truth = sp.KernelPCA(10, method="exact", **RADIAL).fit(digits)

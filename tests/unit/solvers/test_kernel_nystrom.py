@@ -113,6 +113,7 @@ def test_the_residual_trace_is_exact(digits: NDArray[np.float64], center: bool) 
     np.testing.assert_allclose(found.eigenvalues_, values[:5], rtol=1e-9)
 
 
+@pytest.mark.deep(keep=2)
 @pytest.mark.parametrize(
     ("name", "kernel", "sampling"),
     [
@@ -169,6 +170,7 @@ def test_the_signed_form_is_that_of_its_definition(digits: NDArray[np.float64]) 
     np.testing.assert_allclose(np.abs(scores), np.abs(expected), atol=1e-8 * np.abs(expected).max())
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("sampling", ["uniform", "diagonal", "rpcholesky"])
 def test_neither_chunks_nor_threads_decide_the_landmarks(
     digits: NDArray[np.float64], tmp_path: Path, sampling: str

@@ -88,6 +88,7 @@ def nasty(kind: str, n: int, d: int, draw: np.random.Generator) -> NDArray[np.fl
     return np.asarray(rows, dtype=np.float32)
 
 
+@pytest.mark.deep(keep=6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(3000, 5), (2000, 90)], ids=str)
 def test_float32_rows_that_round_alike_stay_within_the_proven_bounds(kind: str, shape: tuple[int, int]) -> None:

@@ -236,6 +236,7 @@ BROKEN: dict[str, tuple[Callable[[zarr.Group], object], dict[str, Any], type[Str
 }
 
 
+@pytest.mark.deep(keep=16)
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_stores_are_named_errors_and_nothing_is_written(tmp_path: Path, name: str) -> None:
     change, options, error, words = BROKEN[name]

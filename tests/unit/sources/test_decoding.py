@@ -197,6 +197,7 @@ def test_documents_in_bounds():
             require_document(text, "zarr.json")
 
 
+@pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("version", [2, 3])
 def test_names_of_many_features_are_read(tmp_path, version):
     n_features = 200_000

@@ -45,6 +45,7 @@ def test_two_dimensions_are_rows_and_columns(options, path, cube):
     np.testing.assert_array_equal(turned.to_dask(6).compute(), values.T)
 
 
+@pytest.mark.deep(keep=5)
 @pytest.mark.parametrize("chunks", [None, (7, 3, 2)])
 @pytest.mark.parametrize("rows", [(0,), (1,), (0, 1), (1, 0), (2, 0)])
 def test_any_dimensions_are_samples(rows, chunks, path, cube):

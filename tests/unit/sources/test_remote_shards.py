@@ -95,6 +95,7 @@ def test_small_shards_are_requested_once_each(web, stores, name):
     assert dict(web.requests) == {(f"{name}/c/{i}/0", None): 1 for i in range(5)}
 
 
+@pytest.mark.deep(keep=3)
 @pytest.mark.parametrize("name", ["none", "zstd", "start"])
 @pytest.mark.parametrize("block_rows", [25, 1000])
 def test_index_is_requested_once_and_every_byte_once_in_adjacent_ranges(
