@@ -34,6 +34,7 @@ def models() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_several_models_have_the_bits_of_threads(client: Any, store: Path) -> None:
     expected = sp.fit_many(models(), store)
     with client.as_current():

@@ -108,6 +108,7 @@ def test_verification_measures_every_model_and_notices_changes(finished: Any, tm
     assert verify_run(copy / "models" / "z").failed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "report", "inspect"])
 def test_a_model_outside_of_the_run_is_refused(command: str, finished: Any, tmp_path: Path, call: Command) -> None:
     copy = tmp_path / "copy"

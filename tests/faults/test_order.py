@@ -75,6 +75,7 @@ def test_a_result_gets_its_name_after_all_of_it_was_flushed_and_then_its_directo
     assert happened[commit + 1] == ("flush", str(directory), "")
 
 
+@pytest.mark.slow
 def test_a_ledger_gets_its_name_after_the_states_it_names_were_flushed(traced):
     directory, happened = traced
     place = str(directory / "out.checkpoint")

@@ -90,6 +90,7 @@ def _let_files_be_made():
     tempfile.TemporaryFile = tempfile.before
 
 
+@pytest.mark.slow
 def test_an_output_that_workers_cannot_write_to_is_refused_before_reading(here, client):
     address = f"cluster: {{kind: address, address: '{client.scheduler.address}'}}"
     Path("c.yaml").write_text(config_text("x.zarr", "out", address))

@@ -91,6 +91,7 @@ def _require_only(directory, before, said):
     assert left == before
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_run_at_once_and_the_next_run_is_not_in_its_way(slow_config, tmp_path, capsys):
     process = _start_slow_run(tmp_path, seconds=20)
     process.send_signal(signal.SIGINT)

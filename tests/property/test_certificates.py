@@ -66,6 +66,7 @@ def test_widths_are_within_20_times_the_error_but_for_bounds_of_first_order(cove
         assert (figures["width_over_error"] <= 20) == (name != "adaptive, one pass"), (name, figures)
 
 
+@pytest.mark.slow
 def test_tables(coverage: ModuleType, trials: Any) -> None:
     report = coverage.Report()
     coverage.add_tables(report, trials)

@@ -7,6 +7,7 @@ from documents import CASES
 from hypothesis import given, settings
 
 
+@pytest.mark.slow
 @pytest.mark.deep(keep=3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_configuration_or_one_line(name):

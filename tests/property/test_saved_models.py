@@ -101,6 +101,7 @@ def weights(draw: st.DrawFn, n: int) -> NDArray[np.float64] | None:
     return rng.integers(0, 3, n).astype(float) if kind == "whole" else 0.1 * rng.random(n)
 
 
+@pytest.mark.slow
 @settings(max_examples=strategies.examples(50))
 @given(data=st.data(), weighted=st.booleans(), **ROWS)
 def test_saved_pca_is_the_same_when_loaded(
@@ -126,6 +127,7 @@ def test_saved_pca_is_the_same_when_loaded(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:n_components=.* eigenvalues of the")  # fewer are positive than were asked for
 @settings(max_examples=strategies.examples(30))
 @given(data=st.data(), **ROWS)

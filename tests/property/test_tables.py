@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +45,7 @@ def opened(case: Case, group: zarr.Group, path: Path, way: str) -> Source:
     return sp.open(path, missing_chunks="fill" if way == "filled" else "error", **case.options())
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(case=cases(), way=st.sampled_from(["path", "path", "memory", "filled"]), data=st.data())
 def test_any_table_is_what_numpy_makes_of_its_arrays(case: Case, way: str, data: st.DataObject) -> None:

@@ -99,6 +99,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         raise AssertionError(" → ".join(error.args[1])) from None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "public", "allowed"),
     [

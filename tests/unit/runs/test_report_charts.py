@@ -56,6 +56,7 @@ def test_every_section_has_its_charts(page: str) -> None:
     }
 
 
+@pytest.mark.slow
 def test_charts_fill_their_axes(page: str) -> None:
     for title, places in marks_of(page).items():
         width, height = np.ptp(places, axis=0)

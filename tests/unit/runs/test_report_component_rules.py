@@ -57,6 +57,7 @@ def test_report_has_the_table_and_the_scree_plot_with_the_edges(finished):
     assert "singular values above" in html
 
 
+@pytest.mark.slow
 def test_report_of_a_manifest_without_rules_has_no_such_section(run):
     result = json.loads((run / "manifest.json").read_text())["result"]
     del result["component_rules"]

@@ -80,6 +80,7 @@ def test_rows_that_are_asked_for_are_added_to_the_rebuilt_ones(page: Path, call:
     call("report", page, "--row", "1797").refused(2, "from 0 to 1796")
 
 
+@pytest.mark.slow
 def test_rows_of_a_changed_source_are_refused(page: Path, call: Command) -> None:
     text = (page / "config.yaml").read_text()
     other = page.parent / "other.zarr"
@@ -88,6 +89,7 @@ def test_rows_of_a_changed_source_are_refused(page: Path, call: Command) -> None
     call("report", page, "--row", "3").refused(5, "is not what the run")
 
 
+@pytest.mark.slow
 def test_tables_name_the_feature_of_the_largest_residual(tmp_path: Path, call: Command) -> None:
     random = np.random.default_rng(0)
     rows = random.standard_normal((700, 3)) @ random.standard_normal((3, 20)) + 0.5 * random.standard_normal((700, 20))

@@ -50,6 +50,7 @@ def test_run_writes_the_values_that_transform_to_writes(finished: Any, tmp_path:
         np.testing.assert_allclose(stored, zarr.open_array(again / name, mode="r")[:], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_manifest_lists_limits_counts_and_the_rows_that_fit_least(finished: Any) -> None:
     summary, model = finished.manifest["diagnostics"], finished.model
     assert summary is not None

@@ -77,6 +77,7 @@ def test_planted_faults_are_found(finished: Any) -> None:
     assert figures["never_written"] == {"chunks": 0, "rows": 0, "by_part": []}
 
 
+@pytest.mark.slow
 def test_kurtosis_is_that_of_the_stored_scores(finished: Any) -> None:
     scores = zarr.open_array(finished.directory / "scores.zarr" / "scores", mode="r")[:]
     centred = scores - scores.mean(axis=0)

@@ -22,6 +22,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (run.directory / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_headings_have_anchors_and_the_page_a_skip_link(page: str) -> None:
     assert page.index('<a class="skip" href="#main">') < page.index('<main id="main" tabindex="-1">')
     headings = re.findall(r'<h[23] id="([^"]*)">([^<]*)<a class="anchor" href="#([^"]*)"', page)
