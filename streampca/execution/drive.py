@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context
 from typing import TYPE_CHECKING, TypeVar
 
 from streampca.execution.checkpoint.pass_record import PassRecord, PassState
@@ -109,8 +110,21 @@ def execute(
         from streampca.execution.distributed.cluster import on_cluster
 
         return on_cluster(client, task, plan, meter, first)
-    results, size = _on_threads(task, plan, meter, first), task.leaves_per_result(plan)
+    here = plan.n_blocks == 1 and not (task.source.buffered or task.source.portable)
+    results, size = (_here if here else _on_threads)(task, plan, meter, first), task.leaves_per_result(plan)
     return results if size == 1 else merge_neighbours(results, task, size)
+
+
+def _here(task: Task[_State], plan: Plan, meter: Meter, first: int) -> Generator[LeafResult[_State]]:
+    """Run the only block, which is in memory, in this thread: to start one takes as long as a few thousand rows.
+
+    It has an empty context, as a thread has: `numpy.errstate` of the caller does not count.
+    """
+    try:
+        for index in range(first, plan.n_leaves):
+            yield Context().run(run_leaf, task, plan.leaf(index), None, meter.add_block)
+    finally:
+        release()
 
 
 def _on_threads(task: Task[_State], plan: Plan, meter: Meter, first: int) -> Generator[LeafResult[_State]]:

@@ -20,14 +20,23 @@ def choose(
     beside a process of nominal size is preferred if it reads no more, so that the size does not depend on what this
     process holds either. Then as many leaves run at once, and as many threads share one, as still fit.
     """
-    tried = [build(size, 1, 1) for size in sizes]
-    fitting = [plan for plan in tried if plan.budget.fits]
-    if not fitting:
-        return min(tried, key=lambda plan: plan.projected_bytes)
-    nominal = [plan for plan in fitting if _fits_nominally(plan) and plan.bytes_to_read <= fitting[0].bytes_to_read]
-    least = (nominal or fitting)[0]
+    tried: list[AnyPlan] = []
+    first: AnyPlan | None = None
+    for size in sizes:
+        least = build(size, 1, 1)
+        tried.append(least)
+        if least.budget.fits:
+            first = first or least
+            if _fits_nominally(least) and least.bytes_to_read <= first.bytes_to_read:
+                break
+    else:  # none is preferred
+        if first is None:
+            return min(tried, key=lambda plan: plan.projected_bytes)
+        least = first
     for leaves in _leaves_to_try(side, min(threads, least.n_leaves)):
         for threads_per_leaf in sorted({max(1, min(threads // leaves, n_tiles)), 1}, reverse=True):
+            if leaves == threads_per_leaf == 1:
+                return least
             plan = build(least.rows_per_block, leaves, threads_per_leaf)
             if plan.budget.fits:
                 return plan
