@@ -32,6 +32,7 @@ _MODULES = {
     "kernels": "streampca.kernels",
     "metrics": "streampca.metrics",
     "sources": "streampca.sources",
+    "states": "streampca.states",
     "transforms": "streampca.transforms",
 }
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from streampca import kernels as kernels
     from streampca import metrics as metrics
     from streampca import sources as sources
+    from streampca import states as states
     from streampca import transforms as transforms
     from streampca.errors import StreamPCAError as StreamPCAError
     from streampca.estimators import PCA as PCA

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 # The primes of xxhash64, numbered as in its specification.
@@ -17,6 +16,8 @@ def generator(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
     An xxhash64 of the three is the key of the counter-based Philox generator (Salmon et al. 2011), so any worker draws the same
     numbers for the same address in any order.
     """
+    import xxhash  # here, because states are imported without it
+
     address = f"{seed}/{purpose}/{index}".encode()
     key = [xxhash.xxh64_intdigest(address, seed=half) for half in (0, 1)]
     return np.random.Generator(np.random.Philox(key=np.array(key, dtype=np.uint64)))
@@ -32,6 +33,8 @@ def hashes(values: NDArray[np.uint64], seed: int, purpose: str, index: int = 0) 
     ----------
     Collet (2012), xxHash fast digest algorithm, specification of XXH64 for inputs of 8 bytes.
     """
+    import xxhash
+
     start = xxhash.xxh64_intdigest(f"{seed}/{purpose}/{index}".encode()) + _PRIME_5 + 8
     mixed = values * np.uint64(_PRIME_2)
     _rotate(mixed, 31)

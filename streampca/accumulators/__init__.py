@@ -10,74 +10,53 @@
 `Moments`, `RowSample` and `Joint` accompany them. Results and states are dataclasses of arrays.
 """
 
+from __future__ import annotations
+
 import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from streampca.accumulators.adaptive import AdaptiveState, IncrementalBasis, IncrementalSVD, rescaled
-from streampca.accumulators.base import Accumulator
-from streampca.accumulators.by_group import ByGroup, ConsecutiveGroups, GroupStates
-from streampca.accumulators.covariance import Covariance, CovarianceState
-from streampca.accumulators.integer import ExactIntegerCovariance, IntegerState
-from streampca.accumulators.joint import Joint
-from streampca.accumulators.kernel_features import KernelFeatures, KernelFeaturesState, KernelSums
-from streampca.accumulators.landmarks import (
-    ColumnNormLandmarks,
-    Landmarks,
-    LandmarksState,
-    UniformLandmarks,
-    WeightedLandmarks,
-)
-from streampca.accumulators.missing import CompleteRows, CompleteRowsState
-from streampca.accumulators.moments import Moments, MomentsState
-from streampca.accumulators.pairwise import PairwiseCovariance, PairwiseState
-from streampca.accumulators.rows import RowSample, RowsState
-from streampca.accumulators.rpcholesky import RPCholeskyLandmarks, RPCholeskyState
-from streampca.accumulators.sketch import Sketch
-from streampca.accumulators.sketched import Sketched, SketchState
-from streampca.accumulators.sparse import SparseCovariance
-from streampca.accumulators.triangle import QRFactor, TriangleState
-from streampca.linalg.tiles import TileGrid
-
-__all__ = [
-    "Accumulator",
-    "AdaptiveState",
-    "ByGroup",
-    "ColumnNormLandmarks",
-    "CompleteRows",
-    "CompleteRowsState",
-    "ConsecutiveGroups",
-    "Covariance",
-    "CovarianceState",
-    "ExactIntegerCovariance",
-    "GroupStates",
-    "IncrementalBasis",
-    "IncrementalSVD",
-    "IntegerState",
-    "Joint",
-    "KernelFeatures",
-    "KernelFeaturesState",
-    "KernelSums",
-    "Landmarks",
-    "LandmarksState",
-    "Moments",
-    "MomentsState",
-    "PairwiseCovariance",
-    "PairwiseState",
-    "QRFactor",
-    "RPCholeskyLandmarks",
-    "RPCholeskyState",
-    "RowSample",
-    "RowsState",
-    "Sketch",
-    "SketchState",
-    "Sketched",
-    "SparseCovariance",
-    "TileGrid",
-    "TriangleState",
-    "UniformLandmarks",
-    "WeightedLandmarks",
-    "rescaled",
-]
-
+# Names are resolved when they are first used: one accumulator is imported without the kernels and hashes of others.
+_EXPORTS = {
+    "AdaptiveState": "streampca.accumulators.adaptive",
+    "IncrementalBasis": "streampca.accumulators.adaptive",
+    "IncrementalSVD": "streampca.accumulators.adaptive",
+    "rescaled": "streampca.accumulators.adaptive",
+    "Accumulator": "streampca.accumulators.base",
+    "ByGroup": "streampca.accumulators.by_group",
+    "ConsecutiveGroups": "streampca.accumulators.by_group",
+    "GroupStates": "streampca.accumulators.by_group",
+    "Covariance": "streampca.accumulators.covariance",
+    "CovarianceState": "streampca.accumulators.covariance",
+    "ExactIntegerCovariance": "streampca.accumulators.integer",
+    "IntegerState": "streampca.accumulators.integer",
+    "Joint": "streampca.accumulators.joint",
+    "KernelFeatures": "streampca.accumulators.kernel_features",
+    "KernelFeaturesState": "streampca.accumulators.kernel_features",
+    "KernelSums": "streampca.accumulators.kernel_features",
+    "ColumnNormLandmarks": "streampca.accumulators.landmarks",
+    "Landmarks": "streampca.accumulators.landmarks",
+    "LandmarksState": "streampca.accumulators.landmarks",
+    "UniformLandmarks": "streampca.accumulators.landmarks",
+    "WeightedLandmarks": "streampca.accumulators.landmarks",
+    "CompleteRows": "streampca.accumulators.missing",
+    "CompleteRowsState": "streampca.accumulators.missing",
+    "Moments": "streampca.accumulators.moments",
+    "MomentsState": "streampca.accumulators.moments",
+    "PairwiseCovariance": "streampca.accumulators.pairwise",
+    "PairwiseState": "streampca.accumulators.pairwise",
+    "RowSample": "streampca.accumulators.rows",
+    "RowsState": "streampca.accumulators.rows",
+    "RPCholeskyLandmarks": "streampca.accumulators.rpcholesky",
+    "RPCholeskyState": "streampca.accumulators.rpcholesky",
+    "Sketch": "streampca.accumulators.sketch",
+    "Sketched": "streampca.accumulators.sketched",
+    "SketchState": "streampca.accumulators.sketched",
+    "SparseCovariance": "streampca.accumulators.sparse",
+    "QRFactor": "streampca.accumulators.triangle",
+    "TriangleState": "streampca.accumulators.triangle",
+    "TileGrid": "streampca.linalg.tiles",
+}
 _RENAMED = {
     "Adapted": "IncrementalBasis",
     "Adaptive": "IncrementalSVD",
@@ -87,10 +66,60 @@ _RENAMED = {
     "Triangle": "QRFactor",
 }
 
+__all__ = [*_EXPORTS]
+
+if TYPE_CHECKING:
+    from streampca.accumulators.adaptive import AdaptiveState as AdaptiveState
+    from streampca.accumulators.adaptive import IncrementalBasis as IncrementalBasis
+    from streampca.accumulators.adaptive import IncrementalSVD as IncrementalSVD
+    from streampca.accumulators.adaptive import rescaled as rescaled
+    from streampca.accumulators.base import Accumulator as Accumulator
+    from streampca.accumulators.by_group import ByGroup as ByGroup
+    from streampca.accumulators.by_group import ConsecutiveGroups as ConsecutiveGroups
+    from streampca.accumulators.by_group import GroupStates as GroupStates
+    from streampca.accumulators.covariance import Covariance as Covariance
+    from streampca.accumulators.covariance import CovarianceState as CovarianceState
+    from streampca.accumulators.integer import ExactIntegerCovariance as ExactIntegerCovariance
+    from streampca.accumulators.integer import IntegerState as IntegerState
+    from streampca.accumulators.joint import Joint as Joint
+    from streampca.accumulators.kernel_features import KernelFeatures as KernelFeatures
+    from streampca.accumulators.kernel_features import KernelFeaturesState as KernelFeaturesState
+    from streampca.accumulators.kernel_features import KernelSums as KernelSums
+    from streampca.accumulators.landmarks import ColumnNormLandmarks as ColumnNormLandmarks
+    from streampca.accumulators.landmarks import Landmarks as Landmarks
+    from streampca.accumulators.landmarks import LandmarksState as LandmarksState
+    from streampca.accumulators.landmarks import UniformLandmarks as UniformLandmarks
+    from streampca.accumulators.landmarks import WeightedLandmarks as WeightedLandmarks
+    from streampca.accumulators.missing import CompleteRows as CompleteRows
+    from streampca.accumulators.missing import CompleteRowsState as CompleteRowsState
+    from streampca.accumulators.moments import Moments as Moments
+    from streampca.accumulators.moments import MomentsState as MomentsState
+    from streampca.accumulators.pairwise import PairwiseCovariance as PairwiseCovariance
+    from streampca.accumulators.pairwise import PairwiseState as PairwiseState
+    from streampca.accumulators.rows import RowSample as RowSample
+    from streampca.accumulators.rows import RowsState as RowsState
+    from streampca.accumulators.rpcholesky import RPCholeskyLandmarks as RPCholeskyLandmarks
+    from streampca.accumulators.rpcholesky import RPCholeskyState as RPCholeskyState
+    from streampca.accumulators.sketch import Sketch as Sketch
+    from streampca.accumulators.sketched import Sketched as Sketched
+    from streampca.accumulators.sketched import SketchState as SketchState
+    from streampca.accumulators.sparse import SparseCovariance as SparseCovariance
+    from streampca.accumulators.triangle import QRFactor as QRFactor
+    from streampca.accumulators.triangle import TriangleState as TriangleState
+    from streampca.linalg.tiles import TileGrid as TileGrid
+
 
 def __getattr__(name: str) -> object:
-    if name not in _RENAMED:
+    new = _RENAMED.get(name, name)
+    if new not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new = _RENAMED[name]
-    warnings.warn(f"{__name__}.{name} is called {new} since version 0.2", DeprecationWarning, stacklevel=2)
-    return globals()[new]
+    value = getattr(import_module(_EXPORTS[new]), new)
+    if new == name:
+        globals()[name] = value
+    else:
+        warnings.warn(f"{__name__}.{name} is called {new} since version 0.2", DeprecationWarning, stacklevel=2)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import xxhash
-
 from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 from streampca.formatting import as_text
 from streampca.storage.regular_files import open_regular
@@ -80,6 +78,8 @@ def remove_empty(directories: list[Path]) -> None:
 
 def write_atomically(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, str]:
     """Write `pieces` to `path`, whole or not at all; return the number of bytes and their xxh3-128."""
+    import xxhash  # here, because states are imported without it
+
     temporary, digest, size = temporary_beside(path), xxhash.xxh3_128(), 0
     try:
         with writing(path):
@@ -107,6 +107,8 @@ def temporary_beside(path: Path) -> Path:
 
 def digest_of(path: Path) -> tuple[int, str]:
     """Return size and xxh3-128 of a file, read in pieces."""
+    import xxhash
+
     digest, size = xxhash.xxh3_128(), 0
     with open_regular(path, buffering=0) as file:
         while piece := file.read(_PIECE):

@@ -24,7 +24,7 @@ LAYERS = (
     "execution",
     "planning",
     "models",
-    "parameters",
+    "parameters states",
     "accumulators sources",
     "linalg kernels transforms",
     "storage",
@@ -139,6 +139,7 @@ DOORS = {
     "streampca.kernels",
     "streampca.metrics",
     "streampca.sources",
+    "streampca.states",
     "streampca.transforms",
 }
 """Modules whose names tests may use; all others stand in `tests/facade.py`."""
