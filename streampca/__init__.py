@@ -9,9 +9,9 @@ from streampca.version import __version__
 
 # Names are resolved when they are first used, so that the command line answers before numpy is loaded.
 _EXPORTS = {
-    "PCA": "streampca.estimators",
-    "KernelPCA": "streampca.estimators",
-    "RotatedPCA": "streampca.estimators",
+    "PCA": "streampca.estimators.pca",
+    "KernelPCA": "streampca.estimators.kernel_pca",
+    "RotatedPCA": "streampca.estimators.rotated",
     "Threshold": "streampca.linalg.selection",
     "Frobenius": "streampca.linalg.selection",
     "fit_many": "streampca.estimators.many",
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from streampca import states as states
     from streampca import transforms as transforms
     from streampca.errors import StreamPCAError as StreamPCAError
-    from streampca.estimators import PCA as PCA
-    from streampca.estimators import KernelPCA as KernelPCA
-    from streampca.estimators import RotatedPCA as RotatedPCA
+    from streampca.estimators.kernel_pca import KernelPCA as KernelPCA
     from streampca.estimators.loading import load as load
     from streampca.estimators.many import fit_many as fit_many
     from streampca.estimators.merging import merge as merge
+    from streampca.estimators.pca import PCA as PCA
+    from streampca.estimators.rotated import RotatedPCA as RotatedPCA
     from streampca.linalg import conversion as conversion
     from streampca.linalg.selection import Frobenius as Frobenius
     from streampca.linalg.selection import Threshold as Threshold

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
 from streampca.anndata.writing import require_free, slots_at
 from streampca.errors import ParameterError
-from streampca.estimators import PCA
+from streampca.estimators.pca import PCA
 from streampca.sources import Source, open_source
 from streampca.sources.cells.objects import is_anndata
 

@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeAlias, Unpack, cast
 import numpy as np
 
 from streampca.errors import ConfigError, NotAvailableError
-from streampca.estimators import PCA, KernelPCA
 from streampca.estimators.base import StreamEstimator
+from streampca.estimators.kernel_pca import KernelPCA
+from streampca.estimators.pca import PCA
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Readings
 from streampca.kernels import RBF, Kernel, kernel_of

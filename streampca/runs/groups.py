@@ -14,9 +14,9 @@ import numpy as np
 from typing_extensions import override
 
 from streampca.errors import ModelError
-from streampca.estimators import PCA
 from streampca.estimators.groups import BETWEEN, POOLED, GroupModels
 from streampca.estimators.loading import load
+from streampca.estimators.pca import PCA
 from streampca.estimators.persistence import record_of
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import array_digest, recorded_plan

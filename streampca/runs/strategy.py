@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from streampca.errors import NotFiniteError
-from streampca.estimators import PCA, KernelPCA
+from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.loading import load
+from streampca.estimators.pca import PCA
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.execution.checkpoint.resume import (

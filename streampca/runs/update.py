@@ -14,8 +14,8 @@ import numpy as np
 
 from streampca.accumulators import RowsState
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError
-from streampca.estimators import PCA
 from streampca.estimators.loading import load
+from streampca.estimators.pca import PCA
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Readings

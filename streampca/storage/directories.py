@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -351,6 +350,8 @@ def _wait_for_writes() -> None:
     """Wait at most 5 seconds for writes that a signal left running in zarr's thread: a later one would create the temporary directory again."""
     if "zarr" not in sys.modules:
         return
+    import asyncio  # which takes as long to import as a fifth of the package
+
     from streampca.storage.zarr_interface import sync
 
     async def others() -> None:

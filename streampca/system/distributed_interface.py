@@ -6,7 +6,6 @@ A unit test calls `missing_names` and every function on a client, so that a vers
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
@@ -14,6 +13,8 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 if TYPE_CHECKING:
+    import asyncio
+
     from distributed import Client, Nanny, Worker, WorkerPlugin
     from distributed.core import ConnectionPool, PooledRPCCall, Status
     from distributed.core import rpc as CoreRPC  # noqa: N812
