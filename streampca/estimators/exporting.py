@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from streampca.models.pca import PCAModel
 
 
-class Exporting(BaseEstimator):  # type: ignore[misc]
+class Exporting(BaseEstimator):
     """The part of an estimator that gives its model to other programs."""
 
     if TYPE_CHECKING:

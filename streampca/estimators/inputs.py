@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streampca.errors import ParameterError
-from streampca.estimators.interface import get_config
+from streampca.estimators.interface import transform_output
 from streampca.execution.distributed.active_client import share_credentials
 from streampca.labels import Labels, SampleColumns
 from streampca.models.removal import Given, removed_by, rows_of
@@ -147,12 +147,7 @@ def lazy_rows(source: Source) -> da.Array:
 
 def wants_frame(estimator: object) -> bool:
     """Return whether scikit-learn makes a data frame of scores."""
-    return _output_of(estimator) != "default"
-
-
-def _output_of(estimator: object) -> str:
-    chosen: str = getattr(estimator, "_sklearn_output_config", {}).get("transform", get_config()["transform_output"])
-    return chosen
+    return transform_output(estimator) != "default"
 
 
 def require_lazy_output(estimator: object, X: Input) -> None:
@@ -163,7 +158,7 @@ def require_lazy_output(estimator: object, X: Input) -> None:
     if isinstance(X, np.ndarray) or is_array_like(X) or is_in_memory(X):
         return
     if wants_frame(estimator):
-        chosen = _output_of(estimator)
+        chosen = transform_output(estimator)
         raise ParameterError(
             f"set_output(transform={chosen!r}) makes a data frame of all scores in memory, whatever the ceiling, and this input is "
             'not in memory: use set_output(transform="default"), which gives a lazy Dask array, or transform_to(X, path)'

@@ -1,36 +1,306 @@
-"""The interface of scikit-learn: its own classes where it is installed, those of `plain` where it is not.
+"""The interface of scikit-learn, without importing it: parameters by name, cloning, checks of rows, data frames of scores.
 
-Estimators are estimators of scikit-learn wherever somebody can use them as such. Without it they have the same parameters,
-methods and results, but for what only scikit-learn itself makes of them: ``set_output``, pipelines and searches.
+Estimators are estimators of scikit-learn by what they can do, not by inheritance: importing it takes longer than all else together. It is imported
+where it is asked for something: by its own tools (tags, pipelines, HTML), and for rows that are not an array of numbers.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+import inspect
+import sys
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Self
 
-from streampca.system.optional import is_installed
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
 
-if TYPE_CHECKING or is_installed("sklearn"):
-    from sklearn import get_config
-    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
-    from sklearn.utils.validation import check_is_fitted, validate_data
-else:
-    from streampca.estimators.plain import (
-        BaseEstimator,
-        ClassNamePrefixFeaturesOutMixin,
-        TransformerMixin,
-        check_is_fitted,
-        clone,
-        get_config,
-        validate_data,
+from streampca.errors import NotFittedError, ParameterError
+from streampca.system.optional import is_installed, optional_module
+from streampca.typing import Array
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+_CONTAINERS = ("default", "pandas", "polars")
+
+
+class BaseEstimator:
+    """Parameters by name, as those of ``sklearn.base.BaseEstimator``."""
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        """Return the names of the constructor's parameters, sorted."""
+        return sorted(inspect.signature(cls).parameters)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return parameters by name; with `deep`, those of estimators among them as ``name__parameter``, too."""
+        values: dict[str, Any] = {}
+        for name in self._get_param_names():
+            value = values[name] = getattr(self, name)
+            if deep and _is_estimator(value):
+                values.update((f"{name}__{inner}", given) for inner, given in value.get_params().items())
+        return values
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name; ``name__parameter`` sets one of the estimator `name`."""
+        known = self._get_param_names()
+        for key, value in params.items():
+            name, _, inner = key.partition("__")
+            if name not in known:
+                raise ParameterError(f"Invalid parameter {name!r} for estimator {self!r}: expected one of {known}")
+            if inner:
+                getattr(self, name).set_params(**{inner: value})
+            else:
+                setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        """Return the call that makes such an estimator, without the parameters that have their defaults."""
+        changed = [
+            f"{name}={getattr(self, name)!r}"
+            for name, parameter in inspect.signature(type(self)).parameters.items()
+            if repr(getattr(self, name)) != repr(parameter.default)
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def _repr_html_(self) -> str | None:
+        """Return the diagram that notebooks show, where scikit-learn is installed, which draws it."""
+        if not is_installed("sklearn"):
+            return None
+        from sklearn.utils import estimator_html_repr
+
+        diagram: str = estimator_html_repr(self)
+        return diagram
+
+    def set_fit_request(self, **requests: bool | str | None) -> Self:
+        """Say which arguments of `fit`, such as ``sample_weight=True``, scikit-learn passes on where its metadata routing is enabled."""
+        routing = self.get_metadata_routing()
+        for name, alias in requests.items():
+            routing.fit.add_request(param=name, alias=alias)
+        self._metadata_request = routing  # under the name that `sklearn.base.clone` copies
+        return self
+
+    def get_metadata_routing(self) -> Any:
+        """Return the ``MetadataRequest`` of scikit-learn with what `set_fit_request` asked for."""
+        from sklearn.utils.metadata_routing import MetadataRequest
+
+        known = vars(self).get("_metadata_request")
+        if known is not None:
+            return copy.deepcopy(known)
+        routing = MetadataRequest(owner=type(self).__name__)
+        for name in inspect.signature(getattr(self, "fit")).parameters:  # noqa: B009  of subclasses
+            if name not in ("X", "y"):
+                routing.fit.add_request(param=name, alias=None)
+        return routing
+
+    def __sklearn_tags__(self) -> Tags:
+        """Return what scikit-learn asks estimators about themselves."""
+        from sklearn.utils import Tags, TargetTags, TransformerTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False), transformer_tags=TransformerTags())
+
+
+class TransformerMixin:
+    """Base of estimators with scores: `transform` and `fit_transform` return data frames where these were asked for."""
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        for name in ("transform", "fit_transform"):
+            if name in vars(cls):
+                setattr(cls, name, _in_container(vars(cls)[name]))
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Have `transform` and `fit_transform` return data frames.
+
+        Parameters
+        ----------
+        transform : {"default", "pandas", "polars"}, optional
+            Library of the frames; ``"default"`` for arrays, None = as it is. ``sklearn.set_config(transform_output=…)`` counts where
+            nothing was set.
+
+        Returns
+        -------
+        self
+            The estimator.
+        """
+        if transform is not None:
+            vars(self).setdefault("_sklearn_output_config", {})["transform"] = transform
+        return self
+
+
+def _in_container(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `method` with its arrays as data frames where these were asked for."""
+
+    @wraps(method)
+    def wrapped(self: Any, X: Any, *args: Any, **options: Any) -> Any:
+        values, chosen = method(self, X, *args, **options), transform_output(self)
+        return (
+            values if chosen == "default" or not isinstance(values, np.ndarray) else _frame_of(self, X, values, chosen)
+        )
+
+    return wrapped
+
+
+def transform_output(estimator: object) -> str:
+    """Return what scores are made of: ``"default"``, or the name of a library of data frames.
+
+    Raises
+    ------
+    ParameterError
+        If it is neither, or unknown.
+    """
+    chosen: str | None = getattr(estimator, "_sklearn_output_config", {}).get("transform")
+    if chosen is None:
+        loaded: Any = sys.modules.get("sklearn")
+        chosen = "default" if loaded is None else str(loaded.get_config()["transform_output"])
+    if chosen not in _CONTAINERS:
+        raise ParameterError(f"output config must be in {list(_CONTAINERS)}, got {chosen!r}")
+    return chosen
+
+
+def _frame_of(estimator: Any, X: object, values: Array, library: str) -> Any:
+    """Return `values` with the names of the scores, and of pandas the index of `X`."""
+    names = list(estimator.get_feature_names_out())
+    frames: Any = optional_module(library, f"set_output(transform={library!r})", "arrow")
+    if library == "polars":
+        return frames.DataFrame(values, schema=names, orient="row")
+    index = X.index if isinstance(X, frames.DataFrame | frames.Series) else None
+    return frames.DataFrame(values, index=index, columns=names)
+
+
+class ClassNamePrefixFeaturesOutMixin:
+    """Names of scores: the name of the class in lower case, and a number."""
+
+    @property
+    def _n_features_out(self) -> int:
+        """Return the number of scores of a row."""
+        raise NotImplementedError
+
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
+        """Return the names of the scores, shape (k,); `input_features` is ignored."""
+        check_is_fitted(self)
+        prefix = type(self).__name__.lower()
+        return np.array([f"{prefix}{i}" for i in range(self._n_features_out)], dtype=object)
+
+
+def _is_estimator(value: object) -> bool:
+    return hasattr(value, "get_params") and not isinstance(value, type)
+
+
+def clone(estimator: Any) -> Any:
+    """Return an estimator that is not fitted, with copies of the parameters of `estimator`."""
+    values = estimator.get_params(deep=False)
+    copied = {name: clone(value) if _is_estimator(value) else copy.deepcopy(value) for name, value in values.items()}
+    cloned = type(estimator)(**copied)
+    if "_sklearn_output_config" in vars(estimator):
+        cloned._sklearn_output_config = dict(estimator._sklearn_output_config)
+    return cloned
+
+
+def check_is_fitted(estimator: Any) -> None:
+    """Raise `NotFittedError` unless `estimator` is fitted: that of scikit-learn where it is installed."""
+    says = getattr(estimator, "__sklearn_is_fitted__", None)
+    fitted = (
+        any(name.endswith("_") and not name.startswith("__") for name in vars(estimator)) if says is None else says()
     )
+    if fitted:
+        return
+    text = f"This {type(estimator).__name__} instance is not fitted yet: call fit first"
+    if is_installed("sklearn"):
+        from sklearn import exceptions
 
-__all__ = [
-    "BaseEstimator",
-    "ClassNamePrefixFeaturesOutMixin",
-    "TransformerMixin",
-    "check_is_fitted",
-    "clone",
-    "get_config",
-    "validate_data",
-]
+        raise exceptions.NotFittedError(text)
+    raise NotFittedError(text)
+
+
+def validate_data(
+    estimator: Any,
+    X: Any,
+    *,
+    reset: bool = True,
+    accept_sparse: str = "csr",
+    ensure_all_finite: bool | str = True,
+) -> Any:
+    """Return `X` as rows of numbers, and remember its features (`reset`) or compare them with those of the fit.
+
+    Arrays of numbers are checked here, all else by scikit-learn where it is installed. `accept_sparse` is the format of sparse rows, always
+    ``"csr"``; `ensure_all_finite` is True, False or ``"allow-nan"``.
+    """
+    if _is_plain(X) and _fits(estimator, X, reset) and not _not_finite(X, ensure_all_finite):
+        _remember(estimator, X.shape[1], None) if reset else None
+        return X
+    if is_installed("sklearn"):
+        from sklearn.utils.validation import validate_data as validate_any
+
+        options = {"reset": reset, "accept_sparse": accept_sparse, "ensure_all_finite": ensure_all_finite}
+        return validate_any(estimator, X, **options)
+    names = _names_of_columns(X)
+    sparse: bool = issparse(X)
+    rows: Any = X.tocsr() if sparse else np.asarray(X)
+    if rows.dtype == object:
+        rows = rows.astype(np.float64)
+    if rows.dtype.kind not in "fiub":
+        raise ParameterError(f"rows of type {rows.dtype}: expected real numbers")
+    if rows.ndim != 2:
+        raise ParameterError(
+            f"Expected 2D array, got an array of shape {rows.shape}: use X.reshape(-1, 1) or X.reshape(1, -1)"
+        )
+    if 0 in rows.shape:
+        raise ParameterError(f"an array of shape {rows.shape}: expected at least one row and one feature")
+    if n_wrong := _not_finite(rows.data if sparse else rows, ensure_all_finite):
+        raise ParameterError(f"Input X contains {n_wrong} values that are NaN or infinity")
+    _remember(estimator, rows.shape[1], names) if reset else _compare(estimator, rows.shape[1], names)
+    return rows
+
+
+def _is_plain(X: object) -> bool:
+    """Return whether `X` is a numpy array of rows of numbers, and no subclass of one."""
+    return type(X) is np.ndarray and X.ndim == 2 and X.size > 0 and X.dtype.kind in "fiub"
+
+
+def _fits(estimator: Any, X: Array, reset: bool) -> bool:
+    """Return whether there is nothing to say of the features of `X`, which have no names."""
+    known = vars(estimator)
+    return reset or ("feature_names_in_" not in known and known.get("n_features_in_") == X.shape[1])
+
+
+def _names_of_columns(X: Any) -> NDArray[np.object_] | None:
+    columns = getattr(X, "columns", None)
+    names = [] if columns is None else list(columns)
+    return np.array(names, dtype=object) if names and all(isinstance(name, str) for name in names) else None
+
+
+def _not_finite(values: Array, wanted: bool | str) -> int:
+    """Return how many `values` are not finite although they are `wanted` to be, NaN excepted for ``"allow-nan"``."""
+    if wanted is False or values.dtype.kind != "f":
+        return 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):  # most often, and without an array of truth values
+            return 0
+    return int((np.isinf(values) if wanted == "allow-nan" else ~np.isfinite(values)).sum())
+
+
+def _remember(estimator: Any, n_features: int, names: NDArray[np.object_] | None) -> None:
+    estimator.n_features_in_ = n_features
+    vars(estimator).pop("feature_names_in_", None)
+    if names is not None:
+        estimator.feature_names_in_ = names
+
+
+def _compare(estimator: Any, n_features: int, names: NDArray[np.object_] | None) -> None:
+    known, kind = vars(estimator).get("feature_names_in_"), type(estimator).__name__
+    if known is None and names is not None:
+        warnings.warn(f"X has feature names, but {kind} was fitted without feature names", UserWarning, stacklevel=4)
+    if known is not None and names is None:
+        text = f"X does not have valid feature names, but {kind} was fitted with feature names"
+        warnings.warn(text, UserWarning, stacklevel=4)
+    if known is not None and names is not None and list(known) != list(names):
+        raise ParameterError("The feature names should match those that were passed during fit, in the same order")
+    if n_features != estimator.n_features_in_:
+        raise ParameterError(
+            f"X has {n_features} features, but {kind} is expecting {estimator.n_features_in_} features as input"
+        )

@@ -336,7 +336,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         raise self._absent(name)
 
     def __getstate__(self) -> Json:
-        state = dict(super().__getstate__())
+        state = dict(vars(self))
         state.pop("_rows", None)  # the training rows are the user's; a copy of the estimator does not take them along
         return state
 

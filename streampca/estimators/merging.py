@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from streampca.errors import MergeError, ParameterError
 from streampca.estimators.continuing import _NO_STATE, Continuing, _some
@@ -80,9 +80,9 @@ def merge_saved(paths: Sequence[Path]) -> PCA:
     twice = [str(path) for path, place in zip(paths, places, strict=True) if places.count(place) > 1]
     if twice:
         raise MergeError(f"{twice[0]} is given twice: expected models of disjoint rows")
-    total = _merged_from(paths[0], [load(paths[0])])
+    total = _merged_from(paths[0], [cast("PCA", load(paths[0]))])
     for path in paths[1:]:
-        total = _merged_from(path, [total, load(path)])
+        total = _merged_from(path, [total, cast("PCA", load(path))])
     return total
 
 

@@ -59,7 +59,7 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 """Scores or rows, float32 or float64."""
 
 
-class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting):  # type: ignore[misc]
+class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting):
     """The part of an estimator that applies its model."""
 
     if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
             As `fit`.
         """
         require_lazy_output(self, X)  # before the fit, not after it
-        self.fit(X, y, **params)
+        self.fit(X, y, **params)  # type: ignore[attr-defined]  # with the arguments of each estimator
         return self._scores_of_fit(X)
 
     @overload

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from typing_extensions import override
@@ -51,7 +51,7 @@ class RunOfGroups(Run):
         models: GroupModels[PCA] = GroupModels()
         entries = {entry["label"]: path for entry, path in groups_of_run(self.directory)}
         for label, path in entries.items():
-            models[label] = load(path)
+            models[label] = cast("PCA", load(path))
         models.groups_ = tuple(label for label in entries if label not in (POOLED, BETWEEN))
         models.plan_ = Plan.from_dict(read_json(self.directory, "plan.json"))
         models.n_passes_, models.bytes_read_ = self.manifest["passes"], self.manifest["reads"]["fit"]["bytes"]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from streampca.errors import NotFiniteError
 from streampca.estimators.kernel_pca import KernelPCA
@@ -67,7 +67,7 @@ class Run:
     @property
     def model(self) -> PCA | KernelPCA:
         """Return the fitted estimator, read from the directory."""
-        return load(self.directory)
+        return cast("PCA | KernelPCA", load(self.directory))
 
 
 @dataclass(frozen=True, kw_only=True)

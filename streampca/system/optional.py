@@ -14,7 +14,6 @@ _DISTRIBUTIONS = {
     "dask_jobqueue": "dask-jobqueue",
     "sklearn": "scikit-learn",
 }
-_LEFT_OUT: set[str] = set()
 
 
 def package_of(data: object) -> str:
@@ -42,15 +41,7 @@ def not_installed(package: str, purpose: str, extra: str) -> NotAvailableError:
 
 
 def is_installed(package: str) -> bool:
-    """Return whether `package` can be imported and was not left out; does not import it."""
+    """Return whether `package` can be imported; does not import it."""
     if package in sys.modules:
         return sys.modules[package] is not None
-    return package not in _LEFT_OUT and find_spec(package) is not None
-
-
-def leave_out(package: str) -> None:
-    """Treat `package` as not installed in this process, unless it is imported already.
-
-    The command line leaves out scikit-learn, whose import takes about as long as all others together.
-    """
-    _LEFT_OUT.add(package)
+    return find_spec(package) is not None

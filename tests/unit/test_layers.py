@@ -125,10 +125,16 @@ def test_internal_modules_of_a_library_are_imported_by_one_module(library: str, 
 
 @pytest.mark.slow
 def test_importing_an_estimator_imports_no_library_that_only_stores_and_clusters_need() -> None:
-    unwanted = {"zarr", "distributed", "fsspec", "yaml", "onnx", "faiss", "xarray"}
+    unwanted = {"zarr", "distributed", "fsspec", "yaml", "onnx", "faiss", "xarray", "sklearn", "pandas", "asyncio"}
     code = f"import sys, streampca; streampca.PCA; print({unwanted} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output == "set()\n"
+
+
+def test_fits_and_scores_of_arrays_import_no_scikit_learn() -> None:
+    code = "import sys, numpy, streampca as sp; sp.PCA(2).fit_transform(numpy.eye(5)); print('sklearn' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == "False\n"
 
 
 DOORS = {
