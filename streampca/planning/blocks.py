@@ -12,6 +12,7 @@ from streampca.typing import DType
 BLOCK_BYTES = 32 * 2**20 - 2**16
 """Preferred size of a block: the C library returns memory of 32 MiB and more to the system after every use."""
 _BLOCK_ROWS = 2**18
+_PANEL_ROWS, _EVEN_ROWS = 1024, 8192
 
 
 def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYTES, least_rows: int = 1) -> list[int]:
@@ -25,8 +26,8 @@ def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYT
         return [min(n, chosen)]
     band = min(source.chunk_rows, n)
     best = max(1, min(block_bytes // (d * max(source.dtype.itemsize, dtype.itemsize)), _BLOCK_ROWS))
-    if source.chunk_bytes == 0:  # without chunks, whole panels
-        best = max(1, best // 1024) * 1024 if best > 1024 else best
+    if source.chunk_bytes == 0 and best > _PANEL_ROWS:  # without chunks, whole panels
+        best = _even_rows(n, best // _PANEL_ROWS * _PANEL_ROWS)
     best = max(best, least_rows)
     rows = [min(n, max(1, best // band) * band)]
     while rows[-1] > band:
@@ -34,6 +35,19 @@ def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYT
     while rows[-1] > 256:
         rows.append(-(-rows[-1] // 2))
     return rows
+
+
+def _even_rows(n: int, most: int) -> int:
+    """Return the rows of blocks of at most `most` rows, as even as whole panels allow, and a multiple of four or two where they are long.
+
+    Otherwise the last block may be a small rest, and one thread reads nearly all of a table that is a little longer than a block.
+    """
+    for multiple in (4, 2):
+        n_blocks = -(-n // (most * multiple)) * multiple
+        rows = -(-n // (n_blocks * _PANEL_ROWS)) * _PANEL_ROWS
+        if n > most and rows >= _EVEN_ROWS:
+            return rows
+    return most
 
 
 def bytes_to_read(source: Source, rows: int) -> int:

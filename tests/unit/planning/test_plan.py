@@ -208,3 +208,12 @@ def test_sizes(text: Any, expected: int) -> None:
 def test_sizes_that_are_none(text: Any) -> None:
     with pytest.raises(ParameterError, match="is not a size"):
         PCA(memory=text).plan(Unread((1000, 3)))
+
+
+@pytest.mark.parametrize(("n", "d"), [(50_000, 200), (41_000, 200), (200_000, 256), (300_000, 20), (90_000, 400)])
+def test_rows_in_memory_are_divided_evenly(n: int, d: int) -> None:
+    plan = PCA(2).plan(np.broadcast_to(np.float32(1), (n, d)))
+    rows = [leaf.n_rows for leaf in plan.leaves()]
+    assert sum(rows) == n
+    assert max(rows[0::2]) + max(rows[1::2]) <= 1.2 * 2 * n / len(rows)
+    assert len(rows) % 2 == 0
