@@ -31,6 +31,7 @@ _Total = TypeVar("_Total")
 _State = TypeVar("_State")
 _Read = TypeVar("_Read")
 _log = logger(__name__)
+_TRIMMED_FROM = 8 * 2**20  # bytes read, from which freed memory is worth more than the page faults of the next pass
 
 
 def drive(
@@ -87,7 +88,8 @@ def drive(
     finally:
         results.close()  # no thread writes when the caller cleans up
         task.release()
-    release_freed_memory()
+    if count.bytes > _TRIMMED_FROM:
+        release_freed_memory()
     _log.info("%s: done, %s read in %.1f s", record.phase, as_text(count.bytes), time.perf_counter() - began)
     return total, count
 

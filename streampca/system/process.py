@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ def available_bytes() -> int:
     available = int(psutil.virtual_memory().available)
     limit = getattr(getattr(worker_of_this_task(), "memory_manager", None), "memory_limit", None)
     if limit:
-        available = min(available, max(0, limit - int(psutil.Process().memory_info().rss)))
+        available = min(available, max(0, limit - resident_bytes()))
     for limit_file, usage_file in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -35,6 +36,17 @@ def available_bytes() -> int:
     return available
 
 
+def resident_bytes() -> int:
+    """Return the resident memory in bytes of this process."""
+    return int(_process(os.getpid()).memory_info().rss)
+
+
+@lru_cache(maxsize=1)
+def _process(pid: int) -> psutil.Process:
+    """Return the process of that number, which psutil takes longer to look up than to ask."""
+    return psutil.Process(pid)
+
+
 def process_bytes() -> int:
     """Return the resident memory in bytes of this process after importing the modules that every fit needs.
 
@@ -44,7 +56,7 @@ def process_bytes() -> int:
     import threadpoolctl  # noqa: F401
     import zarr  # noqa: F401
 
-    return int(psutil.Process().memory_info().rss)
+    return resident_bytes()
 
 
 def peak_bytes() -> int:
@@ -55,7 +67,7 @@ def peak_bytes() -> int:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return int(psutil.Process().memory_info().rss)
+    return resident_bytes()
 
 
 def release_freed_memory() -> None:

@@ -6,14 +6,12 @@ of one solver each. ``docs/reference/memory-formulas.md`` explains the symbols a
 
 from __future__ import annotations
 
-import psutil
-
 from streampca.errors import ParameterError
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size
 from streampca.planning.budget import MemoryNeed, Phase, Resources
 from streampca.sources.base import Source
-from streampca.system.process import MEBIBYTE, available_bytes
+from streampca.system.process import MEBIBYTE, available_bytes, resident_bytes
 from streampca.typing import DType
 
 ALLOWANCE_BYTES = 24 * MEBIBYTE
@@ -32,7 +30,7 @@ def allowed_bytes(memory: int | str | None) -> int:
     None gives resident memory + 0.6 · available memory. Raises `ParameterError` for anything that is not a size.
     """
     if memory is None:
-        return int(psutil.Process().memory_info().rss + SAFE_SHARE * available_bytes())
+        return int(resident_bytes() + SAFE_SHARE * available_bytes())
     if isinstance(memory, str):
         from dask.utils import parse_bytes
 
