@@ -114,3 +114,12 @@ def test_an_update_by_shards_reads_these_and_agrees_with_a_full_run(tmp_path):
     ratios = json.loads(results.read_text())["ratios"]
     assert ratios["largest difference of eigenvalues, update and full"] < 1e-12
     assert ratios["bytes that the update reads over those of the new shards"] == 1
+
+
+def test_small_arrays_are_compared_with_scikit_learn(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["small.py", "--scale", "0.01", "--seconds", "0.01", "--repeats", "1"])
+    with scripts.module(BENCH / "small.py") as small:
+        small.main()
+    printed = capsys.readouterr().out
+    assert printed.count("| streampca, fit |") == printed.count("| scikit-learn, transform |") == 4
+    assert "| `from streampca.states import Covariance` |" in printed
