@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from stores import write_store
 
 import streampca as sp
 
@@ -27,7 +28,9 @@ def stack(frame: FrameType | None) -> Iterator[str]:
         frame = frame.f_back
 
 
-def test_a_fit_passes_at_most_twelve_functions_before_it_multiplies_and_the_page_names_them() -> None:
+def test_a_fit_passes_at_most_twelve_functions_before_it_multiplies_and_the_page_names_them(
+    tmp_path: Path,
+) -> None:
     passed: dict[str, list[str]] = {}
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
@@ -35,11 +38,12 @@ def test_a_fit_passes_at_most_twelve_functions_before_it_multiplies_and_the_page
             passed.setdefault(frame.f_code.co_qualname, list(stack(frame))[::-1])
 
     rows = np.random.default_rng(0).normal(size=(2000, 100)).astype(np.float32)
+    store = write_store(tmp_path / "rows.zarr", rows, chunks=(500, 100))
     before = sys.getprofile()
     threading.setprofile(watch)
     sys.setprofile(watch)
     try:
-        sp.PCA(3, solver="covariance").fit(rows)
+        sp.PCA(3, solver="covariance").fit(store)
     finally:
         sys.setprofile(before)
         threading.setprofile(None)
