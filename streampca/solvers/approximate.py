@@ -286,7 +286,7 @@ class ApproximateSolver(PCASolver):
     approximate = True
     refuses: ClassVar[Table] = {
         "forgetting": "use solver='covariance'",
-        "a share of the Frobenius norm": "that is known of the whole covariance matrix alone: use solver='covariance', 'gram' or 'qr', a share of "
+        "a share of the Frobenius norm": "the Frobenius norm is known of the whole covariance matrix alone: use solver='covariance', 'gram' or 'qr', a share of "
         "the variance, or a count",
         "a rule that needs all eigenvalues": "it needs all eigenvalues; use 'parallel', 'marchenko_pastur' or 'tracy_widom', which need the leading ones "
         "and the trace, or "

@@ -337,7 +337,7 @@ def test_a_signal_ends_one_command_and_neither_the_next_fit_nor_its_handlers(num
         signal.raise_signal(number)
 
     with monkeypatch.context() as patch:
-        patch.setattr("streampca.estimators.pca.fit", fit_when_a_signal_comes)
+        patch.setattr("streampca.runs.one_model.run_fit", fit_when_a_signal_comes)
         assert status_of_main("run", "--quiet", "job.yaml") == 128 + number
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
     assert PCA(2).fit("good.zarr").n_components_ == 2
