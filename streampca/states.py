@@ -5,16 +5,18 @@ see `Accumulator`: ``init(n_features)`` makes an empty state, ``update(state, ro
 ``merge(states)`` joins states of the same configuration, and `principal_components` solves one. States are dataclasses of arrays
 and numbers, so that pickle sends them. Their size (`state_bytes`) does not depend on the number of rows.
 
-| accumulator | rows | state | cost of n rows of d features |
-|---|---|---|---|
-| `Covariance` | any numbers | 4 d² to 8 d² bytes | n d² flops |
-| `ExactIntegerCovariance` | 8-bit integers, bool | 4 d² to 8 d² bytes, exact sums | n d² flops |
-| `CompleteRows` | rows with NaN are left out | as `Covariance` | n d² flops |
-| `PairwiseCovariance` | NaN is missing; pairs of observed values count | four times that of `Covariance` | up to 4 n d² flops |
-| `QRFactor` | singular values below 1e-8 of the first matter | 8 d² bytes | 2 n d² flops, float64 |
-| `Moments` | any numbers; mean and variance only | 24 d bytes | 4 n d flops |
+========================  ===============================================  ==============================  ==========================
+accumulator               rows                                             state                           cost of n rows
+========================  ===============================================  ==============================  ==========================
+`Covariance`              any numbers                                      4 d² to 8 d² bytes              n d² flops
+`ExactIntegerCovariance`  8-bit integers, bool                             4 d² to 8 d² bytes, exact sums  n d² flops
+`CompleteRows`            rows with NaN are left out                       as `Covariance`                 n d² flops
+`PairwiseCovariance`      NaN is missing; pairs of observed values count   four times that                 up to 4 n d² flops
+`QRFactor`                singular values below 1e-8 of the first matter   8 d² bytes                      2 n d² flops, float64
+`Moments`                 any numbers; mean and variance only              24 d bytes                      4 n d flops
+========================  ===============================================  ==============================  ==========================
 
-Up to rounding, neither the division of the rows into blocks nor the order of merging changes a state; the same division and the same order
+Here d is the number of features. Up to rounding, neither the division of the rows into blocks nor the order of merging changes a state; the same division and the same order
 give the same bits.
 
 Examples
