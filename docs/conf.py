@@ -107,10 +107,6 @@ copybutton_only_copy_prompt_lines = False
 linkcheck_timeout = 20
 
 
-for _name in streampca.accumulators.__all__:  # imported on first use, and autosummary sees only what is there
-    getattr(streampca.accumulators, _name)
-
-
 def require_every_public_name(app: Any, env: Any) -> None:
     """Warn of public names that have no entry in the reference."""
     from sphinx.util import logging
