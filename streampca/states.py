@@ -16,8 +16,8 @@ accumulator               rows                                             state
 `Moments`                 any numbers; mean and variance only              24 d bytes                      4 n d flops
 ========================  ===============================================  ==============================  ==========================
 
-Here d is the number of features. Up to rounding, neither the division of the rows into blocks nor the order of merging changes a state; the same division and the same order
-give the same bits.
+Here d is the number of features. Up to rounding, neither the division of the rows into blocks nor the order of merging changes a
+state; the same division and the same order give the same bits.
 
 Examples
 --------

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from streampca.system.distributed_interface import DaskClient
 
 _T = TypeVar("_T")
-_Made: TypeAlias = tuple[tuple[Any, ...], ReadCount]
 
 
 class Answer:

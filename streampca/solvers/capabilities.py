@@ -35,11 +35,6 @@ def _named(name: str, test: Callable[[Source, Parameters], bool]) -> Callable[[S
     return lambda source, parameters: name if test(source, parameters) else None
 
 
-def _rule(source: Source, parameters: Parameters) -> str | None:
-    wanted = parameters.selection(source)
-    return f"n_components={wanted.name!r}" if isinstance(wanted, Rule) else None
-
-
 def _rule_of_all(source: Source, parameters: Parameters) -> str | None:
     wanted = parameters.selection(source)
     return f"n_components={wanted.name!r}" if isinstance(wanted, Rule) and wanted.needs_all else None
@@ -65,7 +60,6 @@ TRAITS: dict[str, Callable[[Source, Parameters], str | None]] = {
         f"sampling_errors={parameters.sampling_errors}" if parameters.sampling_errors else None
     ),
     "n_components='cross_validation'": _written("n_components", "cross_validation"),
-    "a rule for n_components": _rule,
     "a rule that needs all eigenvalues": _rule_of_all,
     "a share of the Frobenius norm": _share_of_norm,
     "recovery='conversion'": _written("recovery", "conversion"),
