@@ -43,6 +43,7 @@ fi
 
 # The plan keeps the memory, so Dask need not write to disk, wait or kill for it; frozen workers are given up after a minute.
 export DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL=60s
+export DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT="2 minutes"
 export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False
 export DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE=False
 # Scheduler and workers say where pages would be, which nobody serves, and much else: warnings alone go to the output of the job.

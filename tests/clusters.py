@@ -13,15 +13,23 @@ import dask
 _PRELOADED = [
     "distributed.nanny",
     "streampca.execution.distributed.cluster",
+    "streampca.execution.distributed.pieces",
     "streampca.solvers.fit",
     "streampca.solvers.kernel.fit",
     "zarr",
+    "facade",  # with which sources of tests are pickled
+    "jobs",
 ]
 
 
 @contextmanager
-def cluster(n_workers: int = 2, threads: int = 1) -> Iterator[tuple[Any, Any]]:
-    """Start workers that come back quickly when they are killed: forks of a process that has imported everything."""
+def cluster(
+    n_workers: int = 2, threads: int = 1, ttl: str = "30s", no_workers: str = "1 minute"
+) -> Iterator[tuple[Any, Any]]:
+    """Start workers that come back quickly when they are killed: forks of a process that has imported everything.
+
+    `ttl` and `no_workers` are Dask's settings for frozen workers and for a cluster without any.
+    """
     from distributed import Client, LocalCluster
 
     context: Any = multiprocessing.get_context("forkserver")
@@ -29,7 +37,8 @@ def cluster(n_workers: int = 2, threads: int = 1) -> Iterator[tuple[Any, Any]]:
     settings = {
         "distributed.worker.multiprocessing-method": "forkserver",
         "distributed.deploy.lost-worker-timeout": "1h",
-        "distributed.scheduler.worker-ttl": "30s",
+        "distributed.scheduler.worker-ttl": ttl,
+        "distributed.scheduler.no-workers-timeout": no_workers,
     }
     with dask.config.set(settings):
         from distributed.utils import get_mp_context

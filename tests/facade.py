@@ -21,7 +21,7 @@ from streampca.cli import cli, main
 from streampca.estimators.exporting import export
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
-from streampca.execution.distributed import payload
+from streampca.execution.distributed import cluster
 from streampca.execution.fold import fold as fold_blocks
 from streampca.planning.budget import Resources
 from streampca.runs import deploy
@@ -152,7 +152,7 @@ def impatient_clusters(start: float = 5.0, attempts: int = 3, close: float = 2.0
 
 def sent_apart() -> Any:
     """Return a context in which what leaves have in common is sent to workers by itself, however small it is."""
-    return patch.object(payload, "_SMALL_BYTES", 0)
+    return patch.object(cluster, "_SMALL_BYTES", 0)
 
 
 def process_of(n_bytes: int) -> Any:

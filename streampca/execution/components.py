@@ -25,10 +25,9 @@ from streampca.sources.base import ReadCount, Source
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
 from streampca.storage.state_file import storable
-from streampca.system.distributed_interface import DaskClient
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import borrow, release
-from streampca.typing import Array, DType, FloatArray, IntArray
+from streampca.typing import Array, DaskClient, DType, FloatArray, IntArray
 
 _TILE = 4096
 """Features of a tile of random numbers."""

@@ -25,7 +25,7 @@ from streampca.system.process import release_freed_memory
 from streampca.system.workspace import release
 
 if TYPE_CHECKING:
-    from streampca.system.distributed_interface import DaskClient
+    from streampca.typing import DaskClient
 
 _Total = TypeVar("_Total")
 _State = TypeVar("_State")

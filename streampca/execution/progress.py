@@ -33,6 +33,8 @@ class Progress:
     """Rows, or what `unit` names, among those done that an earlier process did, before it was stopped."""
     bytes_before: int = 0
     """Bytes among those read that it read."""
+    waiting_for: str = ""
+    """Why nothing is read at the moment; empty where something is."""
 
     @property
     def bytes_per_second(self) -> float:
@@ -80,10 +82,18 @@ class Meter:
         with self._lock:
             self._rows += n_rows
             self._bytes += n_bytes
-            if self.callback is not None:
-                seconds = time.perf_counter() - self._began
-                done = self._rows, self.n_samples, self._bytes, seconds
-                self.callback(Progress(self.phase, *done, self.unit, self._rows_before, self._bytes_before))
+            self._report()
+
+    def _report(self, waiting_for: str = "") -> None:
+        if self.callback is not None:
+            seconds = time.perf_counter() - self._began
+            done = self._rows, self.n_samples, self._bytes, seconds
+            self.callback(Progress(self.phase, *done, self.unit, self._rows_before, self._bytes_before, waiting_for))
+
+    def wait(self, reason: str) -> None:
+        """Report that nothing is read, and why."""
+        with self._lock:
+            self._report(reason)
 
     def add_block(self, block: Block, count: ReadCount) -> None:
         """Count one block."""

@@ -34,7 +34,7 @@ from streampca.system.workspace import release
 from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
-    from streampca.system.distributed_interface import DaskClient
+    from streampca.typing import DaskClient
 
 _T = TypeVar("_T")
 

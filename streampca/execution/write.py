@@ -37,7 +37,7 @@ from streampca.typing import DType, FloatArray
 
 if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ZarrArray
-    from streampca.system.distributed_interface import DaskClient
+    from streampca.typing import DaskClient
 
 _CHUNK_BYTES = 8 * 2**20
 _ANSWER_SECONDS = 10  # for workers to say whether they can write to the output

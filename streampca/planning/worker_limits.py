@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from streampca.planning.memory import SAFE_SHARE, WORKER_PROCESS_BYTES
 from streampca.planning.plan import AnyPlan
-from streampca.system.distributed_interface import host_of
 from streampca.system.process import available_bytes
 from streampca.typing import Json
 
 if TYPE_CHECKING:
-    from streampca.system.distributed_interface import DaskClient
+    from streampca.typing import DaskClient
 
 _ANSWER_SECONDS = 10
 
@@ -61,19 +60,22 @@ def least_memory(limits: Iterable[WorkerLimits]) -> int | None:
 def for_workers(plan: AnyPlan, limits: list[WorkerLimits], kept_bytes: int) -> AnyPlan:
     """Return `plan`, made for one worker, for a cluster of them.
 
-    This process holds no more states than its ceiling allows beside `kept_bytes`; those of branches grow on the workers.
+    This process holds no more states than its ceiling allows beside `kept_bytes`. A worker holds the states of as many leaves
+    as are planned; of a branch it holds two, and that of a finished branch until this process has merged those before.
     """
     state = plan.budget.bytes_for("states") // plan.n_states
-    at_once = sum(min(each.threads, plan.leaves_in_flight) for each in limits)
-    window = 2 * at_once
-    if plan.leaves_per_branch == 1:
+    branches = plan.leaves_per_branch > 1
+    at_worker = (plan.n_states - 1) // 2 if branches else plan.leaves_in_flight
+    at_once = sum(min(each.threads, at_worker) for each in limits)
+    window = at_once + len(limits) if branches else 2 * at_once
+    if not branches:
         window = max(1, min(window, (plan.allowed_bytes - kept_bytes) // max(1, state) - 1))
     shape = replace(
         plan.shape,
         threads=sum(each.threads for each in limits),
         leaves_in_flight=min(window, at_once),
         window=window,
-        leaves_per_worker=plan.leaves_in_flight,
+        leaves_per_worker=at_worker,
     )
     return replace(plan, shape=shape)
 
@@ -98,7 +100,7 @@ def _shares(workers: list[Json], available_at: Callable[[str], int | None]) -> d
     for worker in workers:
         host, address = worker["host"], worker["address"]
         if host not in by_host:
-            here = is_here(address)
+            here = _is_here(address, host)
             spare = available_bytes() if here else available_at(address)
             sharers = on_host[host] + here  # the driver is one
             by_host[host] = None if spare is None else int(SAFE_SHARE * spare / sharers) + WORKER_PROCESS_BYTES
@@ -106,9 +108,9 @@ def _shares(workers: list[Json], available_at: Callable[[str], int | None]) -> d
     return shares
 
 
-def is_here(address: str) -> bool:
-    """Tell whether a worker at `address` is certainly on this machine."""
-    return address.startswith("inproc://") or host_of(address) in ("127.0.0.1", "::1", "localhost")
+def _is_here(address: str, host: str) -> bool:
+    """Tell whether a worker is certainly on this machine."""
+    return address.startswith("inproc://") or host in ("127.0.0.1", "::1", "localhost")
 
 
 def _available_at(client: DaskClient, address: str) -> int | None:

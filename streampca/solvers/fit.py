@@ -40,7 +40,7 @@ from streampca.sources.naming import places_named
 from streampca.system.process import n_cores, process_bytes
 
 if TYPE_CHECKING:
-    from streampca.system.distributed_interface import DaskClient
+    from streampca.typing import DaskClient
 
 __all__ = ["Fit", "Parameters", "fit", "plan_fit", "report_rows"]
 

@@ -23,7 +23,7 @@ from streampca.solvers.quality import quality_bytes
 from streampca.sources.base import Source
 
 if TYPE_CHECKING:
-    from streampca.system.distributed_interface import DaskClient
+    from streampca.typing import DaskClient
 
 
 @dataclass(frozen=True)

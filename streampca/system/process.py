@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
-
-from streampca.system.distributed_interface import holds_worker_thread
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -85,8 +84,8 @@ def n_cores() -> int:
 
 
 def worker_of_this_task() -> Worker | None:
-    """Return the `distributed.Worker` one of whose threads this code holds; None outside of Dask tasks and in those that gave it up."""
-    if not holds_worker_thread():
+    """Return the `distributed.Worker` that runs the Dask task which this code is part of; None outside of tasks."""
+    if "distributed" not in sys.modules:
         return None
     from distributed import get_worker
 

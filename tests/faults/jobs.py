@@ -189,11 +189,11 @@ class Inputs:
     """The stores of all jobs, and what an undisturbed run finds in them."""
 
     def __init__(self, place: Path):
-        self._place, self._expected = place, dict[str, str]()
+        self.place, self._expected = place, dict[str, str]()
 
     def source(self, job: Job) -> Source:
         """Return the rows of a job."""
-        path = self._place / f"{job.shape[0]}-{job.shape[1]}.zarr"
+        path = self.place / f"{job.shape[0]}-{job.shape[1]}.zarr"
         if not path.exists():
             rng, (n, d) = np.random.default_rng(7), job.shape
             rows = rng.standard_normal((n, 6)) @ rng.standard_normal((6, d)) + 0.1 * rng.standard_normal((n, d)) + 3

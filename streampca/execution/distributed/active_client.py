@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from streampca.errors import ClusterError
 from streampca.sources.base import Source
-from streampca.system.distributed_interface import DaskClient, clients_and_workers
 from streampca.system.process import worker_of_this_task
+from streampca.typing import DaskClient
 
 _decided: ContextVar[tuple[DaskClient | None] | None] = ContextVar("streampca client in use", default=None)
 _inherited: weakref.WeakSet[object] = weakref.WeakSet()
-"""Clients and workers of the process that this one was forked from: their event loops do not run here."""
+"""The client and the worker of the process that this one was forked from: their event loops do not run here."""
 
 
 def active_client(source: Source) -> DaskClient | None:
     """Return the active `distributed.Client` if its workers can be used for `source`, else None, which stands for threads.
 
-    They cannot be used by a task that holds a thread of a worker, because the fit would wait for tasks that wait for that
-    thread: it runs on threads of that worker instead, unless it was begun within ``distributed.worker_client()``, which
-    gives the thread up. Neither can clients that a forked process has inherited.
+    A task runs on threads of its worker, because the fit would wait for tasks that wait for the thread of the task; one that
+    gave its thread up says so by ``with worker_client() as client, client.as_current():``. Clients that a forked process has
+    inherited cannot be used.
 
     Raises
     ------
@@ -73,21 +74,17 @@ def share_credentials(source: Source) -> None:
 def _usable_client() -> DaskClient | None:
     if "distributed" not in sys.modules:
         return None
-    from distributed import Client, get_client
+    from distributed import Client
 
+    worker = worker_of_this_task()
+    in_task = worker is not None and worker not in _inherited
     try:
-        worker = worker_of_this_task()
-        if worker is None:
-            client = get_client()
-        elif worker in _inherited:
-            client = Client.current()  # type: ignore[no-untyped-call]
-        else:
-            return None
+        client: DaskClient | None = Client.current(allow_global=not in_task)  # type: ignore[no-untyped-call]
     except ValueError:  # there is none
-        return None
+        client = None
     if client in _inherited:
         return None
-    if client.asynchronous:
+    if (client is not None and client.asynchronous) or (in_task and _in_event_loop()):
         raise ClusterError(
             "the active client is asynchronous and this is its event loop, which a fit would block: expected another thread; "
             "write await asyncio.to_thread(pca.fit, X), or close the client to compute on threads of this process"
@@ -95,9 +92,23 @@ def _usable_client() -> DaskClient | None:
     return client
 
 
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def _remember_inherited() -> None:
-    """Record, in a forked process, the clients and workers of its parent."""
-    _inherited.update(clients_and_workers())
+    """Record, in a forked process, the client and the worker that its parent used."""
+    if "distributed" not in sys.modules:
+        return
+    from distributed import Client
+
+    _inherited.update(filter(None, [worker_of_this_task()]))
+    with suppress(ValueError):
+        _inherited.add(Client.current())  # type: ignore[no-untyped-call]
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,42 +1,43 @@
-"""Leaves on the workers of a `distributed.Client`, which may die, freeze, leave and join at any time.
+"""Leaves on the workers of a `distributed.Client`: a window of tasks, whose results are merged in the plan's order.
 
-The driver assigns every leaf to a worker itself and fetches each result as soon as it is there, so it knows what was lost with
-a worker, and Dask's rules for lost workers are never needed. None of this influences any number.
+Dask places tasks, moves them, and runs those again that are lost with a worker. This module counts what Dask gives up, names
+the rows that end workers, and keeps the number of states in memory as planned. None of this influences any number.
 """
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import secrets
+import threading
 import time
-from bisect import insort
+from collections import deque
 from collections.abc import Callable, Generator
-from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from streampca.execution.distributed.attempts import LeafAttempts, RunningTask, one_block
-from streampca.execution.distributed.client import ClusterClient, ttl_seconds
-from streampca.execution.distributed.failures import retries_exhausted, stalled, with_advice, worker_killed
-from streampca.execution.distributed.liveness import LivenessMonitor
-from streampca.execution.distributed.payload import LostPayloadError, TaskPayload
-from streampca.execution.distributed.results import FetchedResults
-from streampca.execution.distributed.retries import ATTEMPTS, may_pass, pause_after
-from streampca.execution.distributed.tree_reduction import TreeReduction
-from streampca.execution.distributed.workers import Worker, WorkerPool
+from cloudpickle import dumps, loads
+
+from streampca.errors import ClusterError
+from streampca.execution.distributed.failures import of_dask, retries_exhausted, with_advice, workers_killed
+from streampca.execution.distributed.pieces import Failure, read_piece
+from streampca.execution.distributed.retries import ATTEMPTS, may_pass
 from streampca.execution.leaf import LeafResult, Task
 from streampca.execution.progress import Meter
 from streampca.logs import logger
 from streampca.planning.plan import Plan
-from streampca.system.distributed_interface import DaskClient, WorkerInfo, killed_by
+from streampca.planning.shape import Leaf
+from streampca.typing import DaskClient, DaskFuture
 
 _State = TypeVar("_State")
 _log = logger(__name__)
 
-
-class LostResultError(Exception):
-    """The result of a task was lost with its worker before it was fetched."""
+_SMALL_BYTES = 2**20  # what leaves have in common does not go into every task where it is larger
+_FETCHERS = 4  # results that are fetched at the same time, about as many as a client of Dask does
+_AHEAD = 2  # states of branches that are fetched before they are next in order: they are large
+_LOOK_SECONDS = 2.0  # between two looks at the workers
+_STEP_SECONDS = 1.0
 
 
 def on_cluster(
@@ -44,314 +45,290 @@ def on_cluster(
 ) -> Generator[LeafResult[_State]]:
     """Yield the results of `task` for the leaves from `first` on in the plan's order, computed by the workers of `client`.
 
-    A result holds ``task.leaves_per_result(plan)`` leaves, merged on the workers.
+    A result holds ``task.leaves_per_result(plan)`` leaves, read and merged by one task.
 
     Raises
     ------
     BlockFailedError
         If a leaf ended every worker that it was on.
     ClusterError
-        If there are no workers any more, or scheduler and workers do not answer.
+        If Dask gives up because there are no workers, or the scheduler does not answer.
     """
-    size = task.leaves_per_result(plan)
-    cluster_pass = ClusterPass(client, task, plan, first)
+    reading = _Reading(client, task, plan, meter, first)
     try:
-        for start, result in zip(range(first, plan.n_leaves, size), cluster_pass.results(), strict=True):
-            stop = min(start + size, plan.n_leaves)
-            meter.add(sum(plan.leaf(index).n_rows for index in range(start, stop)), result.count.bytes)
+        for piece, result in reading.results():
+            meter.add(sum(leaf.n_rows for leaf in piece.leaves), result.count.bytes)
             yield result
             del result
     finally:
-        cluster_pass.close()
+        reading.close()
 
 
-class ClusterPass(Generic[_State]):
-    """One pass over the source by a cluster; its state is changed only in the thread that iterates `results`."""
+@dataclass(eq=False)
+class _Piece:
+    """Neighbouring leaves whose result comes as one: a single one, or those of a branch."""
 
-    def __init__(self, client: DaskClient, task: Task[_State], plan: Plan, first: int):
-        self._task, self._plan, self._first = task, plan, first
-        self._name = f"streampca-{secrets.token_hex(6)}"
-        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._client = ClusterClient(client, self._events.put)
-        self._payload = TaskPayload(client, task, self._name)
-        ttl = ttl_seconds()
-        self._workers = WorkerPool(ttl, plan.leaves_per_worker)
-        self._liveness = LivenessMonitor(self._client, self._workers, ttl)
-        self._next = first
-        self._queued: list[int] = []
-        self._attempts: dict[int, LeafAttempts] = {}
-        self._running: dict[str, RunningTask] = {}
+    index: int
+    """Position in the order of results."""
+    leaves: tuple[Leaf, ...]
+    """The leaves."""
+    key: str = ""
+    """Key of its task."""
+    future: DaskFuture | None = None
+    """Dask's future of its task, None if there is none."""
+    failures: int = 0
+    """How often Dask lost the task."""
+    deaths: int = 0
+    """Workers lost while they had it."""
+    deaths_alone: int = 0
+    """Those of them since the last success that had nothing else of this reading."""
+    alone: bool = False
+    """Whether its task runs alone."""
+    parts: deque[tuple[Leaf, ...]] = field(default_factory=deque)
+    """Parts that are to be tried alone before the whole, so that an error can name one of them."""
+
+    def divide(self) -> None:
+        """Have each leaf, or each block of a single leaf, tried alone."""
+        if len(self.leaves) > 1:
+            self.parts = deque((leaf,) for leaf in self.leaves)
+        elif len(spans := self.leaves[0].spans) > 1:
+            self.parts = deque((replace(self.leaves[0], edges=span, shuffled=None),) for span in spans)
+
+    @property
+    def tried(self) -> tuple[Leaf, ...]:
+        """Return what its task reads."""
+        return self.parts[0] if self.alone and self.parts else self.leaves
+
+
+class _Reading(Generic[_State]):
+    """One reading by a cluster. Its state is changed by the thread that iterates `results`; others queue calls for it."""
+
+    def __init__(self, client: DaskClient, task: Task[_State], plan: Plan, meter: Meter, first: int):
+        self._client, self._plan, self._meter, self._source = client, plan, meter, task.source
+        size = self._size = task.leaves_per_result(plan)
+        self._first, self._stop = -(-first // size), -(-plan.n_leaves // size)
+        self._next = self._needed = self._first
+        self._name, self._n_tasks = f"streampca-leaf-{secrets.token_hex(6)}", 0
+        common = dumps(getattr(task, task.common))
+        apart = len(common) > _SMALL_BYTES
+        self._task: Task[_State] = replace(task, **{task.common: None}) if apart else task
+        self._common: bytes | None = common if apart else None
+        self._carrier: DaskFuture | None = None
+        self._pieces: dict[int, _Piece] = {}
+        self._running: set[_Piece] = set()
+        self._waiting: set[_Piece] = set()
+        self._lost: deque[_Piece] = deque()
+        self._suspects: deque[_Piece] = deque()
         self._outcomes: dict[int, LeafResult[_State] | BaseException] = {}
-        self._losses = self._n_tasks = 0
-        self._leaves_per_result = task.leaves_per_result(plan)
-        self._policy = (
-            FetchedResults(self._client, self)
-            if self._leaves_per_result == 1
-            else TreeReduction(plan, first, self._payload, self._client, self._workers, self)
-        )
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._closed, self._unanswered, self._n_workers = threading.Event(), 0.0, -1
 
-    def results(self) -> Generator[LeafResult[_State]]:
-        """Yield results in order, each as soon as all before it are there; raise an error when its leaf is next in order."""
-        self._client.open(self._worker_removed, self._worker_joined)
-        size = self._leaves_per_result
-        for index in range(-(-self._first // size), -(-self._plan.n_leaves // size)):
-            self._policy.request(index)
+    def results(self) -> Generator[tuple[_Piece, LeafResult[_State]]]:
+        """Yield pieces and results in order, each as soon as all before it are there; raise an error when it is next in order."""
+        for work in (*[self._fetch_in_thread] * min(_FETCHERS, self._stop - self._first), self._look_at_workers):
+            threading.Thread(target=work, name="streampca-cluster", daemon=True).start()
+        for index in range(self._first, self._stop):
+            self._needed = index
             while index not in self._outcomes:
-                self._queue_window(index)
+                self._submit_more()
                 self._step()
-            while not self._events.empty():  # so that workers are busy while the result is merged
+            while not self._events.empty():
                 self._events.get()()
-            self._queue_window(index)
-            self._assign_queued()
+            self._submit_more()  # so that workers are busy while the result is merged
             outcome = self._outcomes.pop(index)
             if isinstance(outcome, BaseException):
                 raise outcome
-            yield outcome
+            yield self._pieces.pop(index), outcome
             del outcome  # a state is large
 
     def close(self) -> None:
-        """Release all tasks; does not block."""
-        for task in self._running.values():
-            task.release()
-        self._running.clear()
-        self._policy.close()
-        self._payload.release()
-        self._client.close()
-
-    def read_again(self, leaf: int) -> None:
-        """Queue a leaf whose state was lost on a worker."""
-        if leaf not in self._attempts:
-            self._attempts[leaf] = LeafAttempts(leaf)
-            insort(self._queued, leaf)
-
-    def progressed(self) -> None:
-        """Note that something finished: the pass is not stalled."""
-        self._liveness.progressed()
-
-    def hand_over(self, task: RunningTask) -> None:
-        """Leave the result of a finished task to the policy, and cancel other tasks for its leaf."""
-        self._liveness.leaf_finished(task.began)
-        del self._running[task.key]
-        self._attempts[task.leaf].keys.discard(task.key)
-        self._forget(task.leaf)
-
-    def fetched(self, key: str, answer: Future[object]) -> None:
-        """Store a fetched result, or schedule a retry if its worker died."""
-        task = self._running.get(key)
-        if task is None:
-            return
-        error = CancelledError() if answer.cancelled() else answer.exception()
-        result = None if error is not None else answer.result()
-        if not isinstance(result, LeafResult):
-            self._task_failed(key, error or LostResultError("its result was lost with a worker"))
-            return
-        self._liveness.leaf_finished(task.began)
-        self._forget(task.leaf)
-        self.conclude(task.leaf, result)
-
-    def conclude(self, index: int, outcome: LeafResult[Any] | BaseException) -> None:
-        """Store the result or the error with number `index` in the order of results."""
-        self._outcomes[index] = outcome
+        """Release all tasks and end the threads; does not wait for either."""
+        self._closed.set()
+        for piece in self._pieces.values():
+            self._release(piece)
+        if self._carrier is not None:
+            self._carrier.release()
+        for _ in range(_FETCHERS):
+            self._work.put(None)
 
     def _step(self) -> None:
-        """Assign queued leaves, handle one event, check liveness."""
-        self._assign_queued()
-        now = time.monotonic()
-        pauses = [self._attempts[leaf].not_before - now for leaf in self._queued]
-        timeout = min([self._liveness.next_check - now, *(pause for pause in pauses if pause > 0)])
+        """Wait for an event, at most a second, and handle it."""
         try:
-            event = self._events.get(timeout=max(0.001, timeout))
+            self._events.get(timeout=_STEP_SECONDS)()
         except queue.Empty:
-            pass
-        else:
-            event()
-        if time.monotonic() >= self._liveness.next_check:
-            late = self._liveness.check(self._update_workers)
-            if late is not None and not self._policy.cancel_late(late):
-                self._move_oldest()
+            self._require_answers()
 
-    def _queue_window(self, index: int) -> None:
-        """Queue the next leaves, as many as fit into the window while result `index` is needed."""
-        while self._next < min(self._plan.n_leaves, self._policy.window_start(index) + self._plan.window):
-            self._attempts[self._next] = LeafAttempts(self._next)
-            self._queued.append(self._next)
+    def _submit_more(self) -> None:
+        """Submit what the window holds; where some piece ended workers, that piece alone, as soon as no other runs."""
+        for piece in [one for one in self._waiting if one.index < self._needed + _AHEAD]:
+            self._fetch(piece)
+        if self._suspects:
+            if not self._running and self._suspects[0].future is None:
+                self._submit(self._suspects[0], alone=True)
+            return
+        while self._lost:
+            self._submit(self._lost.popleft())
+        while self._next < min(self._stop, self._needed + self._plan.window):
+            first, last = self._next * self._size, min((self._next + 1) * self._size, self._plan.n_leaves)
+            piece = self._pieces[self._next] = _Piece(self._next, tuple(map(self._plan.leaf, range(first, last))))
             self._next += 1
+            self._submit(piece)
 
-    def _assign_queued(self) -> None:
-        """Assign queued leaves to workers that have capacity."""
-        now, reserve = time.monotonic(), False
-        unassigned = self._plan.n_leaves - self._next + len(self._queued)
-        for leaf in tuple(self._queued):
-            attempts = self._attempts[leaf]
-            if attempts.not_before > now:
-                continue
-            key, alone = f"{self._name}-{leaf}-{self._n_tasks}", attempts.losses > 0
-            # At the end, no leaf is to wait for another one while some worker has nothing to do.
-            ahead = unassigned > self._workers.capacity and self._policy.queues_ahead
-            keeps_state = not alone and self._policy.keeps_state(leaf)
-            worker = self._workers.assign(key, alone=alone, avoid=attempts.avoid, ahead=ahead, keeps_state=keeps_state)
-            if worker is not None:
-                self._queued.remove(leaf)
-                unassigned -= 1
-                self._submit(attempts, key, worker, now)
-            elif not alone and not attempts.avoid:
-                break
-            reserve = reserve or (alone and worker is None)
-        if not reserve:
-            self._workers.clear_reservation()
+    def _submit(self, piece: _Piece, *, alone: bool = False) -> None:
+        self._require_connected()
+        piece.alone = alone
+        body = dumps([(self._task.for_leaf(leaf), leaf) for leaf in piece.tried])
+        arguments = body, self._common_future(), self._plan.leaves_per_worker, piece.tried is piece.leaves
+        piece.key, self._n_tasks = f"{self._name}-{self._n_tasks}", self._n_tasks + 1
+        with _without_size_warning(len(body)):
+            piece.future = self._client.submit(read_piece, *arguments, key=piece.key, pure=False, retries=ATTEMPTS - 1)
+        self._running.add(piece)
+        piece.future.add_done_callback(lambda future: self._events.put(partial(self._done, piece, future)))
 
-    def _submit(self, attempts: LeafAttempts, key: str, worker: Worker, now: float) -> None:
-        self._client.require_connected()
-        leaf = self._plan.leaf(attempts.leaf)
-        part = leaf if attempts.block is None else one_block(leaf, attempts.block)
-        wanted = self._policy.wanted if attempts.block is None else "nothing"
-        future = self._payload.submit(part, key, worker.address, wanted=wanted, cached=worker.has_common)
-        self._running[key] = RunningTask(key, attempts.leaf, attempts.block, worker.address, now, future)
-        attempts.keys.add(key)
-        attempts.n_tasks += 1
-        self._n_tasks += 1
-        self._client.watch(future, partial(self._task_done, key), partial(self._task_failed, key))
+    def _common_future(self) -> DaskFuture | None:
+        """Return the future of what all leaves share.
 
-    def _task_done(self, key: str) -> None:
-        """Give the result of a task to the policy, or go on with the next block if one was tried alone."""
-        task = self._running.get(key)
-        if task is None:
-            return
-        worker = self._workers.workers.get(task.worker)
-        if worker is not None:
-            worker.has_common = True
-        self._workers.release(task.worker, key, alive=True)
-        if task.block is None:
-            self._policy.leaf_done(task)
-            return
-        attempts = self._attempts[task.leaf]
-        attempts.block_succeeded(len(self._plan.leaf(task.leaf).spans))
-        self._end(task)
-        self._requeue(attempts)
+        It is the result of a task and not scattered data, which Dask cannot make again when a worker is lost.
+        """
+        if self._common is None:
+            return None
+        if self._carrier is None or self._carrier.status not in ("pending", "finished"):
+            key, self._n_tasks = f"{self._name}-common-{self._n_tasks}", self._n_tasks + 1
+            with _without_size_warning(len(self._common)):
+                self._carrier = self._client.submit(loads, self._common, key=key, pure=False)
+        return self._carrier
 
-    def _task_failed(self, key: str, error: BaseException) -> None:
-        """Retry a task after a transient error; after any other error, or too many, give up its leaf."""
-        task, killed = self._running.get(key), killed_by(error)
-        if task is not None and killed in self._workers.workers:
-            self._worker_removed(str(killed), False)
-            task = self._running.get(key)
-        if task is None:
+    def _done(self, piece: _Piece, future: DaskFuture) -> None:
+        """Fetch the result of a task, or its error; large states wait on their workers until they are next."""
+        if piece.future is not future:
             return
-        attempts, worker = self._attempts[task.leaf], self._workers.workers.get(task.worker)
-        self._workers.release(task.worker, key)
-        if isinstance(error, LostPayloadError):
-            if worker is not None:
-                worker.has_common = False
-            self._end(task)
-            self._requeue(attempts)
+        self._running.discard(piece)
+        self._waiting.add(piece)
+        if self._size == 1 or piece.alone or future.status != "finished":
+            self._fetch(piece)
+
+    def _fetch(self, piece: _Piece) -> None:
+        self._waiting.discard(piece)
+        if piece.future is not None:
+            self._work.put(partial(self._ask_for, piece, piece.future))
+
+    def _fetch_in_thread(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def _ask_for(self, piece: _Piece, future: DaskFuture) -> None:
+        """Queue what became of a task; waits where its result was lost, until Dask has computed it again."""
+        try:
+            found: object = future.result()
+        except BaseException as error:  # noqa: BLE001 it is judged in the thread of the reading
+            found = error
+        self._events.put(partial(self._found, piece, future, found))
+
+    def _found(self, piece: _Piece, future: DaskFuture, found: object) -> None:
+        """Store a result or an error, or submit the piece again."""
+        from distributed import CancelledError, KilledWorker
+
+        if piece.future is not future:
             return
-        transient = (CancelledError, asyncio.CancelledError, LostResultError, MemoryError)
-        if killed is None and not isinstance(error, transient) and not may_pass(error):
-            self._fail(task.leaf, with_advice(error))
-            return
-        self._payload.renew()
-        attempts.failures += 1
-        attempts.avoid.add(task.worker)
-        if attempts.failures >= ATTEMPTS:
-            self._fail(task.leaf, retries_exhausted(attempts, error, self._plan))
+        whole = piece.tried is piece.leaves
+        self._release(piece)
+        if isinstance(found, Failure):
+            self._conclude(piece, with_advice(found.error))
+        elif isinstance(found, KilledWorker) and found.task == piece.key:
+            self._workers_died(piece, found.allowed_failures + 1)
+        elif isinstance(found, CancelledError | KilledWorker):  # by the loss of the scheduler, or of what leaves share
+            piece.failures += 1
+            if piece.failures == ATTEMPTS:
+                self._conclude(piece, retries_exhausted(piece.leaves, found, self._plan))
+            elif not piece.alone:
+                self._lost.append(piece)
+        elif isinstance(found, MemoryError) or (isinstance(found, BaseException) and may_pass(found)):
+            self._conclude(piece, retries_exhausted(piece.leaves, found, self._plan))
+        elif isinstance(found, BaseException):
+            advice = with_advice(found)
+            raise advice if isinstance(advice, ClusterError) else of_dask(found) from found
+        elif whole:
+            self._conclude(piece, found)
         else:
-            _log.info(
-                "leaf %d: attempt %d of %d failed on %s (%s): retried",
-                task.leaf,
-                attempts.failures,
-                ATTEMPTS,
-                task.worker,
-                type(error).__name__,
+            piece.deaths_alone = 0
+            piece.parts.popleft()
+
+    def _workers_died(self, piece: _Piece, n_workers: int) -> None:
+        """Have a piece tried alone that ended `n_workers` workers one after the other; give it up if it ended them alone."""
+        piece.deaths += n_workers
+        piece.deaths_alone += n_workers if piece.alone else 0
+        if piece.deaths >= ATTEMPTS and piece.deaths_alone >= ATTEMPTS - 1:
+            deaths = piece.deaths, piece.deaths_alone
+            self._conclude(piece, workers_killed(piece.tried, deaths, self._source, self._plan.axis))
+            return
+        first, last = piece.leaves[0].index, piece.leaves[-1].index
+        _log.warning("leaves %d to %d: %d workers were lost with them; they are tried alone", first, last, piece.deaths)
+        if piece not in self._suspects:
+            piece.divide()
+            self._suspects.append(piece)
+
+    def _conclude(self, piece: _Piece, outcome: Any) -> None:
+        """Store the result or the error of a piece."""
+        self._outcomes[piece.index] = outcome
+        if piece in self._suspects:
+            self._suspects.remove(piece)
+
+    def _release(self, piece: _Piece) -> None:
+        """Release a task and its result."""
+        self._running.discard(piece)
+        self._waiting.discard(piece)
+        if piece.future is not None:
+            piece.future.release()
+            piece.future = None
+
+    def _look_at_workers(self) -> None:
+        """Ask the scheduler for its workers now and then; in a thread of its own, because a frozen scheduler never answers."""
+        while not self._closed.wait(_LOOK_SECONDS):
+            try:
+                self._n_workers = len(self._client.scheduler_info(n_workers=-1)["workers"])
+                self._unanswered = 0.0
+            except Exception:  # noqa: BLE001 the connection was lost, which `_require_connected` says
+                time.sleep(_STEP_SECONDS)
+
+    def _require_answers(self) -> None:
+        """Say that there are no workers.
+
+        Raises
+        ------
+        ClusterError
+            If the scheduler has not answered for as long as a worker may be silent.
+        """
+        self._require_connected()
+        self._unanswered += _STEP_SECONDS
+        if self._unanswered > _ttl_seconds():
+            raise ClusterError(
+                f"the scheduler has not answered for {self._unanswered:.0f} s: look whether it still runs, and run again"
             )
-            self._end(task)
-            self._requeue(attempts, pause_after(attempts.failures))
+        if self._n_workers == 0:
+            self._meter.wait("the cluster has no workers")
 
-    def _worker_joined(self) -> None:
-        """Request the state of workers: there is a new one."""
-        self._liveness.check_now()
+    def _require_connected(self) -> None:
+        """Raise `ClusterError` if the client has given up its scheduler."""
+        if self._client.status in ("closing", "closed"):
+            raise ClusterError(
+                "the connection to the scheduler was lost: look whether it still runs, start it again if not, and run again"
+            )
 
-    def _worker_removed(self, address: str, expected: bool) -> None:
-        """Retry the tasks of a worker that the scheduler has removed; `expected` if it left, else it was lost."""
-        self._liveness.check_now()
-        worker = self._workers.workers.get(address)
-        if worker is not None:  # one that was given up before has no tasks, and does not count twice
-            self._retry_tasks_of(address, self._workers.remove(address), expected=expected or worker.silent)
 
-    def _retry_tasks_of(self, address: str, keys: list[str], *, expected: bool) -> None:
-        """Retry the tasks of a worker; if it was lost, each of their leaves may be the cause."""
-        self._losses += not expected
-        if expected:
-            _log.info("worker %s left: %d leaves are moved", address, len(keys))
-        else:
-            _log.warning("worker %s was lost: %d leaves are read again", address, len(keys))
-        alone = len(keys) == 1 and not self._policy.merges_at(address)
-        self._policy.worker_lost(address, expected=expected)
-        for key in keys:
-            task = self._running.get(key)
-            if task is None:
-                continue
-            attempts = self._attempts[task.leaf]
-            if expected:
-                self._end(task)
-                self._requeue(attempts)
-            elif attempts.record_loss(alone=alone, all_losses=self._losses):
-                self._fail(task.leaf, worker_killed(attempts, task.block, self._plan, self._task.source))
-            else:
-                self._end(task)
-                self._requeue(attempts, pause_after(attempts.losses))
+def _ttl_seconds() -> float:
+    """Return Dask's own setting ``distributed.scheduler.worker-ttl``, at least a minute."""
+    import dask
+    import distributed  # noqa: F401  brings its settings
+    from dask.utils import parse_timedelta
 
-    def _end(self, task: RunningTask) -> None:
-        task.release()
-        self._running.pop(task.key, None)
-        self._attempts[task.leaf].keys.discard(task.key)
+    return max(60.0, float(parse_timedelta(dask.config.get("distributed.scheduler.worker-ttl") or "5 minutes")))
 
-    def _requeue(self, attempts: LeafAttempts, pause: float = 0.0) -> None:
-        """Queue a leaf for its next attempt, after `pause` seconds, unless another task runs it."""
-        if not attempts.keys and attempts.leaf not in self._queued:
-            attempts.not_before = time.monotonic() + pause
-            insort(self._queued, attempts.leaf)
 
-    def _fail(self, leaf: int, error: BaseException) -> None:
-        """Give up a leaf."""
-        self._forget(leaf)
-        self._policy.leaf_failed(leaf, error)
+def _without_size_warning(n_bytes: int) -> AbstractContextManager[object]:
+    """Suppress Dask's warning about large tasks where this one has to be large."""
+    if n_bytes <= _SMALL_BYTES:
+        return nullcontext()
+    import dask
 
-    def _forget(self, leaf: int) -> None:
-        """Cancel all tasks for a leaf that is done or given up."""
-        for key in tuple(self._attempts[leaf].keys):
-            self._workers.release(self._running[key].worker, key)
-            self._end(self._running[key])
-        if leaf in self._queued:
-            self._queued.remove(leaf)
-        del self._attempts[leaf]
-
-    def _update_workers(self, workers: dict[str, WorkerInfo]) -> None:
-        """Compare the scheduler's workers with ours; give up those that are gone or silent."""
-        for address in self._workers.update(workers, self._liveness.seconds_since_update()):
-            self._worker_removed(address, False)
-        for worker in self._workers.newly_silent():
-            self._client.restart(worker)
-            keys = list(worker.tasks)
-            for key in keys:
-                self._workers.release(worker.address, key)
-            self._retry_tasks_of(worker.address, keys, expected=False)
-            for task in [one for one in self._running.values() if one.worker == worker.address]:
-                self._task_failed(task.key, LostResultError("its worker is silent"))
-
-    def _move_oldest(self) -> None:
-        """Submit the first running leaf, and all others on its worker, to another worker: it hangs."""
-        oldest = min(self._running.values(), key=lambda task: task.leaf, default=None)
-        if oldest is None:
-            return
-        attempts, worker = self._attempts[oldest.leaf], self._workers.workers.get(oldest.worker)
-        attempts.moves += 1
-        _log.info("leaf %d does not finish on %s: moved to another worker", oldest.leaf, oldest.worker)
-        if attempts.moves > ATTEMPTS:
-            raise stalled(attempts, self._plan, self._liveness.median_seconds)
-        if worker is not None and worker.nanny and (attempts.moves > 1 or self._workers.usable == 1):
-            self._client.restart(worker)
-            return
-        for task in [one for one in self._running.values() if one.worker == oldest.worker]:
-            self._attempts[task.leaf].avoid.add(oldest.worker)
-            if task.leaf not in self._queued:
-                insort(self._queued, task.leaf)
+    return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"})

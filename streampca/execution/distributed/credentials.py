@@ -9,7 +9,7 @@ from contextlib import suppress
 from distributed import Worker, WorkerPlugin
 
 from streampca.sources import credentials
-from streampca.system.distributed_interface import DaskClient
+from streampca.typing import DaskClient
 
 _given: weakref.WeakKeyDictionary[DaskClient, set[str]] = weakref.WeakKeyDictionary()
 

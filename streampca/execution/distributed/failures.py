@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from streampca.errors import BlockFailedError, ClusterError
-from streampca.execution.distributed.attempts import LeafAttempts, one_block
+from streampca.execution.distributed.retries import ATTEMPTS
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
@@ -11,36 +13,35 @@ from streampca.sources.base import Source
 _SHOWN_KEYS = 5
 
 
-def worker_killed(attempts: LeafAttempts, block: int | None, plan: Plan, source: Source) -> BlockFailedError:
-    """Return the error for a leaf, or one block of it, that ended every worker it was on; names rows and chunks."""
-    leaf = plan.leaf(attempts.leaf)
-    leaf = leaf if block is None else one_block(leaf, block)
-    keys = [key for start, stop in leaf.spans for key in source.keys(start, stop)]
+def workers_killed(leaves: Sequence[Leaf], deaths: tuple[int, int], source: Source, axis: str) -> BlockFailedError:
+    """Return the error for `leaves`, or a block as a leaf, that ended every worker they were on; names rows and chunks.
+
+    `deaths` are workers that were lost with them, and those among them that had nothing else of this run.
+    """
+    keys = [key for leaf in leaves for start, stop in leaf.spans for key in source.keys(start, stop)]
     chunks = f", chunk{'s' if len(keys) > 1 else ''} {', '.join(keys[:_SHOWN_KEYS])}" if keys else ""
     more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
-    unit = "" if block is not None else " (no block of it did so by itself)"
     return BlockFailedError(
-        f"{source.description}: {_rows(leaf, plan.axis)}{chunks}{more}: the worker died in each of {attempts.losses} attempts, "
-        f"{attempts.losses_alone} times with nothing else in hand{unit}; look at the logs of the workers and at their memory: a chunk on "
-        "which the decoder dies is damaged and has to be written again"
+        f"{source.description}: {_rows(leaves, axis)}{chunks}{more}: {deaths[0]} workers died while they read this, the last "
+        f"{deaths[1]} with nothing else in hand; look at the logs of the workers and at their memory: a chunk on which the "
+        "decoder dies is damaged and has to be written again"
     )
 
 
-def retries_exhausted(attempts: LeafAttempts, error: BaseException, plan: Plan) -> ClusterError:
-    """Return the error for a leaf whose transient errors did not end, the last of which is `error`."""
-    message = " ".join(str(error).split())
-    cause = type(error).__name__ + (f": {message}" if message else "")
+def retries_exhausted(leaves: Sequence[Leaf], error: BaseException, plan: Plan) -> ClusterError:
+    """Return the error for `leaves` whose transient errors did not end, the last of which is `error`."""
+    first, last = leaves[0].index, leaves[-1].index
+    which = f"leaf {first}" if first == last else f"leaves {first} to {last}"
     return ClusterError(
-        f"{_leaf(attempts, plan)} failed {attempts.failures} times, at last with {cause}; look at the logs of the workers and at their "
-        "memory, and run again"
+        f"{which} of {plan.n_leaves} ({_rows(leaves, plan.axis)}) failed {ATTEMPTS} times, at last with {_in_words(error)}; look "
+        "at the logs of the workers and at their memory, and run again"
     )
 
 
-def stalled(attempts: LeafAttempts, plan: Plan, median_seconds: float) -> ClusterError:
-    """Return the error for a leaf that finishes on no worker."""
+def of_dask(error: BaseException) -> ClusterError:
+    """Return the error for what Dask itself raises in place of a result: no worker came, or its software is another."""
     return ClusterError(
-        f"{_leaf(attempts, plan)} was begun {attempts.n_tasks} times and is not done, nor is any other: leaves take "
-        f"{median_seconds:.1f} s else; look at the logs of the workers and at the store, and run again"
+        f"Dask gave up a task: {_in_words(error)}; look at the logs and the memory of the workers, start workers and run again"
     )
 
 
@@ -54,10 +55,12 @@ def with_advice(error: BaseException) -> BaseException:
     return error
 
 
-def _leaf(attempts: LeafAttempts, plan: Plan) -> str:
-    return f"leaf {attempts.leaf} of {plan.n_leaves} ({_rows(plan.leaf(attempts.leaf), plan.axis)})"
+def _in_words(error: BaseException) -> str:
+    message = " ".join(str(error).split())
+    return type(error).__name__ + (f": {message}" if message else "")
 
 
-def _rows(leaf: Leaf, axis: str) -> str:
-    start, stop = min(span[0] for span in leaf.spans), max(span[1] for span in leaf.spans)
+def _rows(leaves: Sequence[Leaf], axis: str) -> str:
+    spans = [span for leaf in leaves for span in leaf.spans]
+    start, stop = min(span[0] for span in spans), max(span[1] for span in spans)
     return f"{'rows' if axis == 'samples' else 'features'} {start} to {stop - 1}"

@@ -10,7 +10,7 @@ from functools import partial
 from distributed import Worker, WorkerPlugin
 
 from streampca.logs import ROOT
-from streampca.system.distributed_interface import DaskClient, clients_and_workers, has_ended
+from streampca.typing import DaskClient
 
 _levels: weakref.WeakKeyDictionary[DaskClient, int] = weakref.WeakKeyDictionary()
 
@@ -45,6 +45,5 @@ def forward_logs(client: DaskClient) -> None:
 
 
 def _has_worker_here(client: DaskClient) -> bool:
-    """Tell whether a worker of `client` is in this process, in which other workers may be as well, or may have been."""
-    here = {each.address_safe for each in clients_and_workers() if isinstance(each, Worker) and not has_ended(each)}
-    return bool(here) and not here.isdisjoint(client.scheduler_info(n_workers=-1)["workers"])
+    """Tell whether a worker of `client` is in this process."""
+    return any(address.startswith("inproc://") for address in client.scheduler_info(n_workers=-1)["workers"])

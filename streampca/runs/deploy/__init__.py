@@ -37,8 +37,7 @@ from streampca.runs.deploy.options import (
     settings_of,
     slurm_options,
 )
-from streampca.system.distributed_interface import DaskClient, mark_closed
-from streampca.typing import Json
+from streampca.typing import DaskClient, Json
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -244,6 +243,7 @@ def _closing(started: StartedCluster, seconds: float, notify: Notice) -> Iterato
 
 
 def _close(started: StartedCluster, seconds: float, notify: Notice) -> None:
+    import distributed
     import psutil
 
     processes = list(filter(None, map(process_of, nannies_of(started))))
@@ -256,7 +256,7 @@ def _close(started: StartedCluster, seconds: float, notify: Notice) -> None:
         with suppress(TimeoutError):
             started.close(timeout=_KILL_SECONDS)
     except Exception as error:  # noqa: BLE001 what the work came to does not depend on it
-        mark_closed(started)  # as far as it goes: Dask gives up at a job that was never begun
+        started.status = distributed.Status.closed  # as far as it goes: Dask gives up at a job that was never begun
         notify(f"the cluster was not closed in order: {_one_line(error)}")
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import psutil
 
 from streampca.runs.config.clusters import LocalCluster
-from streampca.system.distributed_interface import default_processes_and_threads, has_ended, starting_workers
 
 if TYPE_CHECKING:
     from distributed import Nanny
 
 _ATTEMPTS = 3
+_ONE_THREAD_EACH = 4  # processors up to which Dask starts a worker for each; of more, at least the square root
 _SYNC_SECONDS = 10.0
 StartedCluster: TypeAlias = Any
 """A cluster of Dask that started workers, such as a `distributed.LocalCluster`."""
@@ -26,7 +26,9 @@ def n_workers_and_threads(cluster: LocalCluster) -> tuple[int, int]:
 
     workers, threads = cluster.n_workers, cluster.threads_per_worker
     if workers == "auto" and threads == "auto":
-        return default_processes_and_threads()
+        divisor = next(n for n in range(1, CPU_COUNT + 1) if CPU_COUNT % n == 0 and n * n >= CPU_COUNT)
+        n_workers = CPU_COUNT if CPU_COUNT <= _ONE_THREAD_EACH else divisor
+        return n_workers, CPU_COUNT // n_workers
     if workers == "auto":
         return max(1, CPU_COUNT // int(threads)), int(threads)
     return int(workers), math.ceil(CPU_COUNT / int(workers)) if threads == "auto" else int(threads)
@@ -51,7 +53,7 @@ class LocalStart:
         return False
 
     async def _replace_ended(self) -> bool:
-        ended = [name for name, nanny in self._cluster.workers.items() if has_ended(nanny)]
+        ended = [name for name, nanny in self._cluster.workers.items() if _has_ended(nanny)]
         if not ended or not self._attempts_left:
             return False
         self._attempts_left -= 1
@@ -64,7 +66,7 @@ class LocalStart:
     def is_over(self) -> bool:
         """Tell whether all workers have ended and none is started again."""
         nannies = list(self._cluster.workers.values())
-        return not self._attempts_left and bool(nannies) and all(map(has_ended, nannies))
+        return not self._attempts_left and bool(nannies) and all(map(_has_ended, nannies))
 
     def end_frozen(self, there: set[object]) -> bool:
         """Kill processes that are to start a worker, but have used no processor since this was last called.
@@ -90,10 +92,17 @@ def nannies_of(cluster: StartedCluster) -> list[Nanny]:
     made = set(getattr(cluster, "workers", {}).values())
     for _ in range(10):
         try:
-            return list(made.union(starting_workers(cluster)))
+            return list(made.union(getattr(cluster, "_created", ())))  # not documented, but nothing else has them
         except RuntimeError:  # the loop of the cluster has just added one
             continue
     return list(made)
+
+
+def _has_ended(nanny: Nanny) -> bool:
+    """Tell whether a nanny has ended or failed."""
+    from distributed import Status
+
+    return nanny.status in (Status.closed, Status.failed)
 
 
 def process_of(nanny: object) -> psutil.Process | None:

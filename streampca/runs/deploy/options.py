@@ -22,7 +22,6 @@ from streampca.runs.config.clusters import (
 )
 from streampca.runs.config.values import plain_options
 from streampca.storage.regular_files import open_regular
-from streampca.system.distributed_interface import mark_closed
 from streampca.system.optional import not_installed, optional_module
 from streampca.typing import Json
 
@@ -43,9 +42,11 @@ _WORKER_SETTINGS: dict[str, object] = {
 """The plan keeps the memory, so Dask need not write to disk, wait or kill for it."""
 _SCHEDULER_SETTINGS: dict[str, object] = {
     "distributed.scheduler.worker-ttl": "60s",
+    "distributed.scheduler.no-workers-timeout": "2 minutes",
     "distributed.deploy.lost-worker-timeout": "10 minutes",
 }
-"""A worker that is frozen is given up after a minute, not after five, and one that comes back after its second death is not sent away."""
+"""A worker that is frozen is given up after a minute, not after five; a run without any worker ends after two, not never; and a
+worker that comes back after its second death is not sent away."""
 _LOCAL_SETTINGS: dict[str, object] = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
 """Left to itself glibc keeps the memory of one chunk for the next; Dask has it given back each time, for a page fault every 4 KiB."""
 _WORKER_PAGES, _PAGES = "distributed.worker.http.routes", "distributed.scheduler.http.routes"
@@ -197,10 +198,11 @@ def slurm_options(config: RunConfig, cluster: SlurmCluster, settings: dict[str, 
 
 def closing_jobs(job: Any) -> Any:
     """Return the class `job` of dask_jobqueue so that a job that was cancelled says so; Dask's cluster looks at it when it closes."""
+    from distributed import Status
 
     class ClosingJob(job):  # type: ignore[misc]
         async def close(self) -> None:
             await super().close()
-            mark_closed(self)
+            self.status = Status.closed
 
     return ClosingJob

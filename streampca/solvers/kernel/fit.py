@@ -34,7 +34,7 @@ from streampca.sources.files.records import require_distinct
 from streampca.sources.naming import places_named
 
 if TYPE_CHECKING:
-    from streampca.system.distributed_interface import DaskClient
+    from streampca.typing import DaskClient
 
 _log = logger(__name__)
 _EXACT_FLOPS = 1e13

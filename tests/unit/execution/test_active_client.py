@@ -67,13 +67,16 @@ def test_a_fit_in_a_task_that_gave_its_thread_up_runs_on_the_cluster(
     cluster: LocalCluster, path: str, expected: Any, tmp_path: Path
 ) -> None:
     def task() -> Any:
-        with worker_client():
-            return _fit_and_more(path, tmp_path)
+        with worker_client() as client:
+            _, on_cluster, _ = _fit_and_more(path, tmp_path)
+            with client.as_current():
+                return on_cluster, _fit_and_more(path, tmp_path / "again")
 
+    (tmp_path / "again").mkdir()
     with Client(cluster) as client:
-        components, on_cluster, _ = client.submit(task).result(SECONDS)
+        before, (components, on_cluster, _) = client.submit(task).result(SECONDS)
     assert np.array_equal(components, expected)
-    assert on_cluster
+    assert (before, on_cluster) == (False, True)  # the client is used as soon as it is the current one
 
 
 def test_memory_in_a_task_is_that_of_its_worker(cluster: LocalCluster, path: str) -> None:
