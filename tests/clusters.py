@@ -24,11 +24,12 @@ _PRELOADED = [
 
 @contextmanager
 def cluster(
-    n_workers: int = 2, threads: int = 1, ttl: str = "30s", no_workers: str = "1 minute"
+    n_workers: int = 2, threads: int = 1, ttl: str = "30s", no_workers: str = "1 minute", direct: bool = False
 ) -> Iterator[tuple[Any, Any]]:
     """Start workers that come back quickly when they are killed: forks of a process that has imported everything.
 
-    `ttl` and `no_workers` are Dask's settings for frozen workers and for a cluster without any.
+    `ttl` and `no_workers` are Dask's settings for frozen workers and for a cluster without any; with `direct`, results do not
+    come through the scheduler.
     """
     from distributed import Client, LocalCluster
 
@@ -48,7 +49,7 @@ def cluster(
         options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "memory_limit": 0, "silence_logs": 50}
         with (
             LocalCluster(n_workers=n_workers, threads_per_worker=threads, **options) as local,
-            Client(local, set_as_default=False) as client,
+            Client(local, set_as_default=False, direct_to_workers=direct or None) as client,
         ):
             yield local, client
 

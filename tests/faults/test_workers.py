@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import dask
 import jobs
 import numpy as np
 import pytest
 import slow_worker
 import workers
 from clusters import cluster, restored, running
+from distributed import Client
 from slow_run import digest_of_run
 from stores import REPOSITORY, config_text, make_values, write_store
 from strategies import in_depth
@@ -138,6 +142,10 @@ class ByHand:
         self._processes.append(process)
         return process
 
+    def end_scheduler(self) -> None:
+        """Kill the scheduler."""
+        self._processes[0].kill()
+
     @property
     def address(self) -> str:
         import json
@@ -168,8 +176,6 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
 @pytest.mark.deep
 def test_a_scheduler_and_workers_started_by_hand(tmp_path: Path, blocks_of: Any) -> None:
     """One of two workers is killed midway and a third joins; then all are frozen, and the next run says so in time."""
-    from concurrent.futures import ThreadPoolExecutor
-
     values = make_values(150_000, 8) * np.linspace(1, 3, 8) + 5
     store = write_store(tmp_path / "x.zarr", values, chunks=(1000, 8))
     blocks_of(1000)
@@ -211,6 +217,29 @@ def test_a_scheduler_and_workers_started_by_hand(tmp_path: Path, blocks_of: Any)
     finally:
         by_hand.close()
     assert not (tmp_path / "frozen").exists()
+
+
+@pytest.mark.deep
+def test_a_scheduler_that_is_gone_ends_the_run(tmp_path: Path, blocks_of: Any) -> None:
+    store = write_store(tmp_path / "x.zarr", make_values(150_000, 8), chunks=(1000, 8))
+    blocks_of(1000)
+    by_hand = ByHand(tmp_path)
+    try:
+        by_hand.worker()
+        with (
+            dask.config.set({"distributed.comm.timeouts.connect": "5s"}),
+            Client(by_hand.address, set_as_default=False) as client,
+            client.as_current(),
+            ThreadPoolExecutor(1) as pool,
+        ):
+            client.wait_for_workers(1, timeout=60)
+            job = pool.submit(contextvars.copy_context().run, sp.PCA(3, solver="covariance").fit, store)
+            wait_for(lambda: job.done() or len(by_hand.readers) > 4)
+            by_hand.end_scheduler()
+            with pytest.raises(ClusterError, match="the connection to the scheduler was lost"):
+                job.result(timeout=100)
+    finally:
+        by_hand.close()
 
 
 @pytest.mark.slow

@@ -148,10 +148,11 @@ def _one_run(inputs: Inputs, name: str, befalls: str, seed: int, score: Score) -
     expected, source = inputs.expected(name), Disturbed(inputs.source(job), 3 * job.delay)
     checkpoint = inputs.place / f"{befalls}-{seed}"
     n_workers = rng.choice([0, 1]) if befalls == "late" else rng.choice([2, 3])
+    direct = seed // len(JOBS) % 2 == 1  # as with cluster: {kind: local}
     told, resumed, began = "", "", time.monotonic()
     score.injected += 1
     with (
-        cluster(n_workers, ttl=f"{_TTL_SECONDS}s", no_workers=f"{_TTL_SECONDS}s") as (local, client),
+        cluster(n_workers, ttl=f"{_TTL_SECONDS}s", no_workers=f"{_TTL_SECONDS}s", direct=direct) as (local, client),
         _befalling(befalls, local, client, rng, rows) as happened,
     ):
         try:

@@ -227,17 +227,20 @@ class _Reading(Generic[_State]):
 
     def _found(self, piece: _Piece, future: DaskFuture, found: object) -> None:
         """Store a result or an error, or submit the piece again."""
-        from distributed import CancelledError, KilledWorker
+        from distributed import KilledWorker
 
         if piece.future is not future:
             return
-        whole = piece.tried is piece.leaves
+        whole, raised = piece.tried is piece.leaves, future.status == "error"
+        if isinstance(found, BaseException):
+            self._require_connected()
         self._release(piece)
         if isinstance(found, Failure):
             self._conclude(piece, with_advice(found.error))
         elif isinstance(found, KilledWorker) and found.task == piece.key:
             self._workers_died(piece, found.allowed_failures + 1)
-        elif isinstance(found, CancelledError | KilledWorker):  # by the loss of the scheduler, or of what leaves share
+        elif isinstance(found, KilledWorker) or (isinstance(found, BaseException) and not raised):
+            # What leaves share was lost, or the connection to the scheduler.
             piece.failures += 1
             if piece.failures == ATTEMPTS:
                 self._conclude(piece, retries_exhausted(piece.leaves, found, self._plan))
