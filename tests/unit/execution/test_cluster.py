@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from typing import Any
 
 import facade
@@ -135,3 +137,62 @@ def test_weights_of_samples_count_on_a_cluster_as_they_do_here(client: Any, tmp_
     with client.as_current():
         there = sp.PCA(3).fit(tmp_path / "x.npy", sample_weight=weights)
     assert there.components_.tobytes() == here.components_.tobytes()
+
+
+class Counting(Flaky):
+    """Rows that know by how many threads they are read at once."""
+
+    portable = True
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def __reduce__(self) -> Any:
+        return Counting, ()
+
+    def read(self, start: int, stop: int, out: Any = None) -> tuple[Any, facade.ReadCount]:
+        with Counting.lock:
+            Counting.at_once += 1
+            Counting.most = max(Counting.most, Counting.at_once)
+        time.sleep(0.02)
+        with Counting.lock:
+            Counting.at_once -= 1
+        return super().read(start, stop, out)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_worker_runs_no_more_leaves_than_are_planned_for_its_memory(at_once: int) -> None:
+    plan = facade.plan(Counting(), k=2, solver="covariance")
+    plan = plan.replace(rows_per_block=100, n_blocks=20, n_leaves=20, window=20, leaves_per_worker=at_once)
+    Counting.most = 0
+    with LocalCluster(n_workers=1, threads_per_worker=4, **OPTIONS) as cluster, Client(cluster):
+        there = facade.fit(Counting(), plan, k=2, solver="covariance").model
+    assert Counting.most == at_once
+    here = facade.fit(Counting(), plan, k=2, solver="covariance").model
+    assert there.components.tobytes() == here.components.tobytes()
+
+
+class StubbornError(Exception):
+    """An error that cannot be unpickled."""
+
+    def __init__(self, what: str, why: str):
+        super().__init__(f"{what}: {why}")
+
+
+class Defective(Flaky):
+    """Rows with an error that is none of the package, and that does not travel."""
+
+    portable = True
+
+    def __reduce__(self) -> Any:
+        return Defective, ()
+
+    def read(self, start: int, stop: int, out: Any = None) -> tuple[Any, facade.ReadCount]:
+        raise StubbornError("rows", "out of order")
+
+
+def test_an_error_that_cannot_be_pickled_arrives_in_words() -> None:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, **OPTIONS) as cluster,
+        Client(cluster),
+        pytest.raises(RuntimeError, match="StubbornError: rows: out of order"),
+    ):
+        sp.PCA(2, solver="covariance").fit(Defective())
