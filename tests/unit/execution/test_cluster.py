@@ -196,3 +196,16 @@ def test_an_error_that_cannot_be_pickled_arrives_in_words() -> None:
         pytest.raises(RuntimeError, match="StubbornError: rows: out of order"),
     ):
         sp.PCA(2, solver="covariance").fit(Defective())
+
+
+def test_workers_that_merge_branches_have_memory_for_two_states_of_each() -> None:
+    lazy = facade.Unread((10_000_000, 4500))
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=4, memory_limit="6GiB", **OPTIONS) as cluster,
+        Client(cluster) as client,
+    ):
+        plan = facade.plan_fit(lazy, facade.Parameters(5, solver="covariance"), client=client)
+    assert plan.leaves_per_branch > 1
+    assert (plan.leaves_per_worker, plan.threads_per_leaf) == (1, 4)
+    assert plan.window == 2 * (1 + 1)  # a branch that is read, with two states, and one that waits to be fetched
+    assert plan.budget.bytes_for("states") >= 3 * 8 * 4500 * 4500 // 2
