@@ -185,13 +185,14 @@ def model(n_bytes: float, d: int, workers: int, costs: Costs) -> dict[str, float
     n = int(n_bytes / (4 * d))
     state = 4 * d * d
     leaves = count_leaves(n, max(1, n // 8192), 4 * d, state)
-    busy = min(workers, leaves)
-    rounds = -(-leaves // busy) * busy / leaves
     per_branch = leaves_per_branch(leaves, state)
+    tasks = -(-leaves // per_branch)
+    busy = min(workers, tasks)
+    rounds = -(-tasks // busy) * busy / tasks
     merge = state * (1 / costs.network + 1 / costs.merge)
     work = rounds * max(n * float(d) ** 2 / costs.flops, n_bytes / costs.store) / busy
-    work += (per_branch - 1) * merge  # the last branch, one state after the other; those before grow meanwhile
-    driver = leaves * costs.leaf + -(-leaves // per_branch) * merge
+    work += rounds * (leaves - tasks) / busy * state / costs.merge
+    driver = tasks * (costs.leaf + merge)
     return {"leaves": leaves, "work": work, "driver": driver, "total": max(work, driver)}
 
 
