@@ -149,12 +149,16 @@ class Rows:
         """Set as soon as rows were counted."""
         self.began = 0.0
         """When that was, by `time.monotonic`."""
+        self.heard = 0.0
+        """When rows were counted last."""
 
     def __call__(self, progress: Any) -> None:
         if not self.begun.is_set():
             self.began = time.monotonic()
             self.begun.set()
         before = self.last.get(progress.phase)
+        if before is None or progress.rows > before.rows:
+            self.heard = time.monotonic()
         if before is not None and before.rows == before.n_samples and progress.rows > before.rows:
             self.wrong.append(f"{progress.phase}: {progress.rows} rows of {progress.n_samples}")
         self.last[progress.phase] = progress
@@ -207,8 +211,11 @@ class Inputs:
         return self._expected[name]
 
 
-def within(seconds: float, work: Callable[[], Any]) -> Any:
-    """Return what `work` returns, or raises; raise `TimeoutError` if it is still at it after so many seconds."""
+def within(seconds: float, work: Callable[[], Any], rows: Rows | None = None) -> Any:
+    """Return what `work` returns, or raises; raise `TimeoutError` if it is still at it after so many seconds.
+
+    With `rows`, the seconds count from when rows were counted last: the machine may have much else to do.
+    """
     found: list[Any] = []
 
     def carry_out() -> None:
@@ -219,7 +226,9 @@ def within(seconds: float, work: Callable[[], Any]) -> Any:
 
     thread = threading.Thread(target=carry_out, daemon=True)
     thread.start()
-    thread.join(seconds)
+    began = time.monotonic()
+    while thread.is_alive() and time.monotonic() - max(began, rows.heard if rows else began) < seconds:
+        thread.join(0.1)
     if not found:
         raise TimeoutError(f"nothing after {seconds:.0f} s")
     value, error = found[0]

@@ -148,15 +148,16 @@ def _one_run(inputs: Inputs, name: str, befalls: str, seed: int, score: Score) -
     expected, source = inputs.expected(name), Disturbed(inputs.source(job), 3 * job.delay)
     checkpoint = inputs.place / f"{befalls}-{seed}"
     n_workers = rng.choice([0, 1]) if befalls == "late" else rng.choice([2, 3])
+    no_workers = _TTL_SECONDS if befalls == "gone" else 6 * _TTL_SECONDS
     direct = seed // len(JOBS) % 2 == 1  # as with cluster: {kind: local}
     told, resumed, began = "", "", time.monotonic()
     score.injected += 1
     with (
-        cluster(n_workers, ttl=f"{_TTL_SECONDS}s", no_workers=f"{_TTL_SECONDS}s", direct=direct) as (local, client),
+        cluster(n_workers, 1, f"{_TTL_SECONDS}s", f"{no_workers}s", direct) as (local, client),
         _befalling(befalls, local, client, rng, rows) as happened,
     ):
         try:
-            found = within(_JOB_SECONDS, lambda: digest(_kept(source, job, client, rows, checkpoint)))
+            found = within(_JOB_SECONDS, lambda: digest(_kept(source, job, client, rows, checkpoint)), rows)
         except TimeoutError as error:
             score.hangs, told = score.hangs + 1, str(error)
         except StreamPCAError as error:
@@ -164,8 +165,11 @@ def _one_run(inputs: Inputs, name: str, befalls: str, seed: int, score: Score) -
         except Exception as error:  # noqa: BLE001 whatever it is, it is not one of ours
             score.tracebacks, told = score.tracebacks + 1, f"{type(error).__name__}: {error}"
     if resumed:
+        again = Rows()
         with cluster() as (_, client):
-            found = within(_JOB_SECONDS, lambda: digest(_kept(inputs.source(job), job, client, Rows(), checkpoint)))
+            found = within(
+                _JOB_SECONDS, lambda: digest(_kept(inputs.source(job), job, client, again, checkpoint)), again
+            )
         score.detected += found == expected
     elif not told:
         score.survived += found == expected and not rows.complaints()
@@ -173,7 +177,9 @@ def _one_run(inputs: Inputs, name: str, befalls: str, seed: int, score: Score) -
         score.wrong, told = score.wrong + 1, "; ".join(["other numbers", *rows.complaints()])
     if told or resumed:
         repeat = f"scripts/faults --only cluster-{befalls.replace(' ', '-')} --count 1 --seed {seed}"
-        score.notes.append(f"{name}, {time.monotonic() - began:.0f} s, {happened}: {told or resumed}: {repeat}")
+        score.notes.append(
+            f"{name}, {time.monotonic() - began:.0f} s, {len(happened)} killed or frozen: {told or resumed}: {repeat}"
+        )
     return len(happened)
 
 

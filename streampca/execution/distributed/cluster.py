@@ -36,6 +36,7 @@ _log = logger(__name__)
 _SMALL_BYTES = 2**20  # what leaves have in common does not go into every task where it is larger
 _FETCHERS = 4  # results that are fetched at the same time, about as many as a client of Dask does
 _AHEAD = 2  # states of branches that are fetched before they are next in order: they are large
+_PATIENCE = 3  # times as many lost workers, where others are lost as well
 _LOOK_SECONDS = 2.0  # between two looks at the workers
 _STEP_SECONDS = 1.0
 
@@ -82,6 +83,8 @@ class _Piece:
     """Workers lost while they had it."""
     deaths_alone: int = 0
     """Those of them since the last success that had nothing else of this reading."""
+    others_before: int = -1
+    """Workers of the cluster that were lost before it was tried alone since its last success; -1 = it was not."""
     alone: bool = False
     """Whether its task runs alone."""
     parts: deque[tuple[Leaf, ...]] = field(default_factory=deque)
@@ -122,7 +125,7 @@ class _Reading(Generic[_State]):
         self._outcomes: dict[int, LeafResult[_State] | BaseException] = {}
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._closed, self._unanswered, self._n_workers = threading.Event(), 0.0, -1
+        self._closed, self._unanswered, self._n_workers, self._n_lost = threading.Event(), 0.0, -1, 0
 
     def results(self) -> Generator[tuple[_Piece, LeafResult[_State]]]:
         """Yield pieces and results in order, each as soon as all before it are there; raise an error when it is next in order."""
@@ -178,6 +181,8 @@ class _Reading(Generic[_State]):
     def _submit(self, piece: _Piece, *, alone: bool = False) -> None:
         self._require_connected()
         piece.alone = alone
+        if alone and piece.others_before < 0:
+            piece.others_before = self._n_lost
         body = dumps([(self._task.for_leaf(leaf), leaf) for leaf in piece.tried])
         arguments = body, self._common_future(), self._plan.leaves_per_worker, piece.tried is piece.leaves
         piece.key, self._n_tasks = f"{self._name}-{self._n_tasks}", self._n_tasks + 1
@@ -254,14 +259,20 @@ class _Reading(Generic[_State]):
         elif whole:
             self._conclude(piece, found)
         else:
-            piece.deaths_alone = 0
+            piece.deaths_alone, piece.others_before = 0, -1
             piece.parts.popleft()
 
     def _workers_died(self, piece: _Piece, n_workers: int) -> None:
-        """Have a piece tried alone that ended `n_workers` workers one after the other; give it up if it ended them alone."""
+        """Have a piece tried alone that ended `n_workers` workers one after the other; give it up if it ended them alone.
+
+        Where more workers were lost meanwhile than had the piece, it takes three times as many: it may be their bad luck.
+        """
         piece.deaths += n_workers
         piece.deaths_alone += n_workers if piece.alone else 0
-        if piece.deaths >= ATTEMPTS and piece.deaths_alone >= ATTEMPTS - 1:
+        late = 2  # the scheduler is asked now and then, so some that are counted were lost before
+        others = piece.alone and self._n_lost - piece.others_before > piece.deaths_alone + late
+        needed = _PATIENCE * ATTEMPTS if others else ATTEMPTS
+        if piece.deaths >= needed and piece.deaths_alone >= needed - 1:
             deaths = piece.deaths, piece.deaths_alone
             self._conclude(piece, workers_killed(piece.tried, deaths, self._source, self._plan.axis))
             return
@@ -287,10 +298,12 @@ class _Reading(Generic[_State]):
 
     def _look_at_workers(self) -> None:
         """Ask the scheduler for its workers now and then; in a thread of its own, because a frozen scheduler never answers."""
+        before: set[str] = set()
         while not self._closed.wait(_LOOK_SECONDS):
             try:
-                self._n_workers = len(self._client.scheduler_info(n_workers=-1)["workers"])
-                self._unanswered = 0.0
+                addresses = set(self._client.scheduler_info(n_workers=-1)["workers"])
+                self._n_lost += len(before - addresses)  # a process that is started again has another address
+                before, self._n_workers, self._unanswered = addresses, len(addresses), 0.0
             except Exception:  # noqa: BLE001 the connection was lost, which `_require_connected` says
                 time.sleep(_STEP_SECONDS)
 
