@@ -17,8 +17,6 @@ _PRELOADED = [
     "streampca.solvers.fit",
     "streampca.solvers.kernel.fit",
     "zarr",
-    "facade",  # with which sources of tests are pickled
-    "jobs",
 ]
 
 
