@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import weakref
@@ -93,8 +92,10 @@ def _usable_client() -> DaskClient | None:
 
 
 def _in_event_loop() -> bool:
+    from asyncio import get_running_loop  # slow to import, and there is no loop without a cluster
+
     try:
-        asyncio.get_running_loop()
+        get_running_loop()
     except RuntimeError:
         return False
     return True
