@@ -1,24 +1,40 @@
 #!/usr/bin/env python
-"""Writes the tables of docs/reference/parameters.md, configuration.md and combinations.md, and configs/streampca.schema.json.
+"""Writes the tables of docs/reference/parameters.md, configuration.md, combinations.md and memory-formulas.md, and configs/streampca.schema.json.
 
-They follow from the statements of the parameters, the schema of configuration files, and the table of what goes together.
+They follow from the statements of the parameters, the schema of configuration files, the table of what goes together, and
+the docstrings of the formulas of memory.
 
 Usage: scripts/reference.py [--check]    (--check: write nothing; status 1 if a page is not up to date)
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS, Parameter
 from streampca.parameters.domains import Number, Whole
+from streampca.planning import scores
+from streampca.planning.budget import PURPOSES, Purpose
+from streampca.planning.covariance import CovarianceWork
+from streampca.planning.memory import (
+    buffer_bytes,
+    eigenproblem_bytes,
+    model_need,
+    process_needs,
+    reading_needs,
+    scores_bytes,
+)
 from streampca.runs.config.schema import json_schema
+from streampca.solvers import disk_covariance, gram, plan_sketch, qr
 from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
+from streampca.solvers.kernel.plan import ExactWork, LandmarkWork, MapWork, PairsWork, StoredMapWork
+from streampca.solvers.plan_sketch import SketchWork
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,6 +128,34 @@ def _trait(name: str) -> str:
     return f"`{name}`" if "=" in name or "_" in name or name in ("forgetting", "remove") else name
 
 
+def purposes() -> str:
+    """Return the table of what memory is for."""
+    lines = ["| `plan.memory` | content |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | {_cell(PURPOSES[name])} |" for name in get_args(Purpose))])
+
+
+def formulas() -> str:
+    """Return the formulas of what each solver needs, and of what solvers share, as their docstrings state them."""
+    sections = {
+        "All solvers": (process_needs, buffer_bytes, reading_needs, eigenproblem_bytes, model_need, scores_bytes),
+        "`covariance`": (CovarianceWork.needs,),
+        "`covariance` with the matrix on disk": (disk_covariance.DiskWork.needs,),
+        "`gram`": (gram.GramWork.needs, gram.components_bytes),
+        "`qr`": (qr.QRWork.needs,),
+        "`sketch` and `adaptive`": (SketchWork.needs, plan_sketch.states_bytes, plan_sketch.pilot_bytes),
+        "Kernel PCA by landmarks": (LandmarkWork.needs, LandmarkWork.scratch_bytes),
+        "Kernel PCA by pairs of rows": (PairsWork.needs, ExactWork.sizes, MapWork.sizes, StoredMapWork.needs),
+        "Scores only": (scores.ByFeatures.needs, scores.of_components, scores.of_kernel),
+    }
+    lines = []
+    for title, functions in sections.items():
+        lines += ["", f"### {title}", ""]
+        for function in functions:
+            text = " ".join((inspect.getdoc(function) or "").split())
+            lines.append(f"- `{function.__qualname__}`: {text.removeprefix('Return ')}")
+    return "\n".join(lines).strip()
+
+
 def written(page: Path) -> str:
     """Return the text of a page with its tables made anew between their marks."""
     text = page.read_text(encoding="utf-8")
@@ -129,6 +173,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "KernelPCA": lambda: table_of(KERNEL_PCA_PARAMETERS),
     },
     REFERENCE / "configuration.md": {"keys": keys},
+    REFERENCE / "memory-formulas.md": {"purposes": purposes, "formulas": formulas},
     REFERENCE / "combinations.md": {"solvers": solvers, "conflicts": pairs(CONFLICTS), "ways": pairs(WAYS)},
 }
 """Tables of each page."""

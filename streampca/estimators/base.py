@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
     """An estimator of scikit-learn whose input may also be a store, a lazy array or a sparse matrix."""
 
-    _solvers: ClassVar[Mapping[str, Solver[Any, Any, Any]]]
+    _solvers: ClassVar[Mapping[str, Solver[Any, Any]]]
     """Its solvers by name."""
     _plan_source: ClassVar[Callable[..., Any]]
     """Plans a fit of a source with checked parameters: `plan_fit` or `plan_kernel`."""

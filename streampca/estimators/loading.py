@@ -26,7 +26,6 @@ from streampca.models.rotated import RotatedModel
 from streampca.models.state import AGREE, FittedState
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel.parameters import SAMPLINGS
-from streampca.solvers.kernel.plan import KernelPlan
 from streampca.solvers.registry import CONTINUABLE
 from streampca.storage.directories import RECORD, read_record, read_unreplaced
 from streampca.typing import Array, Json
@@ -163,7 +162,7 @@ def _kernel_estimator(model: KernelModel, record: FitRecord | None, path: Path) 
             estimator.eigenvectors_ = vectors
     estimator._set_model(model)
     if record is not None:
-        _set_figures(estimator, record, KernelPlan, path)
+        _set_figures(estimator, record, Plan, path)
     names = model.source.get("feature_names")
     if names is not None:
         estimator.feature_names_in_ = np.array(names, dtype=object)

@@ -105,7 +105,7 @@ class Reading:
         leaf, states = Leaf(0, (*range(0, n, self.plan.rows_per_block), n)), joint.init(d)
         with (
             self.source.reading(),
-            self.source.ahead(Schedule.in_order(leaf.spans, self.plan.shape.read_ahead_bytes)),
+            self.source.ahead(Schedule.in_order(leaf.spans, self.plan.read_ahead_bytes)),
         ):
             for read in read_ahead(self.source, leaf):
                 take(read.block)
@@ -340,7 +340,7 @@ def _groups(waiting: Mapping[str, Reading]) -> list[list[str]]:
         key: tuple[object, ...] = (name,)
         if reading.take is None:
             weights = None if reading.weights is None else array_digest(reading.weights)
-            order = None if reading.plan.shape.in_row_order else reading.plan.shape.blocks
+            order = None if reading.plan.in_row_order else reading.plan.blocks
             key = (id(_whole(reading.source)), weights, order)
         groups.setdefault(key, []).append(name)
     return list(groups.values())
@@ -352,13 +352,13 @@ def _make(
     """Return the answers to the readings that wait, all by one reading in the blocks that most of them have."""
     if len(readings) == 1:
         return [readings[0].make(client, progress)]
-    first, shape = readings[0], limited_shape([reading.plan.shape for reading in readings], shared)
+    first, shape = readings[0], limited_shape([reading.plan for reading in readings], shared)
     accumulators, places = _distinct(readings, shape)
     joined = replace(
         first,
         source=_whole(first.source),
         accumulators=tuple(accumulators),
-        plan=replace(first.plan, shape=shape),
+        plan=first.plan.divided_as(shape),
         phase=" and ".join(dict.fromkeys(reading.phase for reading in readings)),
     )
     answer, used = joined.make(client, progress), set[int]()

@@ -19,8 +19,8 @@ from streampca.execution.leaf import Task
 from streampca.execution.progress import ProgressCallback
 from streampca.models.conditional import add_lost, fill_in_from
 from streampca.models.stored_components import StoredComponents
-from streampca.planning.memory.scores import slab_width, values_per_sample
 from streampca.planning.plan import Plan
+from streampca.planning.scores import slab_width, values_per_sample
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.system.blas_threads import one_blas_thread

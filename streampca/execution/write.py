@@ -160,7 +160,7 @@ def _in_small_leaves(plan: Plan) -> Plan:
     n_leaves = min(plan.n_leaves, n_blocks)
     most = max(n_leaves, n_blocks // _LEAF_BLOCKS)
     n_leaves = min(most, max(n_leaves, _LEAVES))
-    return replace(plan, shape=replace(plan.shape, n_blocks=n_blocks, edges=None, n_leaves=n_leaves))
+    return replace(plan, n_blocks=n_blocks, edges=None, n_leaves=n_leaves)
 
 
 def _are_whole(path: Path, plan: Plan, n_leaves: int) -> bool:

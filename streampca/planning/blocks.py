@@ -73,3 +73,14 @@ def bytes_to_read(source: Source, rows: int) -> int:
 def times_decoded(source: Source, n_bytes: int) -> float:
     """Return how many times a pass that reads `n_bytes` decodes what is stored, on average."""
     return n_bytes / source.reads_of(0, source.shape[0])
+
+
+def repeated_reads_note(source: Source, reading: int, each: str = "") -> tuple[str, ...]:
+    """Return a note on chunks that are decoded several times in a pass of `reading` bytes, if they are; `each` ends the first clause."""
+    times = times_decoded(source, reading)
+    if times <= 1.01:
+        return ()
+    return (
+        f"a band of whole chunks ({source.chunk_rows:,} rows) does not fit: chunks are decoded {times:.1f} times{each}; "
+        "fewer rows in a chunk or more memory would avoid it",
+    )

@@ -35,7 +35,35 @@ Purpose = Literal[
     "scores",
     "report",
 ]
-"""What memory is for; described in ``docs/reference/memory-formulas.md``."""
+"""What memory is for."""
+
+PURPOSES: dict[Purpose, str] = {
+    "process": "the process with its imports at the time of planning, and 24 MiB for threads and the allocator",
+    "quality": "statistics of the quality of the data, if it is examined, as a run does by default; in every phase",
+    "removal": "factors of the regressions on what `remove` names; in every phase",
+    "states": "what the rows are accumulated into: the total, and a state for each leaf under way or waiting to be merged; with 256 leaves or more and states of 64 MiB or more two more, because leaves are merged in branches first",
+    "feature means": "mean and variance of each feature of wide data, and temporary copies",
+    "blocks": "the current block of each leaf and the next one, and decoding: the stored chunk and, unless blocks are whole chunks that have all features, the decoded one; nothing for arrays in memory",
+    "read ahead": "stored bytes behind a URL that are requested ahead of their use, of what the ceiling leaves beside everything else (`resources.read_ahead`)",
+    "scratch": "panels of rows and their products, in each leaf",
+    "rows kept": "rows for the report: 2,000, or 16 MiB of them if that is less",
+    "pilot": "rows that are read before the first pass of a sketch",
+    "test matrix": "the matrix that rows are multiplied by, twice with several passes",
+    "kept products": "test matrices and products of earlier passes",
+    "landmarks": "the rows that kernel PCA compares others with, and the root of their kernel matrix",
+    "choosing": "what choosing landmarks takes, before the reading",
+    "kernel matrix": "values of the kernel for pairs of rows, or the rows they are computed from",
+    "tiles": "tiles that are read from the disk, and their products",
+    "solve": "the eigenproblem",
+    "model": "components and vectors of the features",
+    "components": "components of wide data while they are computed",
+    "axes": "components or landmarks that scores are computed with",
+    "conditional means": "the systems of rows with missing values",
+    "diagnostics": "T² and Q of rows",
+    "scores": "scores of a block, and its blocks, if scores are written after a fit",
+    "report": "drawing the page, if it is written",
+}
+"""What each purpose holds."""
 
 Phase = Literal["pilot", "landmarks", "reading", "solving", "components", "scores", "report"]
 """Stretches of a fit; what is allocated in one of them is released before the next unless it is needed there, too."""
@@ -105,7 +133,10 @@ class MemoryBudget:
         for need in needs:
             for phase in need.phases:
                 by_phase[phase] += need.n_bytes
-        by_purpose: dict[str, int] = {need.purpose: need.n_bytes for need in needs if need.listed}
+        by_purpose: dict[str, int] = {}
+        for need in needs:
+            if need.listed:
+                by_purpose[need.purpose] = by_purpose.get(need.purpose, 0) + need.n_bytes
         return cls(allowed_bytes, by_purpose, by_phase)
 
     @property

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streampca.planning.budget import MemoryBudget, Purpose
-from streampca.planning.plan import Cost, Plan
+from streampca.planning.detail import SolverDetail
+from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape
 from streampca.typing import Json
 
@@ -86,17 +87,27 @@ def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: 
         What examining the quality of the data takes, once for all models.
     """
     each = list(plans.values())
-    shape = _shape_of(each)
-    return Plan(
+    shape, widest = _shape_of(each), max(each, key=lambda plan: plan.n_features)
+    common = [plan for plan in each if shares_rows(plan)]
+    apart = [plan for plan in each if not shares_rows(plan)]
+    return replace(
+        widest.divided_as(shape),
         solver="many",
         reason=f"{len(each)} models from the same readings",
-        data=max((plan.data for plan in each), key=lambda data: data.n_features),
         work_dtype=str(np.result_type(*(plan.work_dtype for plan in each))),
         n_components=max((plan.n_components or 0 for plan in each), default=0) or None,
-        shape=shape,
         budget=_budget(each, shape, allowed_bytes, (process_bytes, quality_bytes)),
-        cost=_cost(each),
+        passes=max((plan.passes for plan in common), default=0) + sum(plan.passes for plan in apart),
+        bytes_to_read=max((plan.bytes_to_read for plan in common), default=0)
+        + sum(plan.bytes_to_read for plan in apart),
+        flops=sum(plan.flops for plan in each),
+        disk_bytes=sum(plan.disk_bytes for plan in each),
+        expected_seconds=None,
+        expected_by="",
+        sampling_errors="",
+        detail=SolverDetail(),
         notes=_notes(plans, shape),
+        alternatives=(),
     )
 
 
@@ -109,17 +120,17 @@ def common_shape(shapes: Sequence[WorkShape]) -> WorkShape:
 def limited_shape(shapes: Sequence[WorkShape], shared: Plan) -> WorkShape:
     """Return the common one of `shapes`, with no more leaves at once than the plan of all fits has."""
     shape, limits = common_shape(shapes), ("leaves_in_flight", "window", "leaves_per_worker")
-    return replace(shape, **{name: min(getattr(shape, name), getattr(shared.shape, name)) for name in limits})
+    return replace(shape, **{name: min(getattr(shape, name), getattr(shared, name)) for name in limits})
 
 
 def shares_rows(plan: Plan) -> bool:
     """Tell whether the readings of a fit by `plan` can be those of other fits: rows in their order, into an accumulator."""
-    return plan.shape.in_row_order and plan.solver not in _ALL_ROWS_AT_ONCE
+    return plan.in_row_order and plan.solver not in _ALL_ROWS_AT_ONCE
 
 
 def _shape_of(plans: Sequence[Plan]) -> WorkShape:
     """Return the shape of the common readings, with as many leaves at once as the most modest of `plans`."""
-    shape = common_shape([plan.shape for plan in plans if shares_rows(plan)] or [plan.shape for plan in plans])
+    shape = common_shape([plan for plan in plans if shares_rows(plan)] or plans)
     leaves = min(min(plan.leaves_in_flight for plan in plans), shape.n_leaves)
     window = max(leaves, min(min(plan.window for plan in plans), shape.window))
     return replace(shape, leaves_in_flight=leaves, window=window)
@@ -173,26 +184,12 @@ def _scores_bytes(plan: Plan, shape: WorkShape) -> int:
     return max(0, scores) * -(-shape.rows_per_block // plan.rows_per_block)
 
 
-def _cost(plans: Sequence[Plan]) -> Cost:
-    """Return readings and bytes, common ones once, and the sum of the floating point operations."""
-    common = [plan for plan in plans if shares_rows(plan)]
-    passes = max((plan.passes for plan in common), default=0)
-    n_bytes = max((plan.bytes_to_read for plan in common), default=0)
-    apart = [plan for plan in plans if not shares_rows(plan)]
-    return Cost(
-        passes + sum(plan.passes for plan in apart),
-        n_bytes + sum(plan.bytes_to_read for plan in apart),
-        sum(plan.flops for plan in plans),
-        disk_bytes=sum(plan.disk_bytes for plan in plans),
-    )
-
-
 def _notes(plans: Mapping[str, Plan], shape: WorkShape) -> tuple[str, ...]:
     """Return the notes of all plans, and which models share no reading or have other blocks than alone."""
     notes = [note for plan in plans.values() for note in plan.notes]
     if sum(plan.axis == "samples" and plan.budget.bytes_for("scores") > 0 for plan in plans.values()) > 1:
         notes.append("scores of all models are written from one more reading")
-    other = [name for name, plan in plans.items() if shares_rows(plan) and plan.shape.blocks != shape.blocks]
+    other = [name for name, plan in plans.items() if shares_rows(plan) and plan.blocks != shape.blocks]
     if other:
         notes.append(
             f"{', '.join(other)}: accumulated in the blocks and leaves of the other models, so the numbers are those of a fit alone "

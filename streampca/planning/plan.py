@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from html import escape
-from typing import Generic, Self, TypeVar, overload
+from typing import Self
 
 from streampca.formatting import as_seconds, as_text
 from streampca.planning.budget import MemoryBudget, Resources
 from streampca.planning.detail import DETAILS, CovarianceDetail, GramDetail, KernelDetail, SolverDetail
-from streampca.planning.shape import Leaf, WorkShape
+from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 from streampca.typing import Json
 
-__all__ = ["TYPES_OF_ENTRIES", "AnyPlan", "Cost", "DataShape", "Plan", "Resources", "with_repeated_reads"]
-
-AnyPlan = TypeVar("AnyPlan", bound="Plan")
-T = TypeVar("T")
-Part = TypeVar("Part", "DataShape", WorkShape, "Cost")
+__all__ = ["TYPES_OF_ENTRIES", "Plan", "Resources", "with_repeated_reads"]
 
 
-@dataclass(frozen=True)
-class DataShape:
-    """Size and type of the source."""
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Plan(WorkShape):
+    """What will be done: the shape of the work, its memory, what it takes beside that, and the settings of its solver."""
 
+    solver: str
+    """Which solver runs."""
+    reason: str
+    """Why."""
     n_samples: int
     """Rows of the source."""
     n_features: int
     """Columns of the source."""
     dtype: str
     """Data type of the source."""
-
-    @classmethod
-    def of(cls, source: Source) -> DataShape:
-        """Return the size and type of `source`."""
-        return cls(*source.shape, str(source.dtype))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a fit takes beside memory."""
-
+    work_dtype: str
+    """Data type of the products."""
+    n_components: int | None
+    """Components wanted; None where the data decides."""
+    budget: MemoryBudget
+    """Projected and allowed memory."""
     passes: int
     """Passes over the source."""
     bytes_to_read: int
@@ -58,42 +53,6 @@ class Cost:
     """Where the scores for sampling errors come from: ``"known scores"`` of the solver, ``"scores"`` with the reading that writes
     them, ``"reading"`` for one more reading; ``"groups"``: the reading of the fit keeps covariances of groups of rows; empty = there are
     no sampling errors."""
-
-
-class _Of(Generic[T]):
-    """Attribute of a plan that one of its parts holds."""
-
-    def __init__(self, get: Callable[[Plan], T]):
-        self.get = get
-
-    @overload
-    def __get__(self, plan: None, kind: type[Plan]) -> Self: ...
-    @overload
-    def __get__(self, plan: Plan, kind: type[Plan]) -> T: ...
-    def __get__(self, plan: Plan | None, kind: type[Plan]) -> T | Self:
-        return self if plan is None else self.get(plan)
-
-
-@dataclass(frozen=True, repr=False)
-class Plan:
-    """What will be done: the shape of the work, its memory, its cost, and the settings of its solver."""
-
-    solver: str
-    """Which solver runs."""
-    reason: str
-    """Why."""
-    data: DataShape
-    """Size and type of the source."""
-    work_dtype: str
-    """Data type of the products."""
-    n_components: int | None
-    """Components wanted; None where the data decides."""
-    shape: WorkShape
-    """Blocks, leaves and threads."""
-    budget: MemoryBudget
-    """Projected and allowed memory."""
-    cost: Cost
-    """Passes, bytes, flops and seconds."""
     detail: SolverDetail = field(default_factory=SolverDetail)
     """Settings of the solver."""
     notes: tuple[str, ...] = ()
@@ -101,36 +60,20 @@ class Plan:
     alternatives: tuple[Json, ...] = ()
     """Figures of the solvers that were not chosen."""
 
-    n_samples = _Of(lambda plan: plan.data.n_samples)
-    n_features = _Of(lambda plan: plan.data.n_features)
-    dtype = _Of(lambda plan: plan.data.dtype)
-    extent = _Of(lambda plan: plan.shape.extent)
-    rows_per_block = _Of(lambda plan: plan.shape.rows_per_block)
-    n_blocks = _Of(lambda plan: plan.shape.n_blocks)
-    n_leaves = _Of(lambda plan: plan.shape.n_leaves)
-    leaves_in_flight = _Of(lambda plan: plan.shape.leaves_in_flight)
-    window = _Of(lambda plan: plan.shape.window)
-    threads = _Of(lambda plan: plan.shape.threads)
-    threads_per_leaf = _Of(lambda plan: plan.shape.threads_per_leaf)
-    tile = _Of(lambda plan: plan.shape.tile)
-    edges = _Of(lambda plan: plan.shape.edges)
-    axis = _Of(lambda plan: plan.shape.axis)
-    merge = _Of(lambda plan: plan.shape.merge)
-    leaves_per_branch = _Of(lambda plan: plan.shape.leaves_per_branch)
-    leaves_per_worker = _Of(lambda plan: plan.shape.leaves_per_worker)
-    shuffle_seed = _Of(lambda plan: plan.shape.shuffle_seed)
-    n_branches = _Of(lambda plan: plan.shape.n_branches)
-    n_states = _Of(lambda plan: plan.shape.n_states)
-    projected_bytes = _Of(lambda plan: plan.budget.projected_bytes)
-    allowed_bytes = _Of(lambda plan: plan.budget.allowed_bytes)
-    memory = _Of(lambda plan: plan.budget.by_purpose)
-    passes = _Of(lambda plan: plan.cost.passes)
-    bytes_to_read = _Of(lambda plan: plan.cost.bytes_to_read)
-    flops = _Of(lambda plan: plan.cost.flops)
-    expected_seconds = _Of(lambda plan: plan.cost.expected_seconds)
-    expected_by = _Of(lambda plan: plan.cost.expected_by)
-    disk_bytes = _Of(lambda plan: plan.cost.disk_bytes)
-    sampling_errors = _Of(lambda plan: plan.cost.sampling_errors)
+    @property
+    def projected_bytes(self) -> int:
+        """Return the projected peak of the resident memory."""
+        return self.budget.projected_bytes
+
+    @property
+    def allowed_bytes(self) -> int:
+        """Return the ceiling of the resident memory."""
+        return self.budget.allowed_bytes
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Return the projected bytes by purpose."""
+        return self.budget.by_purpose
 
     @property
     def solver_passes(self) -> int:
@@ -140,17 +83,22 @@ class Plan:
     @property
     def tile_groups(self) -> int:
         """Return in how many groups of tiles, one pass each, the covariance is computed and stored on disk; 0 = in memory."""
-        return self.detail.tile_groups if isinstance(self.detail, CovarianceDetail) else 0
+        return int(getattr(self.detail, "tile_groups", 0))
 
     @property
     def components_on_disk(self) -> bool:
         """Tell whether the components of wide data are stored on disk because they do not fit in memory."""
-        return isinstance(self.detail, GramDetail) and self.detail.components_on_disk
+        return bool(getattr(self.detail, "components_on_disk", False))
+
+    @property
+    def rows_on_disk(self) -> bool:
+        """Tell whether the rows of the empirical kernel map are copied to disk because they do not fit in memory."""
+        return bool(getattr(self.detail, "rows_on_disk", False))
 
     @property
     def model_on_disk(self) -> bool:
         """Tell whether a part of the model stays in a temporary directory: components of wide data, or rows of kernel PCA."""
-        return self.components_on_disk or (isinstance(self.detail, KernelDetail) and self.detail.rows_on_disk)
+        return self.components_on_disk or self.rows_on_disk
 
     @property
     def sketch(self) -> Json:
@@ -158,37 +106,25 @@ class Plan:
         sketch: Json = self.detail.to_dict().get("sketch", {})
         return sketch
 
-    def leaves(self) -> list[Leaf]:
-        """Return all leaves in the order of merging."""
-        return [self.leaf(i) for i in range(self.n_leaves)]
-
-    def leaf(self, index: int) -> Leaf:
-        """Return one leaf."""
-        return self.shape.leaf(index)
-
     def replace(self, **changes: object) -> Self:
         """Return the plan with `changes` to entries of its plain form (`to_dict`)."""
         return self.from_dict(self.to_dict() | changes)
 
-    def with_edges(self, edges: tuple[int, ...] | None) -> Self:
-        """Return the plan with blocks between `edges`; the same plan if `edges` is None."""
-        return replace(self, shape=self.shape.with_edges(edges))
-
-    def in_row_order(self) -> Self:
-        """Return the plan with blocks that are read in the order of the rows."""
-        return replace(self, shape=replace(self.shape, shuffle_seed=None))
+    def divided_as(self, shape: WorkShape) -> Self:
+        """Return the plan with the blocks, leaves and threads of `shape`."""
+        return replace(self, **{each.name: getattr(shape, each.name) for each in fields(WorkShape)})
 
     def with_notes(self, notes: tuple[str, ...] | list[str]) -> Self:
         """Return the plan with more notes."""
         return replace(self, notes=(*self.notes, *notes))
 
     def to_dict(self) -> Json:
-        """Return plain data for JSON: the entries of all parts side by side."""
-        data: Json = {"solver": self.solver, "reason": self.reason, "work_dtype": self.work_dtype}
-        data |= {"n_components": self.n_components, **vars(self.data), **vars(self.shape), **vars(self.cost)}
-        del data["extent"]
+        """Return plain data for JSON."""
+        plain: Json = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_PLAIN}
         return {
-            **data,
+            "solver": self.solver,
+            "reason": self.reason,
+            **plain,
             "projected_bytes": self.projected_bytes,
             "allowed_bytes": self.allowed_bytes,
             "memory": dict(self.memory),
@@ -213,15 +149,18 @@ class Plan:
         unknown = set(data) - set(TYPES_OF_ENTRIES)
         if unknown:
             raise TypeError(f"a plan has no entry {min(unknown)!r}")
+        edges = data.get("edges")
+        plain = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         return cls(
-            data=_component(DataShape, data),
-            shape=_shape(data),
-            cost=_component(Cost, data),
-            budget=_budget(data),
-            detail=DETAILS.get(data["solver"], SolverDetail).from_dict(data),
-            notes=tuple(data.get("notes", ())),
-            alternatives=tuple(data.get("alternatives", ())),
-            **{name: data[name] for name in ("solver", "reason", "work_dtype", "n_components")},
+            **{
+                **plain,
+                "extent": data["n_features" if data.get("axis") == "features" else "n_samples"],
+                "edges": None if edges is None else tuple(edges),
+                "budget": _budget(data),
+                "detail": DETAILS.get(data["solver"], SolverDetail).from_dict(data),
+                "notes": tuple(data.get("notes", ())),
+                "alternatives": tuple(data.get("alternatives", ())),
+            }
         )
 
     def __repr__(self) -> str:
@@ -254,7 +193,7 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
         f"x {plan.threads_per_leaf} thread{'s' if plan.threads_per_leaf > 1 else ''}",
     )
     yield "memory", str(plan.budget)
-    yield "merging", plan.shape.merging
+    yield "merging", plan.merging
     if plan.expected_seconds is not None:
         yield "time", f"about {as_seconds(plan.expected_seconds)} by {plan.expected_by}"
     for note in plan.notes:
@@ -281,7 +220,7 @@ def _passes(passes: int, sketch: Json) -> str:
     return f"{most}{passes} pass{'es' if passes > 1 else ''}"
 
 
-def with_repeated_reads(plan: AnyPlan, source: Source) -> AnyPlan:
+def with_repeated_reads(plan: Plan, source: Source) -> Plan:
     """Return `plan` with the notes of `source`, and with reads that its own graph repeats in the bytes to read.
 
     Raises
@@ -292,16 +231,14 @@ def with_repeated_reads(plan: AnyPlan, source: Source) -> AnyPlan:
     notes = source.plan_notes()
     if not notes:
         return plan
-    cost = replace(plan.cost, bytes_to_read=round(plan.bytes_to_read * source.repeats))
-    return replace(plan, cost=cost, notes=(*plan.notes, *notes))
+    return replace(plan, bytes_to_read=round(plan.bytes_to_read * source.repeats), notes=(*plan.notes, *notes))
 
 
-_PARTS = (DataShape, WorkShape, Cost)
+_NOT_PLAIN = ("extent", "budget", "detail")
 TYPES_OF_ENTRIES = {
-    "solver": "str",
-    "reason": "str",
-    "work_dtype": "str",
-    "n_components": "int | None",
+    each.name: str(each.type) for kind in (CovarianceDetail, GramDetail, KernelDetail) for each in fields(kind)
+} | {
+    **{each.name: str(each.type) for each in fields(Plan) if each.name not in _NOT_PLAIN},
     "allowed_bytes": "int",
     "projected_bytes": "int",
     "memory": "dict",
@@ -309,25 +246,8 @@ TYPES_OF_ENTRIES = {
     "notes": "list",
     "alternatives": "list",
     "sketch": "dict",
-} | {
-    entry.name: str(entry.type)
-    for part in (*_PARTS, CovarianceDetail, GramDetail, KernelDetail)
-    for entry in fields(part)
-    if entry.name != "extent"
 }
 """Types of the entries of the plain form of a plan, as annotations."""
-
-
-def _component(kind: type[Part], data: Json) -> Part:
-    """Return the component of a plan that has the type `kind`, from the entries of its plain form."""
-    return kind(**{entry.name: data[entry.name] for entry in fields(kind) if entry.name in data})
-
-
-def _shape(data: Json) -> WorkShape:
-    """Return the shape of the work from the plain form of a plan; `extent` follows from the data and the axis."""
-    edges = data.get("edges")
-    extent = data["n_features" if data.get("axis") == "features" else "n_samples"]
-    return _component(WorkShape, data | {"extent": extent, "edges": None if edges is None else tuple(edges)})
 
 
 def _budget(data: Json) -> MemoryBudget:

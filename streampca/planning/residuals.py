@@ -57,4 +57,4 @@ def with_removal(plan: Plan, resources: Resources) -> Plan:
         return plan
     share = folded_rows(plan, resources.n_regressors) / max(1, plan.n_samples)
     flops = plan.flops * (1.0 + share) + removal_flops(plan, resources)
-    return replace(plan, cost=replace(plan.cost, flops=flops))
+    return replace(plan, flops=flops)

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from typing_extensions import override
 
 from streampca.accumulators.centring import work_dtype
 from streampca.errors import NotAvailableError
 from streampca.formatting import as_text
+from streampca.models.conditional import n_packed
+from streampca.models.conditional import scratch_bytes as conditional_bytes
 from streampca.models.diagnostics import scratch_bytes
-from streampca.models.kernel import KernelModel
+from streampca.models.kernel import KernelModel, panel_rows
 from streampca.models.pca import PCAModel
 from streampca.models.rotated import RotatedModel
-from streampca.models.stored_components import StoredComponents
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read
-from streampca.planning.budget import MemoryBudget, MemoryNeed, Resources
-from streampca.planning.memory import allowed_bytes
-from streampca.planning.memory.scores import kernel_scores_needs, scores_by_features_needs, scores_needs
-from streampca.planning.plan import Cost, DataShape, Plan, with_repeated_reads
+from streampca.models.stored_components import SLAB_BYTES, StoredComponents, slab_features
+from streampca.models.stored_rows import BAND_ROWS, StoredRows
+from streampca.planning.blocks import block_rows_to_try
+from streampca.planning.budget import MemoryNeed, Resources
+from streampca.planning.memory import allowed_bytes, buffer_bytes
+from streampca.planning.plan import Plan, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
-from streampca.planning.shape import WorkShape, count_leaves
+from streampca.planning.shape import WorkShape, count_leaves, divide
+from streampca.planning.work import Figures, Work
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
 
-ScoresNeeds = Callable[[int, int], list[MemoryNeed]]
-"""From rows of a block and leaves at once to the memory that they need."""
+_MOST_COMPONENTS = 256
+"""Number of components that is assumed where a share of the variance decides it."""
 
 
 def plan_scores(
@@ -66,7 +71,7 @@ def _plan_in_memory(source: Source, model: PCAModel | KernelModel, resources: Re
     on_disk = isinstance(model, PCAModel) and isinstance(model.components, StoredComponents)
     if by_features is not None and on_disk:
         return by_features
-    plan = _plan_by_rows(source, model, resources, diagnostics=diagnostics)
+    plan = ByRows(source, model.n_components, resources, model, diagnostics).first_that_fits()
     if plan.budget.fits:
         return _with_component_reads(with_repeated_reads(plan, source), model)
     if by_features is not None:
@@ -93,24 +98,114 @@ def require_diagnosable(model: PCAModel | KernelModel) -> None:
         )
 
 
-def _plan_by_rows(
-    source: Source, model: PCAModel | KernelModel, resources: Resources, *, diagnostics: bool = False
-) -> Plan:
-    """Return how scores are computed by rows, with the least memory if nothing fits."""
+@dataclass(frozen=True)
+class ScoresWork(Work):
+    """Writing scores of a model that is there."""
 
-    def needs(rows: int, leaves: int) -> list[MemoryNeed]:
-        if isinstance(model, KernelModel):
-            return kernel_scores_needs(source, model, rows, leaves, resources)
-        own = scores_needs(source, model, rows, leaves, resources)
-        return [*own, MemoryNeed("diagnostics", leaves * scratch_bytes(model, rows))] if diagnostics else own
+    model: PCAModel | KernelModel
+    """The model."""
 
-    (n, d), k = source.shape, model.n_components
-    flops = 2.0 * n * d * k
-    if isinstance(model, KernelModel):
-        flops = float(n) * len(model.landmarks) * (model.kernel.needs(d).flops + 2 * k)
-    shape = WorkShape.divide(n, n, 1, (1, 1, 1), merge="every block is written as a chunk of its own")
-    plan = _plan_without_blocks(source, k, shape, flops, resources)
-    return _first_that_fits(plan, source, needs, resources.threads)
+    solver: ClassVar[str] = "scores"
+    merge: ClassVar[str]
+    """What becomes of the results of leaves."""
+
+    @override
+    @property
+    def work_dtype(self) -> str:
+        return str(work_dtype(self.source.dtype))
+
+    def first_that_fits(self) -> Plan:
+        """Return the plan for the first block size, and number of leaves at once, that fits; for the smallest if none does."""
+        tried = []
+        for rows in block_rows_to_try(self.read, work_dtype(self.source.dtype)):
+            for leaves in sorted({min(self.resources.threads, self._n_leaves(rows)), 1}, reverse=True):
+                plan = self.plan(self.shape(rows, leaves, 1))
+                if plan.budget.fits:
+                    return plan
+                tried.append(plan)
+        return min(tried, key=lambda plan: plan.projected_bytes)
+
+    def _n_leaves(self, rows: int) -> int:
+        n = self.read.shape[0]
+        return count_leaves(n, -(-n // rows), self.read.row_bytes)
+
+    @override
+    def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:
+        shape = divide(
+            self.read.shape[0],
+            rows,
+            self._n_leaves(rows),
+            (leaves, threads_per_leaf, leaves),
+            axis="samples" if self.read is self.source else "features",
+            merge=self.merge,
+        )
+        return replace(shape, window=2 * leaves)
+
+
+@dataclass(frozen=True)
+class ByRows(ScoresWork):
+    """Scores of a block of rows after the other."""
+
+    diagnostics: bool
+    """Whether T² and Q of rows are written, too."""
+
+    merge: ClassVar[str] = "every block is written as a chunk of its own"
+
+    @override
+    def needs(self, shape: WorkShape) -> list[MemoryNeed]:
+        """Return what blocks, axes and scores take."""
+        rows, leaves = shape.rows_per_block, shape.leaves_in_flight
+        blocks = MemoryNeed("blocks", leaves * buffer_bytes(self.source, rows))
+        if isinstance(self.model, KernelModel):
+            return [blocks, *of_kernel(self.source, self.model, rows, leaves)]
+        more = [MemoryNeed("diagnostics", leaves * scratch_bytes(self.model, rows))] if self.diagnostics else []
+        return [blocks, *of_components(self.source, self.model, rows, leaves), *more]
+
+    @override
+    def figures(self, shape: WorkShape, reading: int) -> Figures:
+        (n, d), k = self.source.shape, self.model.n_components
+        flops = 2.0 * n * d * k
+        if isinstance(self.model, KernelModel):
+            flops = float(n) * len(self.model.landmarks) * (self.model.kernel.needs(d).flops + 2 * k)
+        return Figures("rows are projected on components that are there already", flops)
+
+
+@dataclass(frozen=True)
+class ByFeatures(ScoresWork):
+    """Scores of all rows, to which a band of features after the other is added."""
+
+    model: PCAModel
+
+    merge: ClassVar[str] = "what the features of a leaf give to the scores is added in the order of the features"
+
+    @override
+    @property
+    def read(self) -> Source:
+        return self.source.by_features()
+
+    @override
+    def needs(self, shape: WorkShape) -> list[MemoryNeed]:
+        """Return what blocks, axes and scores take.
+
+        Axes: L k c' (24 + e); scores: 8 n v (5 L + 2) + 2 L · max(8 MiB, c' e) for v numbers of each sample (`values_per_sample`), and
+        the k × k matrices of conditional means.
+        """
+        model, leaves, features = self.model, shape.leaves_in_flight, self.read
+        n, k, width = features.shape[1], len(model.components), slab_width(model, shape.rows_per_block)
+        itemsize = model.score_dtype(features.dtype).itemsize
+        sums = (5 * leaves + 2) * 8 * n * values_per_sample(model)
+        solve = conditional_bytes(model.n_components) if model.conditional else 0
+        return [
+            MemoryNeed("blocks", leaves * buffer_bytes(features, shape.rows_per_block)),
+            MemoryNeed("axes", leaves * k * width * (24 + itemsize)),
+            MemoryNeed("scores", sums + leaves * 2 * max(SLAB_BYTES, width * itemsize) + solve),
+        ]
+
+    @override
+    def figures(self, shape: WorkShape, reading: int) -> Figures:
+        (n, d), k = self.source.shape, len(self.model.components)
+        reason = "samples are projected on components that are there already, a band of features at a time"
+        return Figures(reason, 2.0 * n * d * k)
 
 
 def plan_by_features(source: Source, model: PCAModel, resources: Resources) -> Plan | None:
@@ -119,56 +214,63 @@ def plan_by_features(source: Source, model: PCAModel, resources: Resources) -> P
         features = source.by_features()
     except NotAvailableError:
         return None
-
-    def needs(columns: int, leaves: int) -> list[MemoryNeed]:
-        return scores_by_features_needs(features, model, columns, leaves, resources)
-
-    (n, d), k = source.shape, len(model.components)
-    merge = "what the features of a leaf give to the scores is added in the order of the features"
-    shape = WorkShape.divide(d, d, 1, (1, 1, 1), axis="features", merge=merge)
-    plan = _plan_without_blocks(source, k, shape, 2.0 * n * d * k, resources)
-    plan = _first_that_fits(plan, features, needs, resources.threads)
+    plan = ByFeatures(source, len(model.components), resources, model).first_that_fits()
     return plan.with_edges(features.block_edges(plan.rows_per_block))
 
 
-def _plan_without_blocks(source: Source, k: int, shape: WorkShape, flops: float, resources: Resources) -> Plan:
-    """Return the plan of scores of `k` components before its blocks and its memory are known."""
-    by_rows = "rows are projected on components that are there already"
-    by_features = "samples are projected on components that are there already, a band of features at a time"
-    return Plan(
-        solver="scores",
-        reason=by_rows if shape.axis == "samples" else by_features,
-        data=DataShape.of(source),
-        work_dtype=str(work_dtype(source.dtype)),
-        n_components=k,
-        shape=shape,
-        budget=MemoryBudget(resources.allowed_bytes),
-        cost=Cost(1, 0, flops),
-    )
+def of_components(source: Source, model: PCAModel, rows: int, leaves: int) -> list[MemoryNeed]:
+    """Return what scores by components take beside blocks.
 
-
-def _first_that_fits(plan: Plan, source: Source, needs: ScoresNeeds, threads: int) -> Plan:
-    """Return `plan` for the first block size, and number of leaves at once, that fits; for the smallest if none does.
-
-    `source` is what the blocks divide: the source itself, or its view by features.
+    Axes: L k d (8 + e); scores: L (2 · max(8 MiB, d e) + 6 b k e). Of components on disk, a slab of c' features: L k c' (24 + e)
+    and L (2 · max(8 MiB, c' e) + b k (6 e + 16)). Conditional means: L times the k × k matrices of `fill_in` and two masks.
     """
-    tried = []
-    for rows in block_rows_to_try(source, work_dtype(source.dtype)):
-        n_blocks = -(-plan.extent // rows)
-        n_leaves = count_leaves(plan.extent, n_blocks, source.row_bytes)
-        for leaves in sorted({min(threads, n_leaves), 1}, reverse=True):
-            shape = replace(
-                plan.shape,
-                rows_per_block=rows,
-                n_blocks=n_blocks,
-                n_leaves=n_leaves,
-                leaves_in_flight=leaves,
-                window=2 * leaves,
-                threads=leaves,
-            )
-            budget = MemoryBudget.of(needs(rows, leaves), plan.allowed_bytes)
-            cost = replace(plan.cost, bytes_to_read=bytes_to_read(source, rows))
-            tried.append(replace(plan, shape=shape, budget=budget, cost=cost))
-            if budget.fits:
-                return tried[-1]
-    return min(tried, key=lambda plan: plan.projected_bytes)
+    k, d, itemsize = model.n_components, source.shape[1], model.score_dtype(source.dtype).itemsize
+    stored = isinstance(model.components, StoredComponents)
+    width = model.components.width if isinstance(model.components, StoredComponents) else d
+    axes = k * width * ((24 if stored else 8) + itemsize)
+    scores = 2 * max(SLAB_BYTES, width * itemsize) + rows * k * (6 * itemsize + (16 if stored else 0))
+    needs = [
+        MemoryNeed("axes", leaves * axes),
+        MemoryNeed("scores", leaves * scores),
+    ]
+    if model.conditional:
+        means = conditional_bytes(k) + 2 * max(SLAB_BYTES, d) + (8 * rows * n_packed(k) if stored else 0)
+        needs.append(MemoryNeed("conditional means", leaves * means))
+    return needs
+
+
+def of_kernel(source: Source, model: KernelModel, rows: int, leaves: int) -> list[MemoryNeed]:
+    """Return what scores of kernel PCA take beside blocks.
+
+    Axes: L (8 m d + 8 m (k + 2)) and what the kernel prepares; scores: L (8 p (m + 2 k) + 6 b k e) for a panel of p ≤ b rows, and
+    the scratch of the kernel. Of landmarks on disk, a band of them instead of m d, with panels for its rows, and 16 bytes of
+    each of its values while it is read.
+    """
+    k, d, m = model.n_components, source.shape[1], len(model.landmarks)
+    stored = isinstance(model.landmarks, StoredRows)
+    at_once = min(m, BAND_ROWS) if stored else m
+    axes = model.kernel.prepared_bytes(at_once, d) + (24 if stored else 8) * at_once * d + 8 * m * (k + 2)
+    values = min(rows, panel_rows(at_once, work_dtype(source.dtype))) * (at_once + 2 * k) * 8
+    written = 6 * rows * k * model.score_dtype(source.dtype).itemsize
+    return [
+        MemoryNeed("axes", leaves * axes),
+        MemoryNeed("scores", leaves * (values + model.kernel.scratch_bytes(at_once, d) + written)),
+    ]
+
+
+def values_per_sample(model: PCAModel) -> int:
+    """Return how many numbers of each sample are summed over features: k scores, and k (k + 1) / 2 products for missing values."""
+    return model.n_components + (n_packed(model.n_components) if model.conditional else 0)
+
+
+def slab_width(model: PCAModel, columns: int) -> int:
+    """Return how many features of the components are in memory at once, for blocks of `columns` features."""
+    stored = model.components
+    return stored.width if isinstance(stored, StoredComponents) else min(columns, slab_features(len(stored)))
+
+
+def diagnostics_bytes(n_features: int, n_components: object, missing: str) -> int:
+    """Return what T² and Q take beside the scores in one leaf: 8 max(1 MiB, 8 d), and for rows with holes 80 max(2¹⁶, k²)."""
+    holes = missing in ("mean", "pairwise")
+    k = n_components if isinstance(n_components, int) else min(n_features, _MOST_COMPONENTS)
+    return 8 * max(2**20, 8 * n_features) + (80 * max(2**16, k**2) if holes else 0)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streampca.planning.memory import WORKER_PROCESS_BYTES
-from streampca.planning.plan import AnyPlan
+from streampca.planning.plan import Plan
 
 _TILE_THREADS_FROM = 4096  # features from which threads share one state instead of having one each
 
 
-def choose(
-    sizes: list[int], build: Callable[[int, int, int], AnyPlan], side: int, threads: int, n_tiles: int
-) -> AnyPlan:
+def choose(sizes: list[int], build: Callable[[int, int, int], Plan], side: int, threads: int, n_tiles: int) -> Plan:
     """Return the best plan that fits, or the one that takes least memory if none does (see `MemoryBudget.fits`).
 
     `build` makes the plan for a block size, a number of leaves at once and a number of threads for each. The block size
@@ -20,8 +18,8 @@ def choose(
     beside a process of nominal size is preferred if it reads no more, so that the size does not depend on what this
     process holds either. Then as many leaves run at once, and as many threads share one, as still fit.
     """
-    tried: list[AnyPlan] = []
-    first: AnyPlan | None = None
+    tried: list[Plan] = []
+    first: Plan | None = None
     for size in sizes:
         least = build(size, 1, 1)
         tried.append(least)
@@ -43,7 +41,7 @@ def choose(
     return least
 
 
-def _fits_nominally(plan: AnyPlan) -> bool:
+def _fits_nominally(plan: Plan) -> bool:
     """Tell whether the plan also fits in a process that takes as much memory as a worker does by itself."""
     difference = max(0, WORKER_PROCESS_BYTES - plan.budget.bytes_for("process", "quality"))
     return plan.projected_bytes + difference <= plan.allowed_bytes

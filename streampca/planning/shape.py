@@ -45,7 +45,7 @@ class Leaf:
 
 
 class ShapeOptions(TypedDict, total=False):
-    """Fields of a `WorkShape` that have defaults and that `WorkShape.divide` does not compute."""
+    """Fields of a `WorkShape` that have defaults and that `divide` does not compute."""
 
     tile: int
     axis: str
@@ -93,47 +93,6 @@ class WorkShape:
     read_ahead_bytes: int = 0
     """Memory of a process for stored bytes that are requested ahead of their use; 0 = none."""
 
-    @classmethod
-    def divide(
-        cls,
-        extent: int,
-        rows: int,
-        n_leaves: int,
-        at_once: tuple[int, int, int],
-        *,
-        state_bytes: int = 0,
-        small_state_bytes: int = -1,
-        **more: Unpack[ShapeOptions],
-    ) -> Self:
-        """Return the shape with blocks of `rows` of `extent` rows.
-
-        Parameters
-        ----------
-        extent, rows, n_leaves : int
-            Rows (or columns), rows of a block, and leaves.
-        at_once : tuple of int
-            Leaves that run at once, threads that share one of them, and threads in all.
-        state_bytes : int
-            Size of a state, which decides about branches; 0 for none.
-        small_state_bytes : int
-            Size of a state up to which as many finished leaves wait to be merged as run at once.
-        **more : ShapeOptions
-            Further fields.
-        """
-        leaves, threads_per_leaf, threads = at_once
-        return cls(
-            extent=extent,
-            rows_per_block=rows,
-            n_blocks=-(-extent // rows),
-            n_leaves=n_leaves,
-            leaves_in_flight=leaves,
-            window=leaves * (2 if leaves > 1 and state_bytes <= small_state_bytes else 1),
-            threads=threads,
-            threads_per_leaf=threads_per_leaf,
-            leaves_per_branch=leaves_per_branch(n_leaves, state_bytes),
-            **more,
-        )
-
     @property
     def n_branches(self) -> int:
         """Return the number of states in the last merge: branches, or leaves where there are no branches."""
@@ -162,12 +121,20 @@ class WorkShape:
             return self.merge
         return f"{self.merge}, {self.leaves_per_branch} at a time into {self.n_branches} branches, and these likewise"
 
-    def with_edges(self, edges: tuple[int, ...] | None) -> WorkShape:
+    def with_edges(self, edges: tuple[int, ...] | None) -> Self:
         """Return the shape with blocks between `edges`; the same shape if `edges` is None."""
         if edges is None:
             return self
         n_blocks = len(edges) - 1
         return replace(self, edges=edges, n_blocks=n_blocks, n_leaves=min(self.n_leaves, n_blocks))
+
+    def unshuffled(self) -> Self:
+        """Return the shape with blocks that are read in the order of the rows."""
+        return replace(self, shuffle_seed=None)
+
+    def leaves(self) -> list[Leaf]:
+        """Return all leaves in the order of merging."""
+        return [self.leaf(i) for i in range(self.n_leaves)]
 
     def leaf(self, index: int) -> Leaf:
         """Return the leaf at position `index` in the order of merging."""
@@ -193,6 +160,46 @@ class WorkShape:
         if self.edges is not None:
             return self.edges[block], self.edges[block + 1]
         return block * self.rows_per_block, min((block + 1) * self.rows_per_block, self.extent)
+
+
+def divide(
+    extent: int,
+    rows: int,
+    n_leaves: int,
+    at_once: tuple[int, int, int],
+    *,
+    state_bytes: int = 0,
+    small_state_bytes: int = -1,
+    **more: Unpack[ShapeOptions],
+) -> WorkShape:
+    """Return the shape with blocks of `rows` of `extent` rows.
+
+    Parameters
+    ----------
+    extent, rows, n_leaves : int
+        Rows (or columns), rows of a block, and leaves.
+    at_once : tuple of int
+        Leaves that run at once, threads that share one of them, and threads in all.
+    state_bytes : int
+        Size of a state, which decides about branches; 0 for none.
+    small_state_bytes : int
+        Size of a state up to which as many finished leaves wait to be merged as run at once.
+    **more : ShapeOptions
+        Further fields.
+    """
+    leaves, threads_per_leaf, threads = at_once
+    return WorkShape(
+        extent=extent,
+        rows_per_block=rows,
+        n_blocks=-(-extent // rows),
+        n_leaves=n_leaves,
+        leaves_in_flight=leaves,
+        window=leaves * (2 if leaves > 1 and state_bytes <= small_state_bytes else 1),
+        threads=threads,
+        threads_per_leaf=threads_per_leaf,
+        leaves_per_branch=leaves_per_branch(n_leaves, state_bytes),
+        **more,
+    )
 
 
 def count_leaves(n: int, n_blocks: int, row_bytes: int, state_bytes: int = 0) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from streampca.planning.memory import SAFE_SHARE, WORKER_PROCESS_BYTES
-from streampca.planning.plan import AnyPlan
+from streampca.planning.plan import Plan
 from streampca.system.process import available_bytes
 from streampca.typing import Json
 
@@ -57,7 +57,7 @@ def least_memory(limits: Iterable[WorkerLimits]) -> int | None:
     return min((each.memory_bytes for each in limits if each.memory_bytes is not None), default=None)
 
 
-def for_workers(plan: AnyPlan, limits: list[WorkerLimits], kept_bytes: int) -> AnyPlan:
+def for_workers(plan: Plan, limits: list[WorkerLimits], kept_bytes: int) -> Plan:
     """Return `plan`, made for one worker, for a cluster of them.
 
     This process holds no more states than its ceiling allows beside `kept_bytes`. A worker holds the states of as many leaves
@@ -70,14 +70,13 @@ def for_workers(plan: AnyPlan, limits: list[WorkerLimits], kept_bytes: int) -> A
     window = at_once + len(limits) if branches else 2 * at_once
     if not branches:
         window = max(1, min(window, (plan.allowed_bytes - kept_bytes) // max(1, state) - 1))
-    shape = replace(
-        plan.shape,
+    return replace(
+        plan,
         threads=sum(each.threads for each in limits),
         leaves_in_flight=min(window, at_once),
         window=window,
         leaves_per_worker=at_worker,
     )
-    return replace(plan, shape=shape)
 
 
 def _share_of_limit() -> float:

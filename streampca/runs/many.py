@@ -191,11 +191,11 @@ class SeveralModels(Strategy):
         if not output.scores or not names:
             return {}
         began = time.perf_counter()
-        shapes = [results[name].plan.in_row_order().shape for name in names]
+        shapes = [results[name].plan.unshuffled() for name in names]
         count, sums = write_scores_of_models(
             source,
             {places[name]: results[name].model for name in names},
-            replace(together, shape=limited_shape(shapes, together)),
+            together.divided_as(limited_shape(shapes, together)),
             tables={places[name]: tables[name] for name in names},
             progress=self.progress,
             diagnostics=output.diagnostics,

@@ -268,7 +268,7 @@ class OneModel(Strategy):
         beside, began = diagnostics or groups is not None, time.perf_counter()
         if not output.scores or (not beside and fitted.write_known_scores(self.source, path)):
             return None
-        source, plan = residuals_of(self.source, fitted.model), fitted.plan.in_row_order()
+        source, plan = residuals_of(self.source, fitted.model), fitted.plan.unshuffled()
         if plan.axis == "features":  # such a plan has no memory for rows, which the scores of rows with holes take
             plan = plan_scores(
                 source,

@@ -41,7 +41,7 @@ def with_time(
         release_freed_memory()
     by = "probe" if rates.probed else "nominal rates"
     seconds = expected_seconds(plan, rates) + removal_seconds(plan, resources, rates)
-    return replace(plan, cost=replace(plan.cost, expected_seconds=seconds, expected_by=by))
+    return replace(plan, expected_seconds=seconds, expected_by=by)
 
 
 def plan_by(solver: str, source: Source, parameters: Parameters, resources: Resources) -> Plan:

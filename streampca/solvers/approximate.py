@@ -220,7 +220,7 @@ class Reader:
         origin = None if self.source.sparse else known.mean
         near = means_are_near(known.mean, known.variance)
         sketch = self._sketch(test, origin, moments=False, near=near)
-        (state,) = yield from self._accumulated((sketch,), self.plan.in_row_order(), f"pass {number}")
+        (state,) = yield from self._accumulated((sketch,), self.plan.unshuffled(), f"pass {number}")
         if state.n_samples != first.n_samples or not np.array_equal(state.observed, first.observed):
             raise DataError(
                 f"{self.source.description} changed between two passes: {first.n_samples} rows were counted in the first and "

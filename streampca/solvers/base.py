@@ -20,37 +20,36 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 AnyParameters = TypeVar("AnyParameters", bound="DataclassInstance")
-AnyPlan = TypeVar("AnyPlan", bound=Plan)
 AnyFit = TypeVar("AnyFit", bound=FitResult)
 
 
-class Solver(ABC, Generic[AnyParameters, AnyPlan, AnyFit]):
+class Solver(ABC, Generic[AnyParameters, AnyFit]):
     """Plans and runs fits by one algorithm."""
 
     name: ClassVar[str]
     """Name by which users ask for it."""
 
     @abstractmethod
-    def plan(self, source: Source, parameters: AnyParameters, resources: Resources) -> AnyPlan:
+    def plan(self, source: Source, parameters: AnyParameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
 
     @abstractmethod
-    def readings(self, source: Source, parameters: AnyParameters, plan: AnyPlan, asked: Asked) -> Readings[AnyFit]:
+    def readings(self, source: Source, parameters: AnyParameters, plan: Plan, asked: Asked) -> Readings[AnyFit]:
         """Ask for readings of `source` as `plan` says and return the fit; see `execution.readings`.
 
         What reading took, and how long, is measured by who makes the readings.
         """
 
-    def model_bytes(self, plan: AnyPlan, n_components: int) -> int:
+    def model_bytes(self, plan: Plan, n_components: int) -> int:
         """Return the size of a saved model."""
         return 8 * n_components * plan.n_features
 
-    def state_bytes(self, plan: AnyPlan) -> int:
+    def state_bytes(self, plan: Plan) -> int:
         """Return the size of a saved state."""
         return 0
 
 
-class PCASolver(Solver[Parameters, Plan, Fit]):
+class PCASolver(Solver[Parameters, Fit]):
     """Solver of linear PCA."""
 
     approximate: ClassVar[bool] = False

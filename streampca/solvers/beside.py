@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypedDict
 
-from streampca.planning.memory.scores import diagnostics_bytes
 from streampca.planning.plan import Resources
+from streampca.planning.scores import diagnostics_bytes
 from streampca.solvers.quality import quality_bytes
 from streampca.sources.base import Source
 

@@ -19,11 +19,14 @@ from streampca.linalg.cross_validation import N_GROUPS
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.covariance import plan_covariance
+from streampca.planning.covariance import (
+    grouped_accumulator,
+    plan_covariance,
+    plan_cross_validated,
+    plan_sampling_groups,
+)
 from streampca.planning.covariance_accumulators import accumulator_of, general_form
-from streampca.planning.cross_validation import grouped_accumulator, plan_cross_validated
 from streampca.planning.plan import Plan, Resources
-from streampca.planning.sampling_groups import plan_sampling_groups
 from streampca.solvers import disk_covariance
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.covariance_model import solve_model

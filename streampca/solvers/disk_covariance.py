@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.accumulators import Covariance, CovarianceState, ExactIntegerCovariance
 from streampca.accumulators.centring import product_dtype
@@ -17,14 +19,15 @@ from streampca.linalg.lanczos import basis_size, block_size
 from streampca.linalg.tiles import TileGrid
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
-from streampca.planning.budget import MemoryBudget
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read, repeated_reads_note
+from streampca.planning.budget import MemoryBudget, MemoryNeed
+from streampca.planning.covariance import solving_needs
 from streampca.planning.covariance_accumulators import CovarianceAccumulator, accumulator_of
 from streampca.planning.detail import CovarianceDetail
-from streampca.planning.memory import WORKER_PROCESS_BYTES
-from streampca.planning.memory.covariance import disk_needs
-from streampca.planning.plan import Cost, DataShape, Plan, Resources
-from streampca.planning.shape import WorkShape, count_leaves
+from streampca.planning.memory import WORKER_PROCESS_BYTES, buffer_bytes
+from streampca.planning.plan import Plan, Resources
+from streampca.planning.shape import WorkShape, count_leaves, divide
+from streampca.planning.work import Figures, Work
 from streampca.solvers.covariance_model import solve_model
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source
@@ -51,12 +54,14 @@ def plan(source: Source, accumulator: CovarianceAccumulator, n_components: int |
     PlanError
         If that does not fit either, or if it is not for these rows or so many components.
     """
-    work = _Work(source, *_require_taken(source, accumulator, n_components), resources)
+    plain, k = _require_taken(source, accumulator, n_components)
+    work = DiskWork(source, k, resources, plain)
     rows, least = work.rows_and_groups()
     threads = resources.threads
     while (groups := work.groups(rows, threads, resources.allowed_bytes)) is None or groups > _MOST_TIMES * least:
         threads //= 2
-    return _plan(work, rows, groups, threads)
+    work = replace(work, n_tiles=-(-work.grid.n_tiles // groups))
+    return work.plan(work.shape(rows, 1, threads))
 
 
 def _require_taken(source: Source, accumulator: CovarianceAccumulator, n_components: int | None) -> tuple[Plain, int]:
@@ -74,31 +79,82 @@ def _require_taken(source: Source, accumulator: CovarianceAccumulator, n_compone
 
 
 @dataclass(frozen=True)
-class _Work:
-    """The arithmetic of a plan, for blocks of so many rows and so many threads that share the tiles of a group."""
+class DiskWork(Work):
+    """A fit by the covariance matrix on disk."""
 
-    source: Source
-    """What is read."""
     accumulator: Plain
     """What the whole matrix would be accumulated with in memory."""
-    k: int
-    """Components wanted."""
-    resources: Resources
-    """What may be used."""
+    n_tiles: int = 1
+    """Tiles of a group, at most."""
+
+    solver: ClassVar[str] = "covariance"
+
+    @override
+    @property
+    def work_dtype(self) -> str:
+        return str(product_dtype(self.source.dtype, self.source.shape[1]))
 
     @property
     def grid(self) -> TileGrid:
         """Return how the whole matrix is stored."""
         return self.accumulator.grid(self.source.shape[1])
 
-    def budget(self, rows: int, threads: int, n_tiles: int) -> MemoryBudget:
-        """Return the memory with groups of at most `n_tiles` tiles."""
-        needs = disk_needs(self.source, self.accumulator, self.k, (rows, threads, n_tiles), self.resources)
-        return MemoryBudget.of(needs, self.resources.allowed_bytes)
+    @property
+    def k(self) -> int:
+        """Return the number of components."""
+        return self.n_components or 1
+
+    @override
+    def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:
+        n, grid = self.source.shape[0], self.grid
+        n_leaves = count_leaves(n, -(-n // rows), self.source.row_bytes, 8 * grid.size)
+        shared = max(1, min(threads_per_leaf, self.n_tiles))
+        return divide(n, rows, n_leaves, (1, shared, threads_per_leaf), tile=grid.longest_side)
+
+    @override
+    def needs(self, shape: WorkShape) -> list[MemoryNeed]:
+        """Return what a fit takes.
+
+        States: 2 · 8 (tiles t² + 2 d), the total of a group and that of its leaf; tiles: those that are read from the disk, and
+        their products (`product_bytes`).
+        """
+        d, grid, rows = self.source.shape[1], self.grid, shape.rows_per_block
+        group = 8 * (min(self.n_tiles * grid.longest_side**2, grid.size) + 2 * d)
+        shared = replace(self.accumulator, n_threads=shape.threads)
+        scratch = shared.scratch_bytes(d, rows, product_dtype(self.source.dtype, d).itemsize)
+        return [
+            MemoryNeed("states", 2 * group, ("reading",)),
+            MemoryNeed("blocks", buffer_bytes(self.source, rows), ("reading",)),
+            MemoryNeed("scratch", scratch, ("reading",)),
+            *solving_needs(self.source, shared, self.k, shape, self.resources),
+            MemoryNeed("tiles", product_bytes(grid, block_size(self.k), shape.threads), ("solving",)),
+        ]
+
+    @override
+    def figures(self, shape: WorkShape, reading: int) -> Figures:
+        (n, d), disk = self.source.shape, 8 * self.grid.size
+        groups = -(-self.grid.n_tiles // self.n_tiles)
+        reads = (
+            f"the rows are read {groups} time{'s' if groups > 1 else ''}, for {groups} group{'s' if groups > 1 else ''} of tiles; "
+            f"{as_text(disk)} of temporary files hold them until the fit ends; no state is kept for partial_fit and merge"
+        )
+        return Figures(
+            reason=f"exact; the {d:,} x {d:,} matrix takes {as_text(disk)} as tiles of its lower triangle, which are kept on disk",
+            flops=float(n) * d * d + 2.0 * d * d * basis_size(d, self.k),
+            passes=groups,
+            disk_bytes=disk,
+            detail=CovarianceDetail(groups),
+            notes=[reads, *repeated_reads_note(self.source, reading, " in each pass")],
+        )
+
+    def memory(self, rows: int, threads: int, n_tiles: int) -> MemoryBudget:
+        """Return the memory with blocks of `rows` rows, and groups of at most `n_tiles` tiles that `threads` threads share."""
+        work = replace(self, n_tiles=n_tiles)
+        return work.budget(work.shape(rows, 1, threads))
 
     def groups(self, rows: int, threads: int, allowed: int) -> int | None:
         """Return the smallest number of groups with which `allowed` bytes are enough; None if one tile is too much."""
-        empty = self.budget(rows, threads, 0)
+        empty = self.memory(rows, threads, 0)
         n_tiles = (allowed - empty.by_phase["reading"]) // (16 * self.grid.longest_side**2)
         return None if n_tiles < 1 or empty.projected_bytes > allowed else -(-self.grid.n_tiles // n_tiles)
 
@@ -114,14 +170,14 @@ class _Work:
         """
         sizes = block_rows_to_try(self.source, product_dtype(self.source.dtype, self.source.shape[1]))
         allowed = self.resources.allowed_bytes
-        process = self.budget(sizes[0], 1, 0).bytes_for("process", "quality")
+        process = self.memory(sizes[0], 1, 0).bytes_for("process", "quality")
 
         def fitting(allowed: int) -> list[tuple[int, int]]:
             return [(rows, groups) for rows in sizes if (groups := self.groups(rows, 1, allowed))]
 
         fits, nominal = fitting(allowed), fitting(allowed - max(0, WORKER_PROCESS_BYTES - process))
         if not fits:
-            least = min((self.budget(rows, 1, 1) for rows in sizes), key=lambda budget: budget.projected_bytes)
+            least = min((self.memory(rows, 1, 1) for rows in sizes), key=lambda budget: budget.projected_bytes)
             raise least.refusal(
                 "fewer components (n_components), chunks of fewer rows, or ",
                 subject="with the matrix on disk, made tile by tile, ",
@@ -135,40 +191,6 @@ class _Work:
         if self.reading(preferred) <= self.reading(rows):
             return preferred, dict(fits)[preferred]
         return rows, groups
-
-
-def _plan(work: _Work, rows: int, groups: int, threads: int) -> Plan:
-    """Return the plan for blocks of `rows` rows, `groups` passes, and `threads` that share the tiles."""
-    (n, d), source, grid = work.source.shape, work.source, work.grid
-    per_group, disk = -(-grid.n_tiles // groups), 8 * grid.size
-    n_leaves = count_leaves(n, -(-n // rows), source.row_bytes, disk)
-    flops = float(n) * d * d + 2.0 * d * d * basis_size(d, work.k)
-    return Plan(
-        solver="covariance",
-        reason=f"exact; the {d:,} x {d:,} matrix takes {as_text(disk)} as tiles of its lower triangle, which are kept on disk",
-        data=DataShape.of(source),
-        work_dtype=str(product_dtype(source.dtype, d)),
-        n_components=work.k,
-        shape=WorkShape.divide(n, rows, n_leaves, (1, min(threads, per_group), threads), tile=grid.longest_side),
-        budget=work.budget(rows, threads, per_group),
-        cost=Cost(groups, groups * work.reading(rows), flops, disk_bytes=disk),
-        detail=CovarianceDetail(groups),
-        notes=_notes(work, rows, groups),
-    )
-
-
-def _notes(work: _Work, rows: int, groups: int) -> tuple[str, ...]:
-    times = times_decoded(work.source, work.reading(rows))
-    notes = [
-        f"the rows are read {groups} time{'s' if groups > 1 else ''}, for {groups} group{'s' if groups > 1 else ''} of tiles; "
-        f"{as_text(8 * work.grid.size)} of temporary files hold them until the fit ends; no state is kept for partial_fit and merge"
-    ]
-    if times > 1.01:
-        notes.append(
-            f"a band of whole chunks ({work.source.chunk_rows:,} rows) does not fit: chunks are decoded {times:.1f} times in each "
-            "reading; fewer rows in a chunk or more memory would avoid it"
-        )
-    return tuple(notes)
 
 
 def readings(source: Source, parameters: Parameters, plan: Plan) -> Readings[Fit]:

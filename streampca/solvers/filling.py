@@ -16,7 +16,7 @@ from streampca.execution.readings import Reading, ReadingAlone, Readings
 from streampca.models.missing import with_missing
 from streampca.parameters import Parameters
 from streampca.planning.blocks import bytes_to_read
-from streampca.planning.plan import DataShape, Plan
+from streampca.planning.plan import Plan
 from streampca.solvers.pilot import observed_origin, origin_bytes
 from streampca.sources.base import Source
 from streampca.sources.filled import FilledSource
@@ -39,9 +39,14 @@ def unread(source: Source) -> FilledSource:
 def with_means_first(plan: Plan, source: Source) -> Plan:
     """Return `plan`, of a fit of the filled rows, with the reading for means of `source` before it."""
     reading = bytes_to_read(source, plan.rows_per_block) + origin_bytes(source)
-    cost = replace(plan.cost, passes=plan.cost.passes + 1, bytes_to_read=plan.cost.bytes_to_read + reading)
     note = "the first reading takes the means of features, which later ones put in place of missing values"
-    return replace(plan, data=DataShape.of(source), cost=cost, notes=(*plan.notes, note))
+    return replace(
+        plan,
+        dtype=str(source.dtype),
+        passes=plan.passes + 1,
+        bytes_to_read=plan.bytes_to_read + reading,
+        notes=(*plan.notes, note),
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Filling:
         (origin,) = (yield ReadingAlone(lambda client, progress: unseen())).take()
         moments = Sketch(np.empty((d, 0), dtype=plan.work_dtype), missing="pairwise", origin=origin, key="means")
         (state,) = (
-            yield Reading(source, (moments,), plan.in_row_order(), parameters.sample_weight, phase="means")
+            yield Reading(source, (moments,), plan.unshuffled(), parameters.sample_weight, phase="means")
         ).take()
         require_observed(state.observed > 0)
         # Not the mean itself: beside the rows less `origin`, its rounding would be a part of far means, not of the differences.

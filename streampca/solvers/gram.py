@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.accumulators.centring import product_dtype
-from streampca.accumulators.gram import Gram
+from streampca.accumulators.gram import Gram, panel_features
 from streampca.accumulators.gram_by_variable import GramByVariable
 from streampca.accumulators.gram_state import GramOperator
+from streampca.accumulators.residuals import feature_panel_bytes
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.accumulators.sparse_gram import DENSE_FROM
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
@@ -26,13 +28,13 @@ from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import slab_features
 from streampca.parameters import Parameters
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
-from streampca.planning.budget import MemoryBudget
+from streampca.planning.blocks import block_rows_to_try, times_decoded
+from streampca.planning.budget import MemoryNeed
 from streampca.planning.detail import GramDetail
-from streampca.planning.memory.gram import gram_needs
-from streampca.planning.plan import Cost, DataShape, Plan, Resources
-from streampca.planning.search import choose
-from streampca.planning.shape import WorkShape, count_leaves
+from streampca.planning.memory import REPORT_BYTES, eigenproblem_bytes, reading_needs
+from streampca.planning.plan import Plan, Resources
+from streampca.planning.shape import WorkShape, count_leaves, divide
+from streampca.planning.work import Figures, Work
 from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.options import Asked
@@ -50,52 +52,137 @@ _FEATURES_PER_ROW = 64
 """Features for each row from which all eigenvalues are computed beside the requested pairs: they take a small share of a pass."""
 
 
-def _planned(
-    source: Source,
-    accumulator: Gram,
-    k: int | None,
-    work: tuple[int, int, int],
-    resources: Resources,
-    *,
-    keep: bool,
-    on_disk: bool,
-) -> Plan:
-    """Return the plan for `work`: features in a block, leaves at once, and threads in each.
+_LARGEST_KEPT = 32 * 2**20
+_COPIES_ON_DISK = 4  # of a slab, while it is written to the disk and read again
 
-    With `keep`, sparse features that are one block stay in memory from the first reading to the second.
+
+@dataclass(frozen=True)
+class GramWork(Work):
+    """A fit by the Gram matrix, which reads features as rows."""
+
+    accumulator: Gram
+    """What accumulates the features."""
+    on_disk: bool
+    """Whether components are stored on disk."""
+    keep: bool
+    """Whether sparse features that are one block stay in memory from the first reading to the second."""
+
+    solver: ClassVar[str] = "gram"
+
+    @override
+    @property
+    def read(self) -> Source:
+        return self.source.by_features()
+
+    @override
+    @property
+    def work_dtype(self) -> str:
+        return str(product_dtype(self.source.dtype, self.source.shape[1]))
+
+    @property
+    def side(self) -> int:
+        """Return the side of the matrix: samples, without those of weight 0."""
+        return self.accumulator.side(self.source.shape[0])
+
+    @property
+    def k(self) -> int:
+        """Return the most components."""
+        return min(self.side, self.source.shape[1]) if self.n_components is None else self.n_components
+
+    def kept_bytes(self, shape: WorkShape) -> int:
+        """Return the size of the features that stay in memory between the readings, 0 if they do not."""
+        features = self.read
+        kept = self.keep and shape.n_blocks == 1 and isinstance(features, SparseFeatures)
+        return features.stored_bytes if kept and isinstance(features, SparseFeatures) else 0
+
+    @override
+    def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:
+        n, d = self.source.shape
+        state = self.accumulator.state_bytes(n)
+        return divide(
+            d,
+            rows,
+            count_leaves(d, -(-d // rows), self.read.row_bytes, state),
+            (leaves, threads_per_leaf, self.resources.threads),
+            state_bytes=state,
+            small_state_bytes=_SMALL_STATE_BYTES,
+            tile=self.accumulator.grid(n).longest_side,
+            axis="features",
+        )
+
+    @override
+    def needs(self, shape: WorkShape) -> list[MemoryNeed]:
+        """Return what states, (1 + W) S, blocks and scratch take, 48 d for means of features, the eigenproblem of side n, and components.
+
+        Scratch has a dense panel of sparse features more, and one of regressors. Rows kept: 2 r d s, and 3 r d s more for the report, unless
+        components are on disk.
+        """
+        features, resources = self.read, self.resources
+        d, n = features.shape
+        columns, itemsize = shape.rows_per_block, product_dtype(features.dtype, d).itemsize
+        accumulator = replace(self.accumulator, n_threads=shape.threads_per_leaf)
+        sampled = 0 if self.on_disk else resources.report_rows * d * features.dtype.itemsize
+        scratch = accumulator.scratch_bytes(n, columns, itemsize)
+        if features.sparse:  # a panel is made dense, and a sparse product has numbers of columns
+            panel = min(columns, panel_features(n, product_dtype(features.dtype, d))) * n * features.dtype.itemsize
+            scratch += panel + accumulator.n_threads * 16 * accumulator.grid(n).longest_side ** 2
+        if resources.n_regressors:
+            scratch += feature_panel_bytes(n, columns, itemsize, weighted=accumulator.weights is not None)
+        sizes = accumulator.state_bytes(n), scratch
+        solve = eigenproblem_bytes(self.side, self.k) + accumulator.finalize_bytes(n)
+        components = components_bytes(features, accumulator, self.k, shape, on_disk=self.on_disk)
+        return [
+            *reading_needs(features, shape, sizes, ("reading", "components"), ("reading", "solving")),
+            MemoryNeed("feature means", 8 * d * 6),
+            MemoryNeed("blocks", self.kept_bytes(shape), ("solving",), listed=False),
+            MemoryNeed("solve", solve, ("solving",)),
+            MemoryNeed("components", components, ("components", "report")),
+            MemoryNeed("rows kept", 2 * sampled if resources.report else 0),
+            MemoryNeed("report", (REPORT_BYTES + 3 * sampled) if resources.report else 0, ("report",)),
+        ]
+
+    @override
+    def figures(self, shape: WorkShape, reading: int) -> Figures:
+        d, side, kept = self.source.shape[1], self.side, self.kept_bytes(shape)
+        multiplied = float(d) * side * side * _share_multiplied(self.read)
+        size = as_text(self.accumulator.state_bytes(self.source.shape[0]))
+        disk_bytes = 8 * self.k * d if self.on_disk else 0
+        return Figures(
+            reason=f"exact; the {side:,} x {side:,} matrix of samples takes {size} as tiles of its lower triangle",
+            flops=multiplied + 4 / 3 * float(side) ** 3 + 2.0 * side * d * self.k,
+            passes=1 if kept else 2,
+            disk_bytes=disk_bytes,
+            detail=GramDetail(self.on_disk),
+            notes=_notes(self.read, shape, reading, disk_bytes, kept),
+        )
+
+    @override
+    def plan(self, shape: WorkShape) -> Plan:
+        """Return the plan for features that are divided as `shape`, read a second time if they do not fit in memory."""
+        plan = super().plan(shape)
+        return replace(self, keep=False).plan(shape) if plan.passes == 1 and not plan.budget.fits else plan
+
+
+def components_bytes(features: Source, accumulator: Gram, k: int, shape: WorkShape, *, on_disk: bool) -> int:
+    """Return what components and their computation take.
+
+    8 k d + V k (d / leaves + c) w + L k (8 c' + p' w) + 8 k² (V + L + 8) + 2 min(S, 32 MiB) with V = min(W + L, leaves); on disk
+    L k (32 c' + p' w) + 8 k² (V + L + 8). Samples of weight 0 add their products.
     """
-    (n, d), features, (columns, leaves, threads_per_leaf) = source.shape, source.by_features(), work
-    state, side = accumulator.state_bytes(n), accumulator.side(n)
-    shape = WorkShape.divide(
-        d,
-        columns,
-        count_leaves(d, -(-d // columns), features.row_bytes, state),
-        (leaves, threads_per_leaf, resources.threads),
-        state_bytes=state,
-        small_state_bytes=_SMALL_STATE_BYTES,
-        tile=accumulator.grid(n).longest_side,
-        axis="features",
-    )
-    most = min(side, d) if k is None else k
-    shared = replace(accumulator, n_threads=threads_per_leaf)
-    kept = features.stored_bytes if keep and shape.n_blocks == 1 and isinstance(features, SparseFeatures) else 0
-    needs = gram_needs(features, shared, most, shape, resources, on_disk=on_disk, kept_bytes=kept)
-    passes = 1 if kept else 2
-    reading = passes * bytes_to_read(features, columns)
-    disk_bytes = 8 * most * d if on_disk else 0
-    flops = float(d) * side * side * _share_multiplied(features) + 4 / 3 * float(side) ** 3 + 2.0 * side * d * most
-    return Plan(
-        solver="gram",
-        reason=f"exact; the {side:,} x {side:,} matrix of samples takes {as_text(state)} as tiles of its lower triangle",
-        data=DataShape.of(source),
-        work_dtype=str(product_dtype(source.dtype, d)),
-        n_components=k,
-        shape=shape,
-        budget=MemoryBudget.of(needs, resources.allowed_bytes),
-        cost=Cost(passes, reading, flops, disk_bytes=disk_bytes),
-        detail=GramDetail(on_disk),
-        notes=_notes(features, shape, reading // passes, disk_bytes, kept),
-    )
+    d, n = features.shape
+    columns, running, n_leaves = shape.rows_per_block, shape.leaves_in_flight, shape.n_leaves
+    waiting = min(shape.window + running, n_leaves)
+    dtype, width = product_dtype(features.dtype, d), min(d, slab_features(k, columns))
+    panel = min(width, panel_features(n, dtype))
+    n_without_weight = n - accumulator.side(n)
+    copies = _COPIES_ON_DISK if on_disk else 1
+    slabs = running * (copies * 8 * k * width + k * panel * dtype.itemsize + 8 * n_without_weight * 2 * panel)
+    sums = (waiting + running + 8) * 8 * k * (k + n_without_weight)
+    if on_disk:
+        return slabs + sums
+    # The C library keeps freed memory up to twice the largest array below 32 MiB that was freed before: here a state.
+    kept = 2 * min(accumulator.state_bytes(n), _LARGEST_KEPT)
+    return 8 * k * d + waiting * k * (-(-d // n_leaves) + columns) * dtype.itemsize + slabs + sums + kept
 
 
 def _share_multiplied(features: Source) -> float:
@@ -244,17 +331,10 @@ class GramSolver(PCASolver):
         selection = as_selection(parameters.n_components, min(accumulator.side(source.shape[0]), source.shape[1]))
         k = selection.n_components if isinstance(selection, Count) else None
         sizes = block_rows_to_try(features, product_dtype(source.dtype, source.shape[1]))
-        side = accumulator.side(source.shape[0])
+        n_tiles = accumulator.grid(source.shape[0]).n_tiles
         for on_disk in (False, True):
-
-            def build(columns: int, leaves: int, threads_per_leaf: int, on_disk: bool = on_disk) -> Plan:
-                work, keep = (columns, leaves, threads_per_leaf), not resources.on_workers
-                plan = _planned(source, accumulator, k, work, resources, keep=keep, on_disk=on_disk)
-                if plan.passes == 1 and not plan.budget.fits:
-                    return _planned(source, accumulator, k, work, resources, keep=False, on_disk=on_disk)
-                return plan
-
-            plan = choose(sizes, build, side, resources.threads, accumulator.grid(source.shape[0]).n_tiles)
+            work = GramWork(source, k, resources, accumulator, on_disk, keep=not resources.on_workers)
+            plan = work.best(sizes, work.side, n_tiles)
             if plan.budget.fits:
                 return plan
         (n, d) = source.shape

@@ -22,8 +22,8 @@ from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows
+from streampca.planning.covariance import plan_groups
 from streampca.planning.covariance_accumulators import accumulator_of, general_form
-from streampca.planning.groups import plan_groups
 from streampca.planning.plan import Plan, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits

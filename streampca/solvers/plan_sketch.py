@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
 
+import numpy as np
+from typing_extensions import override
+
+from streampca.accumulators.adaptive import IncrementalSVD
 from streampca.accumulators.centring import product_dtype
+from streampca.accumulators.shifting import sketch_panel_rows
+from streampca.accumulators.sketch import Sketch
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.formatting import as_text
 from streampca.linalg.selection import Count, Rule
 from streampca.parameters import Parameters
-from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read, times_decoded
-from streampca.planning.budget import MemoryBudget
+from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, repeated_reads_note
+from streampca.planning.budget import MemoryNeed
 from streampca.planning.detail import SketchDetail
-from streampca.planning.memory.sketch import sketch_needs
-from streampca.planning.plan import Cost, DataShape, Plan, Resources
-from streampca.planning.search import choose
-from streampca.planning.shape import WorkShape, count_leaves, most_leaves
+from streampca.planning.memory import buffer_bytes, model_need, report_need, sampled_rows_need, scores_bytes
+from streampca.planning.plan import Plan, Resources
+from streampca.planning.shape import WorkShape, count_leaves, divide, most_leaves
+from streampca.planning.work import Figures, Work
 from streampca.solvers.filling import complete, unread, with_means_first
 from streampca.solvers.pilot import Pilot, plan_pilot
 from streampca.sources.base import Source
@@ -29,6 +37,10 @@ _GOOD = 0.01  # relative width of intervals that solver="auto" is content with
 _ROWS_PER_BLOCK, _MOST_BLOCK_BYTES = 1024, 128 * 2**20
 _LEAF_BYTES = 256 * 2**20
 _BLOCKS_TO_SHUFFLE = 64
+_RETAINED_BYTES = 64 * 2**20
+"""What glibc retains of the memory that a thread has freed: twice its largest mmap threshold."""
+_SOLVE_COPIES = 4
+"""Arrays of features x columns that solving takes beside the test matrix and the products."""
 _BLOCKS_PER_UPDATE, _UPDATES_PER_LEAF, _MOST_LEAVES, _UPDATE_BYTES = 8, 4, 8, 32 * 2**20
 
 
@@ -63,10 +75,10 @@ def plan_sketch(source: Source, parameters: Parameters, resources: Resources, so
     if parameters.missing == "mean":
         plan = plan_sketch(unread(source), complete(parameters), resources, solver)
         return with_means_first(plan, source)
-    tried = []
+    tried, work = [], AdaptiveWork if solver == "adaptive" else SketchWork
     for columns in _columns_to_try(parameters, n, d, k, solver):
         for keep_all in (True, False):
-            plan = _Planner(source, parameters, resources, solver, columns, keep_all, k).plan()
+            plan = work(source, k, resources, parameters, columns, keep_all).best_plan()
             if plan.budget.fits:
                 return plan
             tried.append(plan)
@@ -156,36 +168,53 @@ def _columns_to_try(parameters: Parameters, n: int, d: int, k: int | None, solve
 
 
 @dataclass(frozen=True)
-class _Planner:
-    """Plans of an approximate fit with so many columns."""
+class SketchWork(Work):
+    """An approximate fit with so many columns."""
 
-    source: Source
-    """The rows."""
     parameters: Parameters
     """Parameters of the fit."""
-    resources: Resources
-    """What may be used."""
-    solver: str
-    """``"sketch"`` or ``"adaptive"``."""
     columns: int
     """Columns of the test matrix, or the rank."""
     keep_all: bool
     """Whether the products of all passes stay in memory."""
-    k: int | None
-    """Components; None where the data decides."""
 
-    def plan(self) -> Plan:
+    solver: ClassVar[str] = "sketch"
+
+    @override
+    @property
+    def work_dtype(self) -> str:
+        return str(product_dtype(self.source.dtype, self.source.shape[1]))
+
+    def best_plan(self) -> Plan:
         """Return the best plan that fits, or the one that takes least memory if none does."""
         d, dtype = self.source.shape[1], product_dtype(self.source.dtype, self.source.shape[1])
-        detail = self._detail()
         shares = self.resources.threads if self.solver == "adaptive" else max(1, d // 4096)
+        return self.best(_block_rows(self.source, dtype, self.solver), 0, shares)
 
-        def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
-            return self._plan_of(detail, rows, leaves, threads_per_leaf)
+    @override
+    def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:
+        n, d = self.source.shape
+        state = 8 * d * (self.columns + HELD_OUT_COLUMNS)
+        n_leaves = _count_leaves(self.source, self.solver, rows, state)
+        return divide(
+            n,
+            rows,
+            n_leaves,
+            (min(leaves, n_leaves), threads_per_leaf, self.resources.threads),
+            state_bytes=state,
+            shuffle_seed=self.parameters.seed if self.solver == "adaptive" else None,
+        )
 
-        return choose(_block_rows(self.source, dtype, self.solver), build, 0, self.resources.threads, shares)
+    def detail(self, shape: WorkShape) -> SketchDetail:
+        """Return the settings for rows that are divided as `shape`."""
+        detail = self._settings
+        if self.solver != "adaptive":
+            return detail
+        row_bytes = self.source.shape[1] * product_dtype(self.source.dtype, self.source.shape[1]).itemsize
+        return replace(detail, rows_per_update=_rows_per_update(shape, self.columns, row_bytes))
 
-    def _detail(self) -> SketchDetail:
+    @cached_property
+    def _settings(self) -> SketchDetail:
         """Return the settings, but for the rows of an update."""
         parameters, resources, source = self.parameters, self.resources, self.source
         passes, tolerance = reading_limits(parameters)
@@ -209,42 +238,98 @@ class _Planner:
             tolerance=tolerance,
         )
 
-    def _plan_of(self, detail: SketchDetail, rows: int, leaves: int, threads_per_leaf: int) -> Plan:
-        """Return the plan for a block size, and leaves and threads at once."""
-        (n, d), source, adaptive = self.source.shape, self.source, self.solver == "adaptive"
-        dtype, state = product_dtype(source.dtype, d), 8 * d * (self.columns + HELD_OUT_COLUMNS)
-        n_leaves = _count_leaves(source, self.solver, rows, state)
-        shape = WorkShape.divide(
-            n,
-            rows,
-            n_leaves,
-            (min(leaves, n_leaves), threads_per_leaf, self.resources.threads),
-            state_bytes=state,
-            shuffle_seed=self.parameters.seed if adaptive else None,
-        )
-        if adaptive:
-            row_bytes = d * dtype.itemsize
-            detail = replace(detail, rows_per_update=_rows_per_update(shape, self.columns, row_bytes))
-        needs = sketch_needs(source, detail, self.k, shape, self.resources)
-        passes, reading = detail.passes + int(detail.moments_first), bytes_to_read(source, rows)
+    @override
+    def needs(self, shape: WorkShape) -> list[MemoryNeed]:
+        """Return what an approximate fit takes, with q columns and g held out.
+
+        Test matrix: d (q + g) w, twice with several passes; kept products: 16 d (K q + g) for K kept passes; solve: 8 d (4 K q + 4 (q + g)).
+        """
+        source, detail, resources = self.source, self.detail(shape), self.resources
+        d, rows, leaves = source.shape[1], shape.rows_per_block, shape.leaves_in_flight
+        dtype = product_dtype(source.dtype, d)
+        k = detail.columns if self.n_components is None else min(self.n_components, detail.columns)
+        several = detail.passes > 1 or detail.moments_first
+        columns = detail.columns + detail.held_out
+        retained_columns = (detail.passes if detail.keep_all else 1) * detail.columns
+        blocks, scratch = leaves * buffer_bytes(source, rows), leaves * _scratch_bytes(source, detail, shape)
+        scores = scores_bytes(source, rows, leaves, k, sketch_panel_rows(d, dtype)) if resources.scores else 0
+        return [
+            MemoryNeed("states", states_bytes(source, detail, shape.n_states), ("reading",)),
+            MemoryNeed("test matrix", d * columns * dtype.itemsize * (2 if several else 1), ("reading",)),
+            MemoryNeed("kept products", 16 * d * (retained_columns + detail.held_out), ("reading", "solving")),
+            MemoryNeed("blocks", blocks, ("reading",)),
+            MemoryNeed("scratch", scratch, ("reading",)),
+            MemoryNeed("pilot", pilot_bytes(source, detail), ("pilot",)),
+            MemoryNeed("solve", 8 * d * (retained_columns * _SOLVE_COPIES + 4 * columns), ("solving",)),
+            model_need(d, k, "solving", "scores", "report"),
+            MemoryNeed("scores", scores, ("scores",)),
+            sampled_rows_need(source, resources),
+            report_need(resources),
+            MemoryNeed("scratch", min(blocks + scratch, leaves * _RETAINED_BYTES), ("solving", "report"), listed=False),
+        ]
+
+    @override
+    def figures(self, shape: WorkShape, reading: int) -> Figures:
+        (n, d), detail = self.source.shape, self.detail(shape)
         flops = 4.0 * n * d * (detail.passes * self.columns + detail.held_out)
-        flops *= 3.5 if adaptive and detail.passes == 1 else 1.0
-        return Plan(
-            solver=self.solver,
+        flops *= 3.5 if self.solver == "adaptive" and detail.passes == 1 else 1.0
+        return Figures(
             reason=_reason(self.solver, detail, d) + _stopping(detail),
-            data=DataShape.of(source),
-            work_dtype=str(dtype),
-            n_components=self.k,
-            shape=shape,
-            budget=MemoryBudget.of(needs, self.resources.allowed_bytes),
-            cost=Cost(
-                passes,
-                passes * reading + detail.pilot_bytes,
-                flops + 6.0 * d * (detail.passes * self.columns) ** 2,
-            ),
+            flops=flops + 6.0 * d * (detail.passes * self.columns) ** 2,
+            passes=detail.passes + int(detail.moments_first),
+            bytes_beside=detail.pilot_bytes,
             detail=detail,
-            notes=_notes(source, detail, reading),
+            notes=_notes(self.source, detail, reading),
         )
+
+
+class AdaptiveWork(SketchWork):
+    """A fit by incremental updates."""
+
+    solver = "adaptive"
+
+
+def pilot_bytes(source: Source, detail: SketchDetail) -> int:
+    """Return what the m rows of the pilot take: 2 m d w + 32 d q + one band of chunks; the last two only where they exist."""
+    (n, d), m = source.shape, detail.pilot_rows
+    band = min(n, source.chunk_rows) * source.row_bytes if detail.pilot_bands else 0
+    return m * d * product_dtype(source.dtype, d).itemsize * 2 + band + (32 * d * detail.columns if m else 0)
+
+
+def states_bytes(source: Source, detail: SketchDetail, n_states: int) -> int:
+    """Return what states take: (1 + L) S.
+
+    With several passes, the state of the first pass and the next basis in float64, S + 8 d (q + g), are in memory, too.
+    """
+    d, columns = source.shape[1], detail.columns + detail.held_out
+    several = detail.passes > 1 or detail.moments_first
+    first = state = _sketch(source, columns, 1).state_bytes(d)
+    if detail.rows_per_update:
+        first = _sketch(source, detail.held_out, 1).state_bytes(d) + _update(detail, 1).state_bytes(d)
+        state = max(first, state) if several else first
+    return state * n_states + (first + 8 * d * columns if several else 0)
+
+
+def _scratch_bytes(source: Source, detail: SketchDetail, shape: WorkShape) -> int:
+    """Return the scratch of an update in one leaf; of `adaptive`, the larger of the first pass and later ones."""
+    d, rows, threads = source.shape[1], shape.rows_per_block, shape.threads_per_leaf
+    itemsize = product_dtype(source.dtype, d).itemsize
+    scratch = _sketch(source, detail.columns + detail.held_out, threads).scratch_bytes(d, rows, itemsize)
+    if not detail.rows_per_update:
+        return scratch
+    held_out = _sketch(source, detail.held_out, threads).scratch_bytes(d, rows, itemsize)
+    return max(scratch, held_out + _update(detail, threads).scratch_bytes(d, rows, itemsize))
+
+
+def _sketch(source: Source, columns: int, threads: int) -> Sketch:
+    """Return an accumulator of products with so many columns, to ask it for sizes."""
+    return Sketch(
+        np.empty((0, columns), dtype=product_dtype(source.dtype, source.shape[1])), n_threads=threads, key="plan"
+    )
+
+
+def _update(detail: SketchDetail, threads: int) -> IncrementalSVD:
+    return IncrementalSVD(detail.columns, detail.rows_per_update, n_threads=threads)
 
 
 def _block_rows(source: Source, dtype: DType, solver: str) -> list[int]:
@@ -324,9 +409,4 @@ def _notes(source: Source, detail: SketchDetail, reading: int) -> tuple[str, ...
         )
     if not detail.keep_all and detail.passes > 1:
         notes.append("only the last block of products is kept: with more memory all of them would give smaller errors")
-    times = times_decoded(source, reading)
-    if times > 1.0:
-        notes.append(
-            f"a band of whole chunks ({source.chunk_rows:,} rows) does not fit: chunks are decoded {times:.1f} times in each pass"
-        )
-    return tuple(notes)
+    return (*notes, *repeated_reads_note(source, reading, " in each pass"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.triangle import Factored, QRFactor
@@ -20,19 +21,21 @@ from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read
-from streampca.planning.budget import MemoryBudget
+from streampca.planning.blocks import block_rows_to_try
+from streampca.planning.budget import MemoryNeed
 from streampca.planning.detail import QRDetail
-from streampca.planning.memory.qr import qr_needs
-from streampca.planning.plan import Cost, DataShape, Plan, Resources
-from streampca.planning.search import choose
-from streampca.planning.shape import WorkShape, count_leaves
+from streampca.planning.memory import buffer_bytes, model_need, reading_needs, report_need, sampled_rows_need
+from streampca.planning.plan import Plan, Resources
+from streampca.planning.shape import WorkShape, count_leaves, divide
+from streampca.planning.work import Figures, Work
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.options import Asked
 from streampca.solvers.result import Accumulated
 from streampca.sources.base import Source
 from streampca.typing import FloatArray
+
+_SCORES_PANEL_ROWS = 8192
 
 
 def relative_precision(n_features: int) -> float:
@@ -72,6 +75,60 @@ def _residual(factored: Factored, values: FloatArray, vectors: FloatArray) -> fl
     return float(np.linalg.norm(gap, axis=0).max())
 
 
+@dataclass(frozen=True)
+class QRWork(Work):
+    """A fit by a triangular factor."""
+
+    triangle: QRFactor
+    """What accumulates the rows."""
+
+    solver: ClassVar[str] = "qr"
+
+    @override
+    @property
+    def work_dtype(self) -> str:
+        return "float64"
+
+    @override
+    def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:
+        n, d = self.source.shape
+        n_leaves = count_leaves(n, -(-n // rows), self.source.row_bytes)
+        return divide(n, rows, n_leaves, (leaves, 1, self.resources.threads), tile=d)
+
+    @override
+    def needs(self, shape: WorkShape) -> list[MemoryNeed]:
+        """Return what states, (1 + W) S, and blocks take, scratch of one leaf more for merging, and 8 d (8 d + 3 k) for the singular values.
+
+        Scores: L (2 b d s + decoding + 16 p d + 48 b k) + 8 d k.
+        """
+        (n, d), rows, leaves = self.source.shape, shape.rows_per_block, shape.leaves_in_flight
+        k = min(n, d) if self.n_components is None else self.n_components
+        scratch = self.triangle.scratch_bytes(d, rows, 8)
+        in_leaf = buffer_bytes(self.source, rows) + 16 * min(rows, _SCORES_PANEL_ROWS) * d + 48 * rows * k
+        return [
+            *reading_needs(self.source, shape, (self.triangle.state_bytes(d), scratch)),
+            MemoryNeed("scratch", scratch, ("reading",)),
+            sampled_rows_need(self.source, self.resources),
+            MemoryNeed("solve", 8 * d * (8 * d + 3 * k), ("solving",)),
+            model_need(d, k, "solving", "scores", "report"),
+            MemoryNeed("scores", leaves * in_leaf + 8 * d * k if self.resources.scores else 0, ("scores",)),
+            report_need(self.resources),
+        ]
+
+    @override
+    def figures(self, shape: WorkShape, reading: int) -> Figures:
+        n, d = self.source.shape
+        size = as_text(self.triangle.state_bytes(d))
+        return Figures(
+            reason=f"exact; the triangular factor of {d:,} x {d:,} takes {size}, and nothing is squared",
+            flops=2.0 * n * d * d + (2 / 3 * shape.n_leaves + 12) * float(d) ** 3,
+            detail=QRDetail(),
+            notes=[
+                "takes two to four times as long as float64 products; the decomposition at the end runs on one thread"
+            ],
+        )
+
+
 class QRSolver(ContinuableSolver):
     """Exact, by a triangular factor of the rows."""
 
@@ -89,30 +146,8 @@ class QRSolver(ContinuableSolver):
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        n, d = source.shape
-        triangle = self.accumulator_of(source, parameters)
-        k = parameters.count(source)
-
-        def build(rows: int, leaves: int, threads_per_leaf: int) -> Plan:
-            n_leaves = count_leaves(n, -(-n // rows), source.row_bytes)
-            shape = WorkShape.divide(n, rows, n_leaves, (leaves, 1, resources.threads), tile=d)
-            flops = 2.0 * n * d * d + (2 / 3 * n_leaves + 12) * float(d) ** 3
-            return Plan(
-                solver="qr",
-                reason=f"exact; the triangular factor of {d:,} x {d:,} takes {as_text(triangle.state_bytes(d))}, and nothing is squared",
-                data=DataShape.of(source),
-                work_dtype="float64",
-                n_components=k,
-                shape=shape,
-                budget=MemoryBudget.of(qr_needs(source, triangle, k, shape, resources), resources.allowed_bytes),
-                cost=Cost(1, bytes_to_read(source, rows), flops),
-                detail=QRDetail(),
-                notes=(
-                    "takes two to four times as long as float64 products; the decomposition at the end runs on one thread",
-                ),
-            )
-
-        plan = choose(block_rows_to_try(source, np.dtype(np.float64)), build, 0, resources.threads, 1)
+        work = QRWork(source, parameters.count(source), resources, self.accumulator_of(source, parameters))
+        plan = work.best(block_rows_to_try(source, np.dtype(np.float64)), 0, 1)
         if plan.budget.fits:
             return plan
         raise plan.budget.refusal(

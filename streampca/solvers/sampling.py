@@ -21,7 +21,7 @@ from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import residuals_of
 from streampca.models.sampling_errors import Method, SamplingErrors
-from streampca.planning.plan import AnyPlan, Plan
+from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit
 from streampca.solvers.sampling_figures import errors_of
@@ -45,7 +45,7 @@ def require_sampling(n_groups: int, n_samples: int) -> None:
         )
 
 
-def with_sampling(plan: AnyPlan, source: Source, n_groups: int, *, scaled: bool, known: bool, scores: bool) -> AnyPlan:
+def with_sampling(plan: Plan, source: Source, n_groups: int, *, scaled: bool, known: bool, scores: bool) -> Plan:
     """Return `plan` with what sampling errors by `n_groups` take: nothing, a share of the scores' reading, or one more reading.
 
     Parameters
@@ -78,17 +78,16 @@ def with_sampling(plan: AnyPlan, source: Source, n_groups: int, *, scaled: bool,
     budget = plan.budget.plus(extra, plan.allowed_bytes, "scores" if method == "scores" else None)
     if not budget.fits:
         raise budget.refusal(f"sampling errors take {extra:,} bytes; set sampling_errors=0, or ")
-    cost, note = replace(plan.cost, sampling_errors=method), "the solver has the scores: no further reading"
+    plan = replace(plan, budget=budget, sampling_errors=method)
+    note = "the solver has the scores: no further reading"
     if method == "scores":
         note = "from the reading that writes the scores"
     if method == "reading":
         one = plan.bytes_to_read // max(1, plan.passes)
-        cost = replace(cost, passes=plan.passes + 1, bytes_to_read=plan.bytes_to_read + one)
-        cost = replace(cost, flops=plan.flops + 2.0 * source.shape[0] * source.shape[1] * k)
+        flops = plan.flops + 2.0 * source.shape[0] * source.shape[1] * k
+        plan = replace(plan, passes=plan.passes + 1, bytes_to_read=plan.bytes_to_read + one, flops=flops)
         note = "one more reading, for the scores"
-    return replace(
-        plan, budget=budget, cost=cost, notes=(*plan.notes, f"sampling errors by {n_groups} groups of rows: {note}")
-    )
+    return plan.with_notes([f"sampling errors by {n_groups} groups of rows: {note}"])
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ class Sampling:
 
     def by_reading(self, model: PCAModel | KernelModel) -> Readings[SamplingErrors]:
         """Ask for one more reading of the rows and return the sampling errors."""
-        rows, plan = residuals_of(self.source, model), self.plan.in_row_order()
+        rows, plan = residuals_of(self.source, model), self.plan.unshuffled()
         if plan.axis == "features":
             plan = plan_scores(rows, model, self.memory, self.threads)
         groups = ScoreGroups(model, rows.shape[0], self.n_groups)

@@ -104,7 +104,7 @@ def _pilot(
 ) -> tuple[tuple[IntArray, Array], ReadCount]:
     """Return the numbers of the rows of the pilot, the rows, and what reading them cost; a stopped run has them still."""
     sizes = sizes_of(plan)
-    report, ahead_bytes = Meter("pilot", sizes.pilot_rows, progress).add, plan.shape.read_ahead_bytes
+    report, ahead_bytes = Meter("pilot", sizes.pilot_rows, progress).add, plan.read_ahead_bytes
     chosen, rows, count = once(
         "pilot",
         lambda: read_pilot(pilot_of(sizes), source, parameters.seed, parameters.missing, report, ahead_bytes),

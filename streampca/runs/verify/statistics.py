@@ -21,8 +21,8 @@ from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.sampling_errors import SamplingErrors
 from streampca.parameters import Parameters
+from streampca.planning.covariance import grouped_accumulator
 from streampca.planning.covariance_accumulators import general_form
-from streampca.planning.cross_validation import grouped_accumulator
 from streampca.runs.manifest import Manifest
 from streampca.runs.quality import quality_figures, quality_from
 from streampca.runs.verify.checks import Check, compared, shown

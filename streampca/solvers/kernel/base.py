@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from streampca.models.kernel import KernelModel
+from streampca.planning.plan import Plan
 from streampca.solvers.base import Solver
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan
+from streampca.solvers.kernel.plan import settings_of
 from streampca.solvers.result import FitResult
 from streampca.typing import FloatArray
 
@@ -20,7 +21,7 @@ class KernelFit(FitResult):
 
     model: KernelModel
     """The model."""
-    plan: KernelPlan
+    plan: Plan
     """The plan that was carried out."""
     lengths: FloatArray | None = None
     """Squared lengths of all rows in kernel space, ``(n_samples,)``; None where they are not known."""
@@ -47,9 +48,9 @@ class KernelFit(FitResult):
         return warnings + model.concerns
 
 
-class KernelMethod(Solver[KernelParameters, KernelPlan, KernelFit]):
+class KernelMethod(Solver[KernelParameters, KernelFit]):
     """Plans and runs fits of kernel PCA by one method."""
 
-    def model_bytes(self, plan: KernelPlan, n_components: int) -> int:
+    def model_bytes(self, plan: Plan, n_components: int) -> int:
         """Return the size of a saved model: landmarks, their coefficients, and two vectors."""
-        return 8 * plan.n_landmarks * (plan.n_features + n_components + 2)
+        return 8 * settings_of(plan).n_landmarks * (plan.n_features + n_components + 2)

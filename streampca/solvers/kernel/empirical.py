@@ -12,12 +12,11 @@ from streampca.linalg.nystrom import converted, leave_one_out, nystrom
 from streampca.linalg.tiles import spread
 from streampca.models.kernel import KernelModel
 from streampca.models.stored_rows import StoredRows
-from streampca.planning.memory.kernel import PAIR_SIDE
-from streampca.planning.plan import Resources
+from streampca.planning.plan import Plan, Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
 from streampca.solvers.kernel.matrix import all_rows, rows_on_disk
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan, columns_of, pairs_plan
+from streampca.solvers.kernel.plan import PAIR_SIDE, columns_of, pairs_plan, settings_of
 from streampca.solvers.kernel.rounding import suitable_dtype
 from streampca.solvers.kernel.solving import inverse_roots, shares, signs_of, with_preimage
 from streampca.solvers.kernel.standardising import standardised_by
@@ -186,14 +185,12 @@ class EmpiricalMapMethod(KernelMethod):
 
     name = "empirical_map"
 
-    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
         columns = columns_of(parameters, source.shape[0])
         return pairs_plan(source, parameters, resources, solver=self.name, columns=columns)
 
-    def readings(
-        self, source: Source, parameters: KernelParameters, plan: KernelPlan, asked: Asked
-    ) -> Readings[KernelFit]:
+    def readings(self, source: Source, parameters: KernelParameters, plan: Plan, asked: Asked) -> Readings[KernelFit]:
         """Read `source` once, into memory or to disk, and return its approximate kernel principal components (Marukatat 2023, Algorithm 6).
 
         With A = HKH and a test matrix Ω, both forms use Z = AΩ and Y = AZ: the literature's takes eigenpairs (μ, u) of ZᵀZ,
@@ -207,15 +204,17 @@ class EmpiricalMapMethod(KernelMethod):
         rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
         wide = rows.astype(np.float64, copy=False)  # K² squares the rounding of K
         # Of a transform for which rows are features.
-        test = transform_matrix(parameters.sketch, (n, plan.columns), parameters.n_hashes, parameters.seed)
+        test = transform_matrix(parameters.sketch, (n, settings_of(plan).columns), parameters.n_hashes, parameters.seed)
         if parameters.center:
             test -= test.mean(axis=0)
-        first = times_kernel(kernel, wide, np.hstack([test, np.full((n, 1), 1 / n)]), plan.threads, plan.rows_in_memory)
+        first = times_kernel(
+            kernel, wide, np.hstack([test, np.full((n, 1), 1 / n)]), plan.threads, settings_of(plan).rows_in_memory
+        )
         means = first[:, -1].copy()
         products = first[:, :-1]
         if parameters.center:
             products -= products.mean(axis=0)
-        images = times_kernel(kernel, wide, products, plan.threads, plan.rows_in_memory)
+        images = times_kernel(kernel, wide, products, plan.threads, settings_of(plan).rows_in_memory)
         if parameters.center:
             images -= images.mean(axis=0)
         del wide

@@ -11,11 +11,11 @@ from streampca.execution.readings import Readings
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, solve, uses_krylov
 from streampca.models.kernel import KernelModel
-from streampca.planning.plan import Resources
+from streampca.planning.plan import Plan, Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
 from streampca.solvers.kernel.matrix import KernelMatrix, all_rows, kernel_matrix
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan, pairs_plan
+from streampca.solvers.kernel.plan import pairs_plan
 from streampca.solvers.kernel.rounding import SAMPLE, suitable_dtype, value_rounding
 from streampca.solvers.kernel.solving import ROUNDING, inverse_roots, share_of, shares, signs_of, with_preimage
 from streampca.solvers.kernel.standardising import standardised_by
@@ -36,7 +36,7 @@ def _intervals(values: FloatArray, allowed: float, share: float) -> list[list[fl
     ]
 
 
-def _require_memory(plan: KernelPlan, dtype: DType) -> None:
+def _require_memory(plan: Plan, dtype: DType) -> None:
     """Raise `PlanError` if the plan is for a kernel matrix in float32, float64 is needed and its size does not fit."""
     more = dtype.itemsize * plan.n_samples**2 - plan.budget.bytes_for("kernel matrix")
     if plan.projected_bytes + more > plan.allowed_bytes:
@@ -111,13 +111,11 @@ class ExactMethod(KernelMethod):
 
     name = "exact"
 
-    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
         return pairs_plan(source, parameters, resources, solver=self.name)
 
-    def readings(
-        self, source: Source, parameters: KernelParameters, plan: KernelPlan, asked: Asked
-    ) -> Readings[KernelFit]:
+    def readings(self, source: Source, parameters: KernelParameters, plan: Plan, asked: Asked) -> Readings[KernelFit]:
         """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
         n = source.shape[0]
         selection = parameters.selection(n)

@@ -10,11 +10,11 @@ from streampca.errors import ParameterError
 from streampca.execution.readings import Readings
 from streampca.linalg.eigen import solve
 from streampca.models.kernel import KernelModel
-from streampca.planning.plan import Resources
+from streampca.planning.plan import Plan, Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
 from streampca.solvers.kernel.landmarks import ChosenLandmarks, choose_landmarks, landmark_cost
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan, feature_plan
+from streampca.solvers.kernel.plan import feature_plan
 from streampca.solvers.kernel.rounding import suitable_dtype
 from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, shares, signs_of, with_preimage
 from streampca.solvers.options import Asked
@@ -94,14 +94,12 @@ class ExtensionMethod(KernelMethod):
 
     name = "nystrom_extension"
 
-    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory, `ParameterError` for rpcholesky."""
         parameters = _with_known_chances(parameters)
         return feature_plan(source, parameters, resources, self.name, landmark_cost(source, parameters))
 
-    def readings(
-        self, source: Source, parameters: KernelParameters, plan: KernelPlan, asked: Asked
-    ) -> Readings[KernelFit]:
+    def readings(self, source: Source, parameters: KernelParameters, plan: Plan, asked: Asked) -> Readings[KernelFit]:
         """Read `source` for landmarks and extend their eigenpairs (Williams & Seeger 2001)."""
         parameters = _with_known_chances(parameters)
         landmarks = yield from choose_landmarks(source, parameters, plan)

@@ -15,7 +15,7 @@ from streampca.execution.readings import Readings, run_fit
 from streampca.logs import logger
 from streampca.models.integer_rounding import with_rounded_integers
 from streampca.models.kernel import KernelModel
-from streampca.planning.plan import Resources, with_repeated_reads
+from streampca.planning.plan import Plan, Resources, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.alternatives import figures_of
@@ -24,7 +24,7 @@ from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan, with_seconds
+from streampca.solvers.kernel.plan import with_seconds
 from streampca.solvers.measuring import measured
 from streampca.solvers.options import Asked
 from streampca.solvers.quality import quality_beside
@@ -51,7 +51,7 @@ def plan_kernel(
     alternatives: bool = False,
     probe: bool = False,
     **beside: Unpack[Beside],
-) -> KernelPlan:
+) -> Plan:
     """Return the plan of a fit of `source`; reads metadata only: the time is that of nominal rates, whether or not a `probe` is asked for.
 
     ``"auto"`` is exact where the kernel matrix of all rows fits in memory: see `_choose`.
@@ -94,7 +94,7 @@ def plan_kernel(
         plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "landmarks", "solve", "model"))
     if alternatives:
 
-        def planned(method: str) -> KernelPlan:
+        def planned(method: str) -> Plan:
             return with_seconds(METHODS[method].plan(source, parameters, resources))
 
         others = tuple(figures_of(name, partial(planned, name)) for name in METHODS if name != method)
@@ -105,7 +105,7 @@ def plan_kernel(
 def fit_kernel(
     source: Source,
     parameters: KernelParameters,
-    plan: KernelPlan | None = None,
+    plan: Plan | None = None,
     *,
     keep_rows: int = 0,
     quality: bool = False,
@@ -120,7 +120,7 @@ def fit_kernel(
 
 
 def readings_of_kernel(
-    source: Source, parameters: KernelParameters, plan: KernelPlan, *, keep_rows: int = 0, quality: bool = False
+    source: Source, parameters: KernelParameters, plan: Plan, *, keep_rows: int = 0, quality: bool = False
 ) -> Readings[KernelFit]:
     """Ask for the readings of a fit by `plan`, and return what `fit_kernel` returns."""
     _log.info("plan: %r", plan)

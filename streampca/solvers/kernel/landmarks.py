@@ -20,8 +20,8 @@ from streampca.block import Block
 from streampca.errors import DataError, ParameterError
 from streampca.execution.distributed.retries import read_with_retries
 from streampca.execution.readings import Reading, ReadingAlone, Readings
-from streampca.planning.memory.kernel import HELD_OUT_ROWS
-from streampca.solvers.kernel.plan import KernelPlan, LandmarkCost
+from streampca.planning.plan import Plan
+from streampca.solvers.kernel.plan import HELD_OUT_ROWS, LandmarkCost, settings_of
 from streampca.solvers.kernel.standardising import FeatureMoments, needs_moments, with_moments
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.schedule import Schedule
@@ -83,7 +83,7 @@ def landmark_cost(source: Source, parameters: KernelParameters) -> LandmarkCost:
     return LandmarkCost(sampling, passes, taken)
 
 
-def choose_landmarks(source: Source, parameters: KernelParameters, plan: KernelPlan) -> Readings[ChosenLandmarks]:
+def choose_landmarks(source: Source, parameters: KernelParameters, plan: Plan) -> Readings[ChosenLandmarks]:
     """Ask for what the landmarks are chosen from, and return them.
 
     Raises
@@ -98,7 +98,7 @@ def choose_landmarks(source: Source, parameters: KernelParameters, plan: KernelP
         (moments,) = (yield Reading(source, (FeatureMoments(),), plan, phase="landmarks")).take()
         parameters = replace(parameters, kernel=with_moments(parameters.kernel, moments))
     if parameters.given is not None:
-        given, ahead_bytes = parameters.given, plan.shape.read_ahead_bytes
+        given, ahead_bytes = parameters.given, plan.read_ahead_bytes
         kernel = parameters.kernel
         named = ReadingAlone(lambda client, progress: _given(source, given, kernel, sampling, ahead_bytes))
         chosen: ChosenLandmarks = (yield named).take()[0]
@@ -118,7 +118,7 @@ def choose_landmarks(source: Source, parameters: KernelParameters, plan: KernelP
             "no landmark could be drawn, because κ(x, x) is 0, or lost to underflow, for every row: rescale the features, or choose "
             "another kernel"
         )
-    stands_for = _multiplicity(sampling, state, len(drawn.rows), plan.n_landmarks, source.shape[0])
+    stands_for = _multiplicity(sampling, state, len(drawn.rows), settings_of(plan).n_landmarks, source.shape[0])
     return ChosenLandmarks(drawn.rows, drawn.index, stands_for, sampling, parameters.kernel)
 
 

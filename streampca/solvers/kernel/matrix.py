@@ -14,8 +14,8 @@ from streampca.errors import NotFiniteError
 from streampca.execution.readings import Reading, Readings
 from streampca.linalg.tiles import spread
 from streampca.models.stored_rows import StoredRows
-from streampca.planning.memory.kernel import PAIR_SIDE
 from streampca.planning.plan import Plan
+from streampca.solvers.kernel.plan import PAIR_SIDE
 from streampca.solvers.kernel.solving import DenseMatrix
 from streampca.sources.base import Source
 from streampca.storage.directories import require_space

@@ -12,12 +12,12 @@ from streampca.execution.readings import Reading, Readings
 from streampca.linalg.eigen import solve
 from streampca.linalg.selection import Count, Selection
 from streampca.models.kernel import KernelModel
-from streampca.planning.plan import Resources
+from streampca.planning.plan import Plan, Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
 from streampca.solvers.kernel.certificate import certificate_of
 from streampca.solvers.kernel.landmarks import ChosenLandmarks, choose_landmarks, held_out_draws, landmark_cost
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import KernelPlan, feature_plan
+from streampca.solvers.kernel.plan import feature_plan
 from streampca.solvers.kernel.rounding import Computed, suitable_dtype
 from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, signs_of, with_preimage
 from streampca.solvers.kernel.whitening import LandmarkBasis, Whitening
@@ -128,13 +128,11 @@ class NystromMethod(KernelMethod):
 
     name = "nystrom"
 
-    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> KernelPlan:
+    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
         return feature_plan(source, parameters, resources, self.name, landmark_cost(source, parameters))
 
-    def readings(
-        self, source: Source, parameters: KernelParameters, plan: KernelPlan, asked: Asked
-    ) -> Readings[KernelFit]:
+    def readings(self, source: Source, parameters: KernelParameters, plan: Plan, asked: Asked) -> Readings[KernelFit]:
         """Read `source` for landmarks and once more for features, and return its kernel principal components."""
         landmarks = yield from choose_landmarks(source, parameters, plan)
         parameters = replace(parameters, kernel=landmarks.kernel)

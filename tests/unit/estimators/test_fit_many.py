@@ -109,7 +109,7 @@ def test_models_of_other_blocks_take_those_of_the_majority(store: str, rows: Any
     expected = models["rbf"].eigenvalues_
     fitted = sp.fit_many(models, store)
     assert fitted.n_passes_ == 2
-    other = fitted.plan_.plans["rbf"].shape.blocks != fitted.plan_.together.shape.blocks
+    other = fitted.plan_.plans["rbf"].blocks != fitted.plan_.together.blocks
     assert other == any(note.startswith("rbf: accumulated in the blocks") for note in fitted.plan_.together.notes)
     np.testing.assert_allclose(fitted["rbf"].eigenvalues_, expected, rtol=1e-10)
 

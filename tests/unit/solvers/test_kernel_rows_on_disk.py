@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from scipy.spatial.distance import cdist
 
 import streampca as sp
 from streampca.errors import ModelError, NoSpaceError, ParameterError, PlanError
-from streampca.solvers.kernel.plan import stored_map_plan
+from streampca.solvers.kernel.plan import pairs_plan
 
 pytestmark = pytest.mark.numerical
 
@@ -36,8 +35,8 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every plan of the empirical map have its rows on disk, 1,024 of them in memory at a time."""
 
     def planned(*arguments: Any, solver: str, columns: int) -> Any:
-        plan = stored_map_plan(*arguments, solver=solver, columns=columns)
-        return replace(plan, detail=replace(plan.detail, rows_in_memory=1024))
+        plan = pairs_plan(*arguments, solver=solver, columns=columns)
+        return plan.replace(rows_on_disk=True, rows_in_memory=1024, disk_bytes=8 * plan.n_samples * plan.n_features)
 
     monkeypatch.setattr("streampca.solvers.kernel.empirical.pairs_plan", planned)
 
@@ -141,8 +140,8 @@ def test_the_plan_takes_as_many_rows_as_fit(tmp_path: Path) -> None:
         assert plan.disk_bytes == 4 * n * d
         assert plan.projected_bytes <= memory
         assert plan.passes == 1
-        assert f"{plan.rows_in_memory:,} rows in memory at a time" in str(plan)
-        seen.append(plan.rows_in_memory)
+        assert f"{plan.detail.rows_in_memory:,} rows in memory at a time" in str(plan)
+        seen.append(plan.detail.rows_in_memory)
     assert seen == sorted(seen, reverse=True)
     assert seen[0] > seen[-1]
     with pytest.raises(PlanError, match=r"12,000 rows and 70 columns take.* memory of at least"):

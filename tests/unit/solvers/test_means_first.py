@@ -95,7 +95,7 @@ def test_readings_and_bytes_are_those_of_the_plan(solver: str, tmp_path: Any) ->
 def test_plan_measures_how_fast_rows_with_missing_values_are_accumulated() -> None:
     for missing in ("mean", "pairwise", "drop_rows"):
         plan = sp.PCA(3, missing=missing, solver="sketch").plan(holed(), probe=True)
-        assert plan.cost.expected_by == "probe"
+        assert plan.expected_by == "probe"
 
 
 @SOLVERS

@@ -54,7 +54,7 @@ def test_files_come_in_natural_order_of_names_and_lists_in_their_own(tmp_path, v
 def test_the_same_blocks_of_a_list_and_of_one_zarr_array_give_the_same_bits(tmp_path, shards, values):
     zarr.save_array(tmp_path / "x.zarr", values)
     whole, listed = sp.PCA(3).fit(str(tmp_path / "x.zarr")), sp.PCA(3).fit(shards)
-    assert listed.plan_.shape.rows_per_block == whole.plan_.shape.rows_per_block
+    assert listed.plan_.rows_per_block == whole.plan_.rows_per_block
     for name in ("components_", "explained_variance_", "mean_"):
         np.testing.assert_array_equal(getattr(listed, name), getattr(whole, name))
     assert listed.bytes_read_ == values.nbytes

@@ -1,7 +1,8 @@
-"""Formulas of memory, in bytes: the ceiling, and what blocks, states, eigenproblems, models and scores take.
+"""Formulas of memory, in bytes, that solvers share: the ceiling, and what blocks, states, eigenproblems, models and scores take.
 
-This module has the formulas that solvers share; `covariance`, `gram`, `qr`, `sketch`, `kernel` and `scores` have the needs
-of one solver each. ``docs/reference/memory-formulas.md`` explains the symbols and gives the peak of each solver.
+The symbols in these formulas and in those of the solvers (`Work.needs`): n samples, d features and k components; b rows of a block, s bytes of
+a stored value, w of a value in a product, e of a score; L leaves at once, T threads of each, at most W leaves under way or waiting to be
+merged; p ≤ b rows of a panel, which are multiplied at once; S bytes of a state; t the side of a tile.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from streampca.errors import ParameterError
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size
 from streampca.planning.budget import MemoryNeed, Phase, Resources
+from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 from streampca.system.process import MEBIBYTE, available_bytes, resident_bytes
 from streampca.typing import DType
@@ -43,10 +45,14 @@ def allowed_bytes(memory: int | str | None) -> int:
     return memory
 
 
-def process_needs(resources: Resources) -> tuple[MemoryNeed, ...]:
-    """Return what every phase has: resident memory before the first block + `ALLOWANCE_BYTES`, data quality if it is examined, and `remove`."""
+def process_needs(resources: Resources, axis: str = "samples") -> tuple[MemoryNeed, ...]:
+    """Return what every phase has: resident memory before the first block + `ALLOWANCE_BYTES`, data quality if it is examined, and `remove`.
+
+    `axis` says whether rows or whole features are read.
+    """
+    removal = resources.removal_bytes if axis == "samples" else resources.removal_by_features_bytes
+    beside = (MemoryNeed("quality", resources.quality_bytes), MemoryNeed("removal", removal))
     process = MemoryNeed("process", resources.process_bytes + ALLOWANCE_BYTES)
-    beside = (MemoryNeed("quality", resources.quality_bytes), MemoryNeed("removal", resources.removal_bytes))
     return (process, *(need for need in beside if need.n_bytes))
 
 
@@ -63,6 +69,25 @@ def sampled_rows_need(source: Source, resources: Resources) -> MemoryNeed:
 def buffer_bytes(source: Source, rows: int) -> int:
     """Return what the blocks of one leaf take: 2 b d s, the current block and the next one, and decoding."""
     return (2 * rows * source.row_bytes if source.buffered else 0) + source.overhead_bytes(rows)
+
+
+def reading_needs(
+    read: Source,
+    shape: WorkShape,
+    sizes: tuple[int, int],
+    phases: tuple[Phase, ...] = ("reading",),
+    kept: tuple[Phase, ...] = (),
+) -> tuple[MemoryNeed, MemoryNeed, MemoryNeed]:
+    """Return what a reading takes: (1 + W) S for states, and for each of L leaves its blocks and scratch.
+
+    `sizes` are bytes of a state and of the scratch of a leaf; the reading has the `phases`, and states are `kept` in others, all if empty.
+    """
+    state, scratch = sizes
+    return (
+        MemoryNeed("states", state * shape.n_states, kept),
+        MemoryNeed("blocks", shape.leaves_in_flight * buffer_bytes(read, shape.rows_per_block), phases),
+        MemoryNeed("scratch", shape.leaves_in_flight * scratch, phases),
+    )
 
 
 def eigenproblem_bytes(side: int, k: int) -> int:
