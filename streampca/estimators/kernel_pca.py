@@ -25,7 +25,7 @@ from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.scoring import scores_of
 from streampca.models.stored_rows import StoredRows
-from streampca.parameters import KERNEL_PCA_PARAMETERS, checked
+from streampca.parameters import KERNEL_PCA_PARAMETERS, checked, documented
 from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel import METHODS
@@ -46,59 +46,13 @@ if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
 
 
+@documented(KERNEL_PCA_PARAMETERS)
 class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     """Kernel PCA of data of any size: exact where n × n fits, from landmarks of the stream else.
 
     Parameters
     ----------
-    n_components : int, float in (0, 1), Threshold or None
-        How many components: a count; the smallest number that carries this share of the trace of the kernel matrix; all
-        with λᵢ ≥ eps·λ₁; or all that the method finds.
-    kernel : {"linear", "rbf", "poly", "sigmoid", "laplacian", "cosine"}, Kernel or callable
-        A name ("tanh" is a synonym of "sigmoid"), an object of `streampca.kernels`, also a sum of them, or a function of
-        two blocks of rows that returns the matrix of their kernel values.
-    gamma, degree, coef0, kernel_params
-        Parameters of a kernel that is named, or keywords of a callable; gamma=None = 1 / n_features.
-    method : {"auto", "exact", "nystrom", "nystrom_extension", "empirical_map"}
-        The n × n kernel matrix; landmarks, then the exact PCA of their features over all rows, in two readings; the
-        eigenpairs of the landmarks' kernel matrix extended to all rows; the empirical kernel map through a transform.
-        "auto" is "exact" where the kernel matrix of all rows fits in memory (and takes at most 1e13 flops), unless
-        `sampling` asks for landmarks, and always for kernels that are not positive semi-definite; else "nystrom".
-    n_landmarks : int
-        Landmarks that are drawn.
-    sampling : {"auto", "uniform", "diagonal", "column_norm", "rpcholesky"} or array
-        How; or the row indices ``(m,)``, or the landmarks themselves, ``(m, n_features)``. "auto" is uniform where
-        κ(x, x) is constant or the kernel is not positive semi-definite, and always for "nystrom_extension", which does not
-        take rpcholesky; and rpcholesky else. Landmarks that are given stand for n/m rows each in "nystrom_extension".
-    sketch, sketch_size, n_hashes, recovery
-        The transform of the empirical kernel map: "gaussian", "count_sketch", "sparse_sign" or "grouping"; its columns;
-        hash functions of a count sketch; and whether eigenpairs come back by "nystrom" (of K²) or by the literature's
-        "conversion".
-    center : bool
-        Centre in kernel space.
-    scale : bool
-        Standardise features: the kernel is one of z-scores (divisor n − 1), whose means and deviations are those of all rows.
-        They are found in the reading that draws uniform landmarks, in one more before other draws, and at no cost by
-        methods that keep all rows. Features that never vary do not count, in new rows either.
-    missing_value : float, optional
-        A number that counts as missing, as NaN does, which kernel PCA refuses: the error names the first row that has it.
-    fit_inverse_transform : bool
-        Learn the map from scores back to features: kernel ridge regression from the scores of the landmarks.
-    alpha : float
-        Its ridge.
-    sampling_errors : int
-        Groups of consecutive rows, about 20, that a jackknife leaves out one at a time, for ``sampling_error_``; 0 for none.
-        Takes one more reading of the rows unless the solver has their scores, which ``plan`` says.
-    memory : int, str or None
-        Ceiling for the resident memory of the whole process. A plan that does not fit is refused with `PlanError` before
-        the data is read.
-    random_state : int
-        Seed of everything that is drawn; the same seed gives the same landmarks for any chunking and any workers.
-    checkpoint : path, optional
-        Directory in which progress is kept, so that the same fit goes on after a kill or a signal, with the same bits; it is
-        removed when the fit is done. Not for a kernel that is a callable, which no file can tell from another.
-    progress : callable, optional
-        Called with a `Progress` as blocks finish, from any thread.
+    {parameters}
 
     Attributes
     ----------

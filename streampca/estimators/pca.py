@@ -18,7 +18,7 @@ from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate, certificate_of
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
-from streampca.parameters import PCA_PARAMETERS, Parameters, checked
+from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
 from streampca.parameters.choices import Auto, BlockScale, Missing, MissingScores, Recovery, Sketch, Solver
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns, with_sample_weight
@@ -40,92 +40,13 @@ if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
 
 
+@documented(PCA_PARAMETERS)
 class PCA(Continuing, RowDiagnostics, Rotating):
     """Principal component analysis of data of any size, read once or as often as allowed, within a memory ceiling.
 
     Parameters
     ----------
-    n_components : int, float in (0, 1), Threshold, Frobenius, str or None
-        How many components: a count; the smallest number that carries this share of the total variance; all with λᵢ ≥ eps·λ₁; the smallest number with
-        Σλᵢ² ≥ share·‖C‖²_F for the matrix C that is decomposed (of exact solvers; ``{"frobenius": 0.95}`` is ``Frobenius(0.95)``); as many as a rule
-        finds above noise, but at least one: ``"parallel"``, ``"marchenko_pastur"``, ``"tracy_widom"``, ``"gavish_donoho"``, ``"cross_validation"`` or
-        ``"mle"``, of which `component_rules_` has the figures and ``docs/how-to/number-of-components.md`` the assumptions; or
-        all: n_features, or of fewer rows than that as many as stand above rounding, which are at most one less than there are rows.
-    solver : {"auto", "covariance", "gram", "qr", "sketch", "adaptive"}
-        Exact: the d × d covariance; the n × n matrix of samples, for wide data, which ``"auto"`` takes where there are at most half as many samples as
-        features; a d × d triangular factor, two to four times slower, for singular values below 1e-7 of the first. Approximate, with a certificate in
-        ``error_``: products of the covariance with `sketch_size` vectors; a basis of that rank which follows the rows in shuffled order, the better
-        answer of one pass. ``"auto"`` takes these for a count of components where nothing exact fits, then reading until eigenvalues are
-        certified to 1 %, or where a `tolerance` is given and they are expected to be faster.
-    center : bool
-        Subtract the mean.
-    scale : bool or "block"
-        Divide by the standard deviation (z-scores, with the same `ddof` as the covariance, so that the eigenvalues sum to the number of features that
-        vary). ``"block"``: divide each variable of a table of several by the square root of its total variance, the sum of the variances of its
-        features, so that all variables have the same weight, and features of one variable keep theirs relative to each other; the eigenvalues sum to
-        the number of variables that vary. A table without variables is one. Features that never vary get weight 0.
-    whiten : bool
-        Divide scores by the standard deviation of their component. Components below rounding get scores of 0.
-    ddof : int
-        Variances are divided by n − ddof.
-    forgetting : float
-        Factor in (0, 1] by which the weight of every row shrinks with each row after it, within and across `partial_fit` calls: the last row has weight
-        1, the t-th before it ``forgetting ** t``, and about ``1 / (1 - forgetting)`` rows count. Divisors are then W − ddof·W₂/W for the sums W of the
-        weights and W₂ of their squares. The order of the rows matters, and so does that of models in `merge`.
-    sampling_errors : int
-        Groups of rows, about 20, of the jackknife for ``sampling_error_``; 0 for none. May take a reading more, see ``plan``.
-    memory : int, str or None
-        Ceiling for the resident memory of the whole process, such as ``"2GiB"``; None = a safe share of what the machine has. A plan that does not fit
-        is refused with `PlanError` before the data is read; only the matrix of ``solver="covariance"``, asked for by name, goes to disk instead
-        (``plan_.tile_groups`` readings, no state).
-    random_state : int
-        Seed of everything that is drawn; the same seed gives the same bits.
-    progress : callable, optional
-        Called with a `Progress` as blocks finish, from any thread.
-    missing : {"error", "drop_rows", "mean", "pairwise"}
-        What NaN means. An error; or the row is left out (and has scores of NaN); or the mean of the feature's observed values; or, for "pairwise",
-        every covariance is that of the rows in which both features were observed: nothing is made up, but eigenvalues may come out negative and are
-        clipped (``error_["clipped_mass"]``). Infinity is always an error.
-    missing_scores : {"conditional", "mean"}
-        Scores of rows with NaN where `missing` is "mean" or "pairwise", in `transform` and `transform_to`, and what `score_samples` takes such rows
-        for. "conditional": the conditional mean of the scores given the observed features under probabilistic PCA (Tipping & Bishop 1999), without
-        noise the least-squares fit; a k × k system is solved for each pattern of holes. A row of NaN alone has scores of 0. "mean": NaN counts as the
-        mean of its feature, which draws scores towards 0.
-    missing_value : float, optional
-        A number that counts as missing, as NaN does, in the rows of `fit`, and then in those of `transform` and of all that takes rows: -1 in
-        integers, which have no NaN. Integers are read as floats then: float32 those of up to 16 bits. As `missing_value` of `streampca.open`.
-    feature_weight : array-like, shape (n_features,), or str, optional
-        Weights W such as areas, finite and not negative, or an expression over the coordinates of a labelled table that gives them, ``"cos(lat)"``, levels of a MultiIndex included, of
-        numbers, ``+ - * / **``, cos, sin (of degrees where coordinates are in degrees), sqrt, abs, log, exp, min and max; features of variables without
-        these coordinates have weight 1; an array of the shape of a variable, such as (lat, lon), is for all variables that have it. The matrix that is decomposed is W^½ C W^½, so centred and scaled features are multiplied by the *square root*
-        of their weight, here and in `transform`; `inverse_transform` divides by it and gives the mean for features of weight 0.
-    remove : mapping, optional
-        Subtract from each feature what regression on these explains, in the same reading: ``groups``, one label for each row, whose means are
-        subtracted (a seasonal cycle), or the name of a coordinate along samples or of a column, or of a part of its times, such as ``"time.month"``;
-        ``trend``, the degree of a polynomial over the coordinate of the first sample dimension, or over the numbers of the rows; ``covariates``, an array of shape (n_samples, n_covariates). With
-        `scale`, features are divided by the standard deviations of the residuals. Variances are divided by n − ddof all the same.
-    checkpoint : path, optional
-        A directory in which `fit` keeps what is done, every 30 s or twentieth of the work. A `fit` of the same data with the same parameters that finds
-        it goes on from there, to the same bits; it is removed when a fit is done. Another one that finds it raises `OutputError`.
-    sketch : {"auto", "gaussian", "count_sketch", "sparse_sign", "grouping"}
-        What makes the vectors of ``solver="sketch"``; ``"auto"`` is ``"gaussian"``, the only one that a pilot informs.
-    sketch_size : int or "auto"
-        How many vectors, or the rank of the basis; at least `n_components`. ``"auto"``: the larger of 2 k and k + 32 (4 k and k + 64 without a pilot),
-        fewer where memory is short.
-    n_hashes : int
-        Hash functions of a count sketch.
-    recovery : {"nystrom", "conversion"}
-        How components come back from a sketch: by the Nyström approximation of the covariance, or, for comparison, by the approximate PCA of the
-        literature (Marukatat 2023), which is far less accurate and has no bounds of angles.
-    pilot : int or "auto"
-        Rows from all over the data that are read before the first pass to inform the sketch; 0 for none. ``"auto"``: ten for each vector and at least
-        500, unless more than a tenth of the data would be decoded for them.
-    max_passes : int or "auto"
-        Most readings by an approximate solver; ``"auto"``: eight, or two where `tolerance` is 0.
-    tolerance : float or None
-        Read again until every eigenvalue is certified to this relative error, or `max_passes` are over; 0 reads `max_passes` times. None: 0.01 where
-        `solver` is ``"auto"`` and nothing exact fits, and one reading by a solver that is named.
-        The exact solvers read none of these parameters.
+    {parameters}
 
     Attributes
     ----------

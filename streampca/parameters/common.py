@@ -18,6 +18,7 @@ RECOVERY = Parameter(
     Choice(get_args(Recovery)),
     "How components come back from the sketch: by the Nyström approximation, or, for comparison, by the conversion of the literature.",
     "model",
+    details="The conversion (Marukatat 2023) is far less accurate and has no bounds of angles.",
 )
 CENTER = Parameter(
     "center",
@@ -32,6 +33,12 @@ SCALE = Parameter(
     FlagOr(get_args(BlockScale)),
     "Divide each feature by its standard deviation (in kernel PCA: the kernel is one of z-scores); block, for PCA alone: divide each variable of a table by the square root of its total variance, the sum of the variances of its features.",
     "preprocess",
+    details=(
+        "Standard deviations have the same `ddof` as the covariance, so that the eigenvalues sum to the number of "
+        'features that vary. With ``"block"`` all variables have the same weight, and features of one variable '
+        "keep theirs relative to each other; the eigenvalues sum to the number of variables that vary; a table "
+        "without variables is one. Features that never vary get weight 0."
+    ),
 )
 MISSING_VALUE = Parameter(
     "missing_value",
@@ -40,6 +47,10 @@ MISSING_VALUE = Parameter(
     "A number that counts as missing, as NaN does, such as -1 in integers; beside what a store declares.",
     "source.missing_value",
     field=None,
+    details=(
+        "In the rows of `fit`, and then in those of `transform` and of all that takes rows. Integers, which have "
+        "no NaN, are read as floats then: float32 those of up to 16 bits. As `missing_value` of `streampca.open`."
+    ),
 )
 MEMORY = Parameter(
     "memory",
@@ -47,6 +58,11 @@ MEMORY = Parameter(
     Special("int, str or None"),
     'Ceiling for the resident memory of the whole process, bytes or a text such as "2GiB"; None: what the process has plus 60 % of what is free.',
     "resources.memory",
+    details=(
+        "A plan that does not fit is refused with `PlanError` before the data is read; only the matrix of "
+        '``solver="covariance"``, asked for by name, goes to disk instead (``plan_.tile_groups`` readings, no '
+        "state)."
+    ),
 )
 RANDOM_STATE = Parameter(
     "random_state",
@@ -62,6 +78,10 @@ CHECKPOINT = Parameter(
     Directory(),
     "Directory in which `fit` keeps what is done, so that the same fit goes on from there after it was stopped.",
     field=None,
+    details=(
+        "It goes on to the same bits. Progress is kept every 30 s or twentieth of the work, and removed when a "
+        "fit is done; a fit of other data or with other parameters that finds it raises `OutputError`."
+    ),
 )
 SAMPLING_ERRORS = Parameter(
     "sampling_errors",
@@ -69,6 +89,7 @@ SAMPLING_ERRORS = Parameter(
     Whole(0, hint=": 0 for none, or a number of groups, of which 20 are usual"),
     "Groups of consecutive rows that a jackknife leaves out one at a time, for sampling errors of eigenvalues, shares and components; 0: none.",
     "statistics",
+    details="They are in ``sampling_error_``. May take a reading more, which ``plan`` says.",
 )
 PROGRESS = Parameter(
     "progress",

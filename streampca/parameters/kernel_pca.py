@@ -38,6 +38,7 @@ KERNEL_PCA_PARAMETERS = (
         "Kernel function: a name, an object of `streampca.kernels` (in a file a mapping, or a list of mappings: their weighted sum), or a function of two blocks of rows.",
         "model",
         field=None,
+        details='"tanh" is a synonym of "sigmoid"; objects are those of `streampca.kernels`, also a sum of them.',
     ),
     Parameter(
         "gamma",
@@ -80,6 +81,11 @@ KERNEL_PCA_PARAMETERS = (
         Choice(get_args(Method)),
         "The kernel matrix of all rows (exact), landmarks and the PCA of their features (nystrom), the eigenpairs of the landmarks extended to all rows, or the empirical kernel map through a sketch.",
         "model",
+        details=(
+            '"auto" is "exact" where the kernel matrix of all rows fits in memory (and takes at most 1e13 flops), '
+            "unless `sampling` asks for landmarks, and always for kernels that are not positive semi-definite; else "
+            '"nystrom". Landmarks take two readings.'
+        ),
     ),
     Parameter("n_landmarks", 1000, Whole(1), "Number of landmarks that are drawn.", "model"),
     Parameter(
@@ -89,6 +95,10 @@ KERNEL_PCA_PARAMETERS = (
         "How landmarks are drawn, or their row indices, or (in Python) the landmarks themselves; auto: uniform where κ(x, x) is constant or the kernel is not positive semi-definite, and for nystrom_extension, which does not take rpcholesky; else rpcholesky.",
         "model",
         field=None,
+        details=(
+            "Indices have shape ``(m,)``, landmarks ``(m, n_features)``; those that are given stand for n/m rows each "
+            'in "nystrom_extension".'
+        ),
     ),
     Parameter(
         "sketch",
@@ -101,8 +111,15 @@ KERNEL_PCA_PARAMETERS = (
     N_HASHES,
     RECOVERY,
     CENTER,
-    replace(SCALE, field=None),
-    MISSING_VALUE,
+    replace(
+        SCALE,
+        field=None,
+        details=(
+            "Means and deviations (divisor n − 1) are those of all rows, found in the reading that draws uniform landmarks, in one "
+            "more before other draws, and at no cost by methods that keep all rows. Features that never vary do not count, in new rows either."
+        ),
+    ),
+    replace(MISSING_VALUE, details="Kernel PCA refuses missing values: the error names the first row that has it."),
     Parameter(
         "fit_inverse_transform",
         False,
@@ -113,9 +130,12 @@ KERNEL_PCA_PARAMETERS = (
     ),
     Parameter("alpha", 1.0, Number(least=0), "Ridge penalty of the map from scores back to features.", "model"),
     SAMPLING_ERRORS,
-    MEMORY,
+    replace(MEMORY, details="A plan that does not fit is refused with `PlanError` before the data is read."),
     RANDOM_STATE,
-    CHECKPOINT,
+    replace(
+        CHECKPOINT,
+        details=f"{CHECKPOINT.details} Not for a kernel that is a callable, which no file can tell from another.",
+    ),
     PROGRESS,
 )
 """In the order of the signature."""

@@ -37,6 +37,11 @@ PCA_PARAMETERS = (
         Special("int, float in (0, 1), Threshold, Frobenius, str or None"),
         "How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, the smallest number whose squared eigenvalues reach a share of the squared Frobenius norm, as many as a rule finds above noise (parallel, marchenko_pastur, tracy_widom, gavish_donoho, cross_validation, mle), or all: n_features, or of fewer rows than that as many as stand above rounding.",
         "model",
+        details=(
+            "A threshold keeps all with λᵢ ≥ eps·λ₁, `Frobenius` the smallest number with Σλᵢ² ≥ share·‖C‖²_F for the matrix C "
+            "that is decomposed (of exact solvers). Rules give at least one component; `component_rules_` has their figures and "
+            "``docs/how-to/number-of-components.md`` their assumptions."
+        ),
     ),
     Parameter(
         "solver",
@@ -44,6 +49,14 @@ PCA_PARAMETERS = (
         Choice(get_args(Solver)),
         "How the components are computed: exact by covariance, gram or qr; approximate, with a certificate, by sketch or adaptive.",
         "model",
+        details=(
+            "covariance: the d × d matrix. gram: the n × n matrix of samples, for wide data, which auto takes where there are at most "
+            "half as many samples as features. qr: a d × d triangular factor, two to four times slower, for singular values below "
+            "1e-7 of the first. sketch: products of the covariance with `sketch_size` vectors. adaptive: a basis of that rank which "
+            "follows the rows in shuffled order, the better answer of one pass. auto takes an approximate one for a count of "
+            "components where nothing exact fits, then reading until eigenvalues are certified to 1 %, or where a `tolerance` is "
+            "given and it is expected to be faster; its certificate is in `certificate_`."
+        ),
     ),
     Parameter(
         "sketch",
@@ -58,6 +71,7 @@ PCA_PARAMETERS = (
         SKETCH_SIZE,
         "Columns of the sketch, or rank of the incremental solver; auto: the larger of twice the components and 32 more (four times and 64 more without a pilot).",
         "model",
+        details="At least `n_components`; fewer than by default where memory is short.",
     ),
     N_HASHES,
     RECOVERY,
@@ -81,16 +95,28 @@ PCA_PARAMETERS = (
         Number(least=0, optional=True, hint=" for the default"),
         "Relative error to which every eigenvalue is to be certified: an approximate solver reads again until it is or `max_passes` are over; 0: always `max_passes`; None: 0.01 where solver is auto, one reading of a solver that is named.",
         "model",
+        details="The exact solvers read none of the parameters of approximate ones.",
     ),
     CENTER,
     SCALE,
-    Parameter("whiten", False, Flag(), "Divide scores by the standard deviation of their component.", "model"),
+    Parameter(
+        "whiten",
+        False,
+        Flag(),
+        "Divide scores by the standard deviation of their component.",
+        "model",
+        details="Components below rounding get scores of 0.",
+    ),
     Parameter(
         "missing",
         "error",
         Choice(get_args(Missing)),
         "What NaN means: an error, a row to leave out, the mean of the feature, or covariances over the rows in which both features were observed.",
         "preprocess",
+        details=(
+            'Infinity is always an error. A row that is left out has scores of NaN. With "pairwise" nothing is made '
+            'up, but eigenvalues may come out negative and are clipped (``error_["clipped_mass"]``).'
+        ),
     ),
     Parameter(
         "missing_scores",
@@ -98,6 +124,12 @@ PCA_PARAMETERS = (
         Choice(get_args(MissingScores)),
         "Scores of rows with NaN where `missing` is mean or pairwise: the conditional mean given the observed features, or those of the row with means for NaN.",
         "preprocess",
+        details=(
+            "In `transform` and `transform_to`, and what `score_samples` takes such rows for. The conditional mean is "
+            "that of probabilistic PCA (Tipping & Bishop 1999), without noise the least-squares fit; a k × k system "
+            "is solved for each pattern of holes. A row of NaN alone has scores of 0. Means for NaN draw scores "
+            "towards 0."
+        ),
     ),
     MISSING_VALUE,
     Parameter(
@@ -107,6 +139,14 @@ PCA_PARAMETERS = (
         "Weights of features such as areas, or an expression over their coordinates such as cos(lat): centred and scaled features are multiplied by the square root.",
         "preprocess",
         field=None,
+        details=(
+            "Finite and not negative. The matrix that is decomposed is W^½ C W^½, so `inverse_transform` divides by "
+            "the root and gives the mean for features of weight 0. An expression is of the coordinates of a labelled "
+            "table, levels of a MultiIndex included, of numbers, ``+ - * / **``, cos, sin (of degrees where "
+            "coordinates are in degrees), sqrt, abs, log, exp, min and max; features of variables without these "
+            "coordinates have weight 1; an array of the shape of a variable, such as (lat, lon), is for all variables "
+            "that have it."
+        ),
     ),
     Parameter(
         "remove",
@@ -115,6 +155,13 @@ PCA_PARAMETERS = (
         "Subtract from each feature what regression on these explains: `groups` (one label for each row, or where the labels of the table have it, such as time.month), `trend` (degree of a polynomial), `covariates` (an array; in a file the path of an .npy file).",
         "preprocess",
         field=None,
+        details=(
+            "In the same reading. Groups are means that are subtracted, such as a seasonal cycle, by labels, the name "
+            'of a coordinate along samples or of a column, or of a part of its times, such as ``"time.month"``; a '
+            "trend is over the coordinate of the first sample dimension, or over the numbers of the rows; covariates "
+            "have shape (n_samples, n_covariates). With `scale`, features are divided by the standard deviations of "
+            "the residuals. Variances are divided by n − ddof all the same."
+        ),
     ),
     Parameter("ddof", 1, Whole(0), "Variances are divided by n − ddof.", "model"),
     Parameter(
@@ -123,6 +170,12 @@ PCA_PARAMETERS = (
         Number(above=0, most=1, hint="; 1 forgets nothing"),
         "Factor by which the weight of every row shrinks with each row after it.",
         "model",
+        details=(
+            "In (0, 1], within and across `partial_fit` calls: the last row has weight 1, the t-th before it "
+            "``forgetting ** t``, and about ``1 / (1 - forgetting)`` rows count. Divisors are then W − ddof·W₂/W for "
+            "the sums W of the weights and W₂ of their squares. The order of the rows matters, and so does that of "
+            "models in `merge`."
+        ),
     ),
     SAMPLING_ERRORS,
     MEMORY,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from streampca.errors import ParameterError
 from streampca.parameters.domains import Domain
 
 if TYPE_CHECKING:
     from streampca.typing import Json
+
+Class = TypeVar("Class", bound=type)
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,13 @@ class Parameter:
     domain: Domain
     """The values that it may have."""
     text: str
-    """What it does, in one sentence."""
+    """What it does, in one sentence, which tables and the schema of configuration files have."""
     key: str | None = None
     """Where a configuration file has it: a section, in which it has its own name, or a whole key; None = nowhere."""
     field: str | None = ""
     """Name among the parameters of a fit: empty = its own; None = the fit does not read it as it is."""
+    details: str = ""
+    """Further sentences of the docstring of the estimator."""
     checked: bool = True
     """Whether the estimator checks it against the domain; else the module that uses it does."""
 
@@ -57,3 +63,21 @@ def checked(parameters: Sequence[Parameter], values: Mapping[str, object]) -> Js
         if parameter.field is not None:
             plain[parameter.field or parameter.name] = value
     return plain
+
+
+def documented(parameters: Sequence[Parameter]) -> Callable[[Class], Class]:
+    """Return a decorator that writes the statements of `parameters` in place of ``{parameters}`` into the docstring of an estimator."""
+
+    def written(kind: Class) -> Class:
+        if kind.__doc__:  # python -OO leaves none
+            entries = (f"{each.name} : {each.domain.type}\n{_paragraph(each)}" for each in parameters)
+            kind.__doc__ = inspect.cleandoc(kind.__doc__).replace("{parameters}", "\n".join(entries), 1)
+        return kind
+
+    return written
+
+
+def _paragraph(parameter: Parameter) -> str:
+    return textwrap.fill(
+        f"{parameter.text} {parameter.details}".strip(), 110, initial_indent="    ", subsequent_indent="    "
+    )
