@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from streampca.accumulators import PairwiseCovariance
+from streampca.accumulators.quality import Quality
+from streampca.execution.score_groups import moments_bytes, moments_scratch_bytes
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS, Parameter
 from streampca.parameters.domains import Number, Whole
 from streampca.planning import scores
@@ -36,6 +39,7 @@ from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.kernel.plan import ExactWork, LandmarkWork, MapWork, PairsWork, StoredMapWork
 from streampca.solvers.plan_sketch import SketchWork
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
+from streampca.solvers.removing import with_regressors
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -145,6 +149,13 @@ def formulas() -> str:
         "`sketch` and `adaptive`": (SketchWork.needs, plan_sketch.states_bytes, plan_sketch.pilot_bytes),
         "Kernel PCA by landmarks": (LandmarkWork.needs, LandmarkWork.scratch_bytes),
         "Kernel PCA by pairs of rows": (PairsWork.needs, ExactWork.sizes, MapWork.sizes, StoredMapWork.needs),
+        "What comes along with any solver": (
+            with_regressors,
+            moments_bytes,
+            moments_scratch_bytes,
+            Quality.state_bytes,
+            PairwiseCovariance.state_bytes,
+        ),
         "Scores only": (scores.ByFeatures.needs, scores.of_components, scores.of_kernel),
     }
     lines = []

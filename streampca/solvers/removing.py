@@ -41,7 +41,11 @@ def regressors_of(source: Source, parameters: Parameters) -> Regressors | None:
 
 
 def with_regressors(resources: Resources, source: Source, regressors: Regressors) -> Resources:
-    """Return `resources` with the regressors, and with the memory that a fit takes beside one that removes nothing."""
+    """Return `resources` with the regressors, and with the memory that a fit takes beside one that removes nothing.
+
+    For q regressors and N threads that read rows: the regressors of all rows, (2 N + 4) · 8 (q + 1) (d + q) for triangular factors and
+    coefficients, N panels, and 24 q d + 16 d; that read whole features: the regressors, N · (32 n q + 4 MiB), and 40 q d + 16 d.
+    """
     (n, d), size, threads = source.shape, regressors.orthogonal.size, resources.threads
     residuals = Residuals(Joint(()), regressors)
     itemsize = product_dtype(source.dtype, d).itemsize
