@@ -109,7 +109,7 @@ def _one(inputs: Inputs, name: str, killer: Killer, client: Any, score: Score, r
         except TimeoutError as error:
             score.hangs, told = score.hangs + 1, str(error)
         except StreamPCAError as error:
-            score.detected, told = score.detected + 1, f"{type(error).__name__}: {error}"
+            score.detected, told = score.detected + killer.kills, f"{type(error).__name__}: {error}"
         except Exception as error:  # noqa: BLE001 whatever it is, it is not one of ours
             score.tracebacks, told = score.tracebacks + 1, f"{type(error).__name__}: {error}"
         else:
