@@ -9,11 +9,12 @@ from typing import Any
 from streampca.cli.output import on_one_line
 from streampca.cli.session import Line
 from streampca.formatting import as_text
+from streampca.models.certificate_sentences import accuracy, carried
+from streampca.models.certificates import any_certificate_of
 from streampca.runs.groups import RunOfGroups
 from streampca.runs.manifest import Manifest
 from streampca.runs.many import RunOfModels
 from streampca.runs.strategy import Run
-from streampca.runs.summary import accuracy, carried
 
 
 def lines_of(finished: Run | RunOfModels | RunOfGroups) -> Iterator[Line]:
@@ -39,7 +40,7 @@ def _of_groups(directory: Path, manifest: Mapping[str, Any]) -> Iterator[Line]:
     """Yield what the models of the run of groups in `directory` carry, reads and memory."""
     rows, features = manifest["source"]["shape"]
     for label, entry in manifest["models"].items():
-        result, share = entry["result"], carried(entry["certificate"])
+        result, share = entry["result"], carried(any_certificate_of(entry["certificate"]))
         size = f"{entry['n_samples']:,} x {features:,}"
         yield (f"{on_one_line(label)}: {result['n_components']} components of {size} carry {share} of the variance", 2)
     read = f"{as_text(manifest['reads']['fit']['bytes'])} of {rows:,} rows once"
@@ -48,7 +49,7 @@ def _of_groups(directory: Path, manifest: Mapping[str, Any]) -> Iterator[Line]:
 
 def _of_one(directory: Path, manifest: Manifest) -> Iterator[Line]:
     """Yield result, accuracy, reads, memory, warnings and notes of the run in `directory`."""
-    result, certificate = manifest["result"], manifest["certificate"]
+    result, certificate = manifest["result"], any_certificate_of(manifest["certificate"])
     rows, features = manifest["source"]["shape"]
     carry = f"components of {rows:,} x {features:,} carry {carried(certificate)} of the variance"
     yield f"{on_one_line(manifest['name'])}: {result['n_components']} {carry}", 2

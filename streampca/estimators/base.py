@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
@@ -78,11 +77,6 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
             return fitted
 
         return fit_with_checkpoint(Path(self.checkpoint), identity_of_fit(source, parameters), fit)
-
-    @property
-    def error_(self) -> Mapping[str, Any]:
-        """The values of `certificate_` by name, as they are stored; read-only."""
-        return MappingProxyType(self._model.certificate)
 
     @property
     def sampling_error_(self) -> SamplingErrors:

@@ -73,14 +73,12 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         What ran, what was planned, readings by `fit` and decoded bytes of them.
     kernel_ : Kernel
         The kernel with every parameter settled.
-    certificate_ : KernelCertificate
-        What can be said of the error of this answer, an object of `streampca.models.certificates` with an attribute for every
-        figure.
+    error_, certificate_ : KernelCertificate
+        What can be said of the numerical error of this answer, an object of `streampca.models.certificates` with an attribute for every
+        figure. It is a read-only mapping, too: ``error_["statement"]`` is ``error_.statement``, and ``print(error_)`` prints it.
     sampling_error_ : SamplingErrors
         Sampling errors, after a fit with `sampling_errors`: standard errors of ``eigenvalues``, ``shares`` and ``angles``,
         ``north``, ``interval(level)``; an object of `streampca.models.sampling_errors`. `NotAvailableError` elsewhere.
-    error_ : mapping
-        The same values by name, as they are stored: ``error_["statement"]``; read-only.
     labels_ : Labels or None
         Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and the
         dimensions of its samples without coordinates; None where the data had none.
@@ -165,8 +163,10 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
 
     @property
     def certificate_(self) -> KernelCertificate:
-        """The certificate: what can be said of the error of this answer."""
-        return KernelCertificate.of(self._model.certificate)
+        """The certificate: what can be said of the numerical error of this answer."""
+        return self._model.certificate
+
+    error_ = certificate_
 
     def plan(self, X: Input) -> Plan:
         """Return what `fit` would do with `X`; reads metadata only.

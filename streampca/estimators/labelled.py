@@ -14,6 +14,7 @@ import numpy as np
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.estimators.inputs import map_fitted, map_rows
 from streampca.labels import Dimension, Labels, Variable
+from streampca.models.certificates import ApproximateCertificate
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import Given, with_fitted
@@ -178,14 +179,11 @@ def _per_mode(model: PCAModel | KernelModel) -> dict[str, Array]:
         "explained_variance_ratio": ratio,
         "singular_values": model.singular_values,
     }
-    errors = model.certificate.get("component_errors")
-    if errors is not None and len(errors) == model.n_components:
-        values["component_errors"] = np.array(
-            [np.nan if error is None else error for error in errors], dtype=np.float64
-        )
-    intervals = model.certificate.get("eigenvalue_intervals")
-    if intervals is not None and len(intervals) == model.n_components:
-        ends = np.array(intervals, dtype=np.float64)
+    certificate = model.certificate
+    if certificate.kind != "none":
+        values["component_errors"] = np.array(certificate.component_errors, dtype=np.float64)  # NaN for None
+    if isinstance(certificate, ApproximateCertificate) and certificate.eigenvalue_intervals is not None:
+        ends = np.array(certificate.eigenvalue_intervals)
         values |= {"explained_variance_lower": ends[:, 0], "explained_variance_upper": ends[:, 1]}
     return values
 
@@ -196,7 +194,7 @@ def _attributes(model: PCAModel | KernelModel) -> Json:
         "n_samples": model.n_samples,
         "center": int(model.center),
         "source": str(model.source.get("path", "")),
-        "certificate": str(model.certificate.get("statement", "")),
+        "certificate": model.certificate.statement,
         "written_by": f"streampca {__version__}",
     }
     if model.source.get("normalize") is not None:
@@ -207,22 +205,15 @@ def _attributes(model: PCAModel | KernelModel) -> Json:
         named["rotation"] = json.dumps(model.rotation.to_dict())
     if model.removal is not None:
         named["remove"] = _removed(model.removal.basis)
-    certified = {
-        name: float(value)
-        for name in ("relative_residual", "captured_variance")
-        if isinstance(value := model.certificate.get(name), int | float)
+    if model.certificate.kind != "none":
+        named |= {name: float(getattr(model.certificate, name)) for name in ("relative_residual", "captured_variance")}
+    return named | {
+        "solver": str(model.source.get("solver", "")),
+        "total_variance": model.total_variance,
+        "noise_variance": model.noise_variance,
+        "ddof": model.ddof,
+        "whiten": int(model.whiten),
     }
-    return (
-        named
-        | certified
-        | {
-            "solver": str(model.source.get("solver", "")),
-            "total_variance": model.total_variance,
-            "noise_variance": model.noise_variance,
-            "ddof": model.ddof,
-            "whiten": int(model.whiten),
-        }
-    )
 
 
 def _removed(basis: Basis) -> str:

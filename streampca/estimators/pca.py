@@ -15,7 +15,7 @@ from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics
 from streampca.linalg.component_rules import ComponentRules
 from streampca.linalg.selection import NComponents, from_plain
-from streampca.models.certificates import ApproximateCertificate, ExactCertificate, certificate_of
+from streampca.models.certificates import ApproximateCertificate, ExactCertificate
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
@@ -69,12 +69,11 @@ class PCA(Continuing, RowDiagnostics, Rotating):
     constant_features_ : array of int
         Indices of features that never vary.
     solver_ : str
-    certificate_ : ExactCertificate or ApproximateCertificate
-        What can be said of the numerical error of this answer, an object of `streampca.models.certificates`.
+    error_, certificate_ : ExactCertificate or ApproximateCertificate
+        What can be said of the numerical error of this answer, an object of `streampca.models.certificates` with an attribute for every
+        figure. It is a read-only mapping, too: ``error_["statement"]`` is ``error_.statement``, and ``print(error_)`` prints it.
     sampling_error_ : SamplingErrors
         Statistical errors of eigenvalues, shares and angles (`streampca.models.sampling_errors`), if `sampling_errors` is set.
-    error_ : mapping
-        The same values by name, as they are stored: ``error_["statement"]``; read-only.
     labels_ : Labels or None
         Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and the dimensions of its samples
         without coordinates; None where the data had none.
@@ -162,8 +161,10 @@ class PCA(Continuing, RowDiagnostics, Rotating):
 
     @property
     def certificate_(self) -> ExactCertificate | ApproximateCertificate:
-        """The certificate: what can be said of the error of this answer."""
-        return certificate_of(self._model.certificate)
+        """The certificate: what can be said of the numerical error of this answer."""
+        return self._model.certificate
+
+    error_ = certificate_
 
     @property
     def component_rules_(self) -> ComponentRules:

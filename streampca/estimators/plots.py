@@ -58,9 +58,9 @@ class Plots:
         """
         axes, model = self._axes(ax), self._estimator._model
         values, certificate, errors = self._eigenvalues, model.certificate, model.sampling_errors
-        ends = certificate.get("eigenvalue_intervals") or []
-        bounds = np.array(ends, dtype=np.float64).T if len(ends) == len(values) else None  # None of JSON becomes NaN
-        mixed = [(first, last) for first, last, _ in certificate.get("unresolved_clusters") or []]
+        ends: Any = certificate.get("eigenvalue_intervals") or []
+        bounds = np.array(ends, dtype=np.float64).T if len(ends) == len(values) else None
+        mixed = [(first, last) for first, last, _ in getattr(certificate, "unresolved_clusters", ())]
         sampling = None
         if errors is not None:
             mixed, sampling = errors.degenerate_groups, errors.interval(0.95).T

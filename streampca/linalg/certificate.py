@@ -1,4 +1,4 @@
-"""Certificates of approximate results: error bounds of eigenvalues, angles and explained variance, and a statement of them."""
+"""Certificates of approximate results: error bounds of eigenvalues, angles and explained variance."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from streampca.linalg.bounds import (
 )
 from streampca.linalg.eigen import relative_precision
 from streampca.linalg.nystrom import LowRank, Precision
-from streampca.typing import BoolArray, FloatArray, Json
+from streampca.typing import BoolArray, FloatArray
 
-_SHARES = (0.9, 0.95, 0.99)
+SHARES = (0.9, 0.95, 0.99)
+"""Shares of the variance for which numbers of components are bounded."""
 ROUNDING_OF_REPEATED_ROWS = 64 * 2.0**-24
 """Rounding of float32 sums of 256 equal terms, relative to the first eigenvalue: a quarter of a unit for each."""
 _UNMEASURED = 2.0  # total rounding relative to the rounding that the asymmetry of ΩᵀY measures
@@ -108,89 +109,10 @@ class Certified:
         first = self.values[0] if len(self.values) else 0.0
         return int(np.count_nonzero(self.values > self.precision * first))
 
-    def to_dict(self, n_passes: int) -> Json:
-        """Return the certificate as plain types, with the keys of exact certificates where the meaning is the same."""
-        low, high = self.captured
-        certificate: Json = {
-            "kind": "approximate",
-            "statement": self.statement(n_passes),
-            "eigen_residual": None if self.residual is None else float(self.residual),
-            "orthonormality": self.orthonormality,
-            "relative_residual": 1.0 - low,
-            "relative_residual_interval": [1.0 - high, 1.0 - low],
-            "captured_variance": low,
-            "component_errors": [_number(error) for error in self.errors],
-            "numerical_rank": self.numerical_rank,
-            "trusted_above": self.precision,
-            "eigen_solver": "conversion" if self.converted else "incremental" if self.incremental else "nystrom",
-            "n_passes": n_passes,
-            "largest_relative_width": _number(self.largest_relative_width),
-            "nuclear_error": self.tau / self.total if self.total > 0 else 0.0,
-            "sigma": None if self.sigma is None else float(self.sigma),
-            "components_for": {str(share): list(span) for share, span in zip(_SHARES, self.shares, strict=True)},
-        }
-        if self.bounds is None or self.angles is None:
-            return certificate | {
-                "relative_residual_interval": [0.0, 1.0],
-                "nuclear_error": None,
-                "eigenvalue_intervals": None,
-                "angle_bounds": [None] * len(self.values),
-                "subspace_angle_bound": None,
-                "unresolved_clusters": [],
-                "components_for": {str(share): [1, None] for share in _SHARES},
-            }
-        pairs = zip(self.bounds.lower.tolist(), self.bounds.upper.tolist(), strict=True)
-        return certificate | {
-            "eigenvalue_intervals": [list(pair) for pair in pairs],
-            "proven_upper_bounds": self.bounds.proven_upper.tolist(),
-            "angle_bounds": list(self.angles.sine),
-            "subspace_angle_bound": self.angles.subspace,
-            "unresolved_clusters": [list(cluster) for cluster in self.angles.clusters],
-        }
-
-    def statement(self, n_passes: int) -> str:
-        """Return a sentence that lists the proven and the statistical bounds, and the unresolved components."""
-        passes = "one pass" if n_passes == 1 else f"{n_passes} passes"
-        if self.bounds is None or self.angles is None:
-            return (
-                f"approximate, from {passes}, without a certificate: a covariance corrected for missing values need not be "
-                "positive semidefinite, and no bound holds for what was left out"
-            )
-        clauses = [
-            f"approximate, from {passes}: no eigenvalue is below its interval (proven, with room for rounding of {self.rounding:.0e} "
-            f"of the first), and all that was left out sums to {self.tau / self.total if self.total > 0 else 0.0:.1e} of the variance (exact trace)"
-        ]
-        if self.sigma is None:
-            clauses.append("upper bounds and angles follow from that trace alone (proven, and wide)")
-        else:
-            clauses.append(
-                "upper bounds and angles rest on an estimate of the largest eigenvalue left out, enlarged by its scatter "
-                "(statistical: intervals cover the truth in at least 99 of 100 runs)"
-            )
-        if self.incremental:
-            clauses.append("bounds are of first order; a further pass narrows them")
-        if self.converted:
-            clauses.append(
-                "components and eigenvalues are those of the conversion: no angle is bounded, errors are against the intervals"
-            )
-        elif self.angles.clusters:
-            unresolved = sum(last - first + 1 for first, last, _ in self.angles.clusters)
-            clauses.append(
-                f"{unresolved} of {len(self.values)} components are not told apart from their neighbours (unresolved clusters)"
-            )
-        if self.n_found < len(self.values):
-            clauses.append(self._missed_components())
-        return "; ".join(clauses)
-
-    def _missed_components(self) -> str:
-        """Return what is known of the components that the approximation does not have, in words."""
-        subject = f"the last {len(self.values) - self.n_found} of {len(self.values)} components"
-        drawn = "their directions were drawn at random, orthogonal to the others, and no angle is bounded for them"
-        if self.vanishing[self.n_found :].all():
-            return f"{subject} carry no variance above rounding: {drawn}"
-        return (
-            f"{subject} were not found and are reported with the eigenvalue 0, which may be wrong altogether: {drawn}"
-        )
+    @property
+    def left_out(self) -> float:
+        """Return the trace of E as a share of the total variance."""
+        return self.tau / self.total if self.total > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -345,7 +267,7 @@ def certified(
         angles=angle_bounds,
         residual=eigen_residual,
         captured=_captured(answer, axes, total, left, (rounding.relative, floor), n_threads),
-        shares=tuple(components_for(approx.values, total, shifted, share, floor) for share in _SHARES),
+        shares=tuple(components_for(approx.values, total, shifted, share, floor) for share in SHARES),
         precision=rounding.trusted,
         rounding=rounding.relative,
         floor=floor,
@@ -408,7 +330,3 @@ def _captured(
     slack = floor * axes.shape[1]
     low = float(np.clip((proven - slack) / total * max(0.0, 1 - relative), 0.0, 1.0))
     return low, float(np.clip((proven + left + slack) / total * (1 + relative), low, 1.0))
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

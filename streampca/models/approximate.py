@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.linalg.certificate import ROUNDING, Approximation, Certified, Evidence, certified
+from streampca.linalg.certificate import ROUNDING, SHARES, Approximation, Certified, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, converted, independent_columns, nystrom
 from streampca.linalg.selection import Count, is_count
 from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks, power_of_two, scaled_copy, times
+from streampca.models import certificate_sentences as sentences
+from streampca.models.certificates import ApproximateCertificate
 from streampca.models.decoding import with_decoding
 from streampca.models.missing import with_missing
 from streampca.models.noise import known_weight, selection_of_fit
@@ -103,18 +105,15 @@ class Answer:
         self, moments: Sketched, state: SketchState, parameters: Parameters, source: Json, n_passes: int
     ) -> PCAModel:
         """Return the model of these components; `source` describes the origin of the rows."""
-        certificate, k = self.certified.to_dict(n_passes), self.n_components
+        certificate, k = _certificate(self.certified, n_passes), self.n_components
         if not self.reached:
-            certificate["components_missing"] = True
-            certificate["statement"] += (
-                f"; the sketch gives {k} components, which is fewer than were asked for: a larger sketch_size would give more"
-            )
-        rank = min(certificate["numerical_rank"], k)
+            certificate = certificate.saying(sentences.too_few(k), components_missing=True)
+        rank = min(certificate.numerical_rank, k)
         axes = completed(self.reported.vectors[:, :k], _n_components(parameters, k, moments), parameters.seed)
         values = np.zeros(axes.shape[1])
         values[:k] = self.reported.values[:k]
-        residual = certificate["eigen_residual"] or 0.0
-        method, left = str(certificate["eigen_solver"]), self.residual_moments
+        residual = certificate.eigen_residual or 0.0
+        method, left = certificate.eigen_solver, self.residual_moments
         spectrum = Spectrum(values, signed(axes), moments.total, residual, rank, method, left)
         model = PCAModel.of_spectrum(
             spectrum,
@@ -227,3 +226,48 @@ def completed(axes: FloatArray, n_wanted: int, seed: int) -> FloatArray:
         return axes
     drawn = np.asarray(generator(seed, "completion").standard_normal((len(axes), missing)))
     return np.hstack([axes, orthonormal(drawn, axes)])
+
+
+def _certificate(found: Certified, n_passes: int) -> ApproximateCertificate:
+    """Return the certificate of an approximate solver after `n_passes` readings."""
+    low, high = found.captured
+    bounds, angles, k = found.bounds, found.angles, len(found.values)
+    certificate = ApproximateCertificate(
+        kind="approximate",
+        statement=sentences.approximate(found, n_passes),
+        eigen_residual=None if found.residual is None else float(found.residual),
+        orthonormality=found.orthonormality,
+        relative_residual=1.0 - low,
+        relative_residual_interval=(0.0, 1.0),
+        captured_variance=low,
+        component_errors=tuple(_known(error) for error in found.errors),
+        numerical_rank=found.numerical_rank,
+        trusted_above=found.precision,
+        eigen_solver="conversion" if found.converted else "incremental" if found.incremental else "nystrom",
+        n_passes=n_passes,
+        largest_relative_width=_known(found.largest_relative_width),
+        nuclear_error=None,
+        sigma=None if found.sigma is None else float(found.sigma),
+        eigenvalue_intervals=None,
+        angle_bounds=(None,) * k,
+        subspace_angle_bound=None,
+        unresolved_clusters=(),
+        components_for={str(share): (1, None) for share in SHARES},
+    )
+    if bounds is None or angles is None:
+        return certificate
+    return replace(
+        certificate,
+        relative_residual_interval=(1.0 - high, 1.0 - low),
+        nuclear_error=found.left_out,
+        eigenvalue_intervals=tuple(zip(bounds.lower.tolist(), bounds.upper.tolist(), strict=True)),
+        proven_upper_bounds=tuple(bounds.proven_upper.tolist()),
+        angle_bounds=angles.sine,
+        subspace_angle_bound=angles.subspace,
+        unresolved_clusters=angles.clusters,
+        components_for={str(share): span for share, span in zip(SHARES, found.shares, strict=True)},
+    )
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

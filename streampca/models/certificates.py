@@ -1,23 +1,31 @@
-"""Certificates as objects: what a fit can say of its own errors, each figure under a documented name."""
+"""Certificates: what a fit says of its own numerical errors, each figure under a documented name.
+
+A model holds one, a model on disk and the manifest of a run hold its `to_dict`. Its sentences are in `certificate_sentences`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Literal, Self
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from streampca.errors import ModelError
-from streampca.linalg.eigen import Spectrum
-from streampca.typing import Json
+from streampca.typing import Json, JsonValue
 
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """What every fit says of its errors; the values are those of the mapping `error_`."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Certificate(Mapping[str, JsonValue]):
+    """What every fit says of its errors: attributes, and a read-only mapping of the same values as JSON has them.
+
+    The mapping has lists where attributes are tuples, and no entry for what only some fits have (those with a default) where it is None.
+    Printed, it is its `statement`.
+    """
 
     kind: Literal["exact", "approximate", "statistical", "none"]
     """How far bounds hold: rounding only; proven and statistical ones; statistical ones; there are none."""
@@ -30,19 +38,90 @@ class Certificate:
     relative_residual_interval: Interval
     """Where this share lies."""
 
+    def __getitem__(self, name: str) -> JsonValue:
+        if name not in _hints(type(self)) or ((value := getattr(self, name)) is None and name in _optional(type(self))):
+            raise KeyError(name)
+        return _plain(value)
+
+    def __iter__(self) -> Iterator[str]:
+        optional = _optional(type(self))
+        return (name for name in _hints(type(self)) if name not in optional or getattr(self, name) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __str__(self) -> str:
+        return self.statement
+
+    def to_dict(self) -> Json:
+        """Return the mapping as plain data for JSON, from which `of` makes the certificate."""
+        return dict(self)
+
     @classmethod
-    def of(cls, values: Json) -> Self:
-        """Return the certificate with `values`, lists turned into tuples; `ModelError` if one of them is missing."""
+    def of(cls, values: Mapping[str, object]) -> Self:
+        """Return the certificate with `values`, as `to_dict` gives them; entries of other names are left out.
+
+        Raises
+        ------
+        ModelError
+            If a value is missing, or is not of its type.
+        """
         named: Json = {}
-        for field in fields(cls):
-            if field.name in values:
-                named[field.name] = _frozen(values[field.name])
-            elif field.default is MISSING:
-                raise ModelError(f"the certificate has no {field.name}: fit again to have one")
+        for name, hint in _hints(cls).items():
+            if name in values:
+                try:
+                    named[name] = _typed(values[name], hint)
+                except (ValueError, OverflowError):
+                    raise ModelError(f"its certificate is damaged: {name} is {str(values[name])[:80]!r}") from None
+            elif name not in _optional(cls):
+                raise ModelError(f"its certificate has no {name}")
         return cls(**named)
 
+    def saying(self, clause: str, **changes: Any) -> Self:
+        """Return the certificate with `clause` at the end of its statement, and with `changes` of its figures."""
+        return replace(self, statement=f"{self.statement}; {clause}", **changes)
 
-@dataclass(frozen=True, kw_only=True)
+
+@cache
+def _hints(kind: type[Certificate]) -> Mapping[str, Any]:
+    """Return the types of the figures of a kind of certificate by name."""
+    return {name: hint for name, hint in get_type_hints(kind).items() if name in kind.__dataclass_fields__}
+
+
+@cache
+def _optional(kind: type[Certificate]) -> frozenset[str]:
+    """Return the names of the figures that only some fits have."""
+    return frozenset(field.name for field in fields(kind) if field.default is not MISSING)
+
+
+def _plain(value: Any) -> JsonValue:
+    """Return `value` with tuples as lists, also within."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _typed(value: Any, hint: Any) -> Any:
+    """Return a value of JSON as one of the type `hint`, lists as tuples; `ValueError` if it is none."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is UnionType:
+        (other,) = (each for each in inner if each is not NoneType)
+        return None if value is None else _typed(value, other)
+    if kind is Literal and value in inner:
+        return value
+    if kind is tuple and isinstance(value, list | tuple):
+        each = (inner[0],) * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(_typed(item, of) for item, of in zip(value, each, strict=True))
+    if kind is Mapping and isinstance(value, Mapping):
+        return {str(key): _typed(item, inner[1]) for key, item in value.items()}
+    if kind is float and type(value) in (int, float) and np.isfinite(float(value)):
+        return float(value)
+    if kind in (bool, int, str) and type(value) is kind:
+        return value
+    raise ValueError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ExactCertificate(Certificate):
     """Certificate of an exact solver of PCA: rounding is the only error."""
 
@@ -58,7 +137,7 @@ class ExactCertificate(Certificate):
     trusted_above: float
     """Rounding of the accumulation, relative to the first eigenvalue; of ``qr`` the square of the relative rounding of singular values."""
     eigen_solver: str
-    """How the eigenproblem was solved."""
+    """How the eigenproblem was solved; of approximate solvers: how eigenpairs were recovered."""
     integer_rounding: float | None = None
     """What rounding of integers beyond 2**53 to float64 may change of an eigenvalue, relative to the first; None: there are none."""
     rows_left_out: int | None = None
@@ -67,9 +146,16 @@ class ExactCertificate(Certificate):
     """Number of missing values; None where they are an error or their rows are left out."""
     clipped_mass: float | None = None
     """Sum of the moduli of negative eigenvalues, which ``missing="pairwise"`` clips; None elsewhere."""
+    group_means: int | None = None
+    """Number of group means that were subtracted, of the model within groups of `fit_groups`; None elsewhere."""
+
+    @property
+    def converted(self) -> bool:
+        """Whether eigenpairs are those of the literature's conversion, which need not lie in their intervals."""
+        return self.eigen_solver == "conversion"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ApproximateCertificate(ExactCertificate):
     """Certificate of an approximate solver of PCA."""
 
@@ -93,9 +179,36 @@ class ApproximateCertificate(ExactCertificate):
     """Between which numbers of components the shares 0.9, 0.95 and 0.99 of the variance are reached; None: more than there are."""
     proven_upper_bounds: tuple[float, ...] | None = None
     """Upper ends of the eigenvalues that are proven; None as `eigenvalue_intervals`."""
+    components_missing: bool | None = None
+    """True where the sketch gives fewer components than were asked for; None elsewhere."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there are intervals at all."""
+        return self.eigenvalue_intervals is not None
+
+    @property
+    def clusters(self) -> tuple[tuple[int, int, float | None], ...]:
+        """The components that are not told apart, as `unresolved_clusters`; empty for the conversion, none of which has a bound."""
+        return () if self.converted else self.unresolved_clusters
+
+    @property
+    def largest_error(self) -> float:
+        """The largest of `component_errors` that are known; 0 where none is."""
+        return max((error for error in self.component_errors if error is not None), default=0.0)
+
+    def widened(self, room: float) -> Self:
+        """Return the certificate with intervals of eigenvalues that are wider by `room` on either side."""
+        if self.eigenvalue_intervals is None or self.proven_upper_bounds is None:
+            return self
+        return replace(
+            self,
+            eigenvalue_intervals=tuple((max(0.0, low - room), high + room) for low, high in self.eigenvalue_intervals),
+            proven_upper_bounds=tuple(upper + room for upper in self.proven_upper_bounds),
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class KernelCertificate(Certificate):
     """Certificate of kernel PCA; eigenvalues are those of the centred kernel matrix."""
 
@@ -137,36 +250,15 @@ class KernelCertificate(Certificate):
     """How many have one; None: all."""
 
 
-def certificate_of(values: Json) -> ExactCertificate | ApproximateCertificate:
-    """Return the certificate of a PCA model from its values by name."""
+AnyCertificate = ExactCertificate | ApproximateCertificate | KernelCertificate
+"""The certificate of a fit."""
+
+
+def certificate_of(values: Mapping[str, object]) -> ExactCertificate:
+    """Return the certificate of a PCA model from its `to_dict`; `ModelError` as `Certificate.of`."""
     return (ApproximateCertificate if values.get("kind") == "approximate" else ExactCertificate).of(values)
 
 
-def _frozen(value: object) -> object:
-    """Return `value` with lists as tuples, also within."""
-    if isinstance(value, list | tuple):
-        return tuple(_frozen(item) for item in value)
-    return {key: _frozen(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def exact_certificate(spectrum: Spectrum, precision: float) -> Json:
-    """Return the certificate of an exact solver whose eigenvalues have the relative `precision`."""
-    vectors = spectrum.vectors
-    orthonormality = float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max())
-    captured = min(1.0, float(spectrum.values.sum()) / spectrum.total) if spectrum.total > 0 else 0.0
-    return {
-        "kind": "exact",
-        "statement": (
-            "exact: the matrix holds every row; eigenvalues carry the rounding of the accumulation "
-            f"(relative to the first: {precision:.0e}), nothing else; a singular value is trusted above {np.sqrt(precision):.0e} of the first"
-        ),
-        "eigen_residual": spectrum.residual,
-        "orthonormality": orthonormality,
-        "relative_residual": 1.0 - captured,
-        "relative_residual_interval": [max(0.0, 1.0 - captured - precision), min(1.0, 1.0 - captured + precision)],
-        "captured_variance": captured,
-        "component_errors": [0.0] * len(spectrum.values),
-        "numerical_rank": spectrum.numerical_rank,
-        "trusted_above": precision,
-        "eigen_solver": spectrum.method,
-    }
+def any_certificate_of(values: Mapping[str, object]) -> AnyCertificate:
+    """Return the certificate of a model of either kind from its `to_dict`; `ModelError` as `Certificate.of`."""
+    return KernelCertificate.of(values) if "trace" in values else certificate_of(values)

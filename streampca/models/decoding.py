@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from streampca.models import certificate_sentences as sentences
+from streampca.models.certificates import ApproximateCertificate
 from streampca.models.pca import PCAModel
 
 _PER_VALUE = 3.0
@@ -36,21 +38,18 @@ def with_decoding(model: PCAModel) -> PCAModel:
     error = rounding_of_decoding(model)
     if error == 0 or first <= 0:
         return model
-    known = dict(model.certificate)
+    known = model.certificate
     of_first = error / np.sqrt(first)
     moved, share = (float(2 * part + part**2) for part in (of_first, error / np.sqrt(model.total_variance)))
     # A solver that squares nothing says the square of the error of singular values.
-    squared = known["eigen_solver"] != "lapack svd"
-    trusted = known["trusted_above"] + moved if squared else (np.sqrt(known["trusted_above"]) + of_first) ** 2
-    low, high = known["relative_residual_interval"]
-    known |= {
-        "trusted_above": float(trusted),
-        "relative_residual_interval": [max(0.0, low - share), min(1.0, high + share)],
-        "statement": f"{known['statement']}; packed values were decoded in {model.source['dtype']}, which moves no eigenvalue by "
-        f"more than {moved:.0e} of the first",
-    }
-    if known.get("eigenvalue_intervals") is not None:
-        room = moved * first
-        known["eigenvalue_intervals"] = [[max(0.0, a - room), b + room] for a, b in known["eigenvalue_intervals"]]
-        known["proven_upper_bounds"] = [upper + room for upper in known["proven_upper_bounds"]]
-    return replace(model, certificate=known)
+    squared = known.eigen_solver != "lapack svd"
+    trusted = known.trusted_above + moved if squared else (np.sqrt(known.trusted_above) + of_first) ** 2
+    low, high = known.relative_residual_interval
+    certificate = known.saying(
+        sentences.decoded(str(model.source["dtype"]), moved),
+        trusted_above=float(trusted),
+        relative_residual_interval=(max(0.0, low - share), min(1.0, high + share)),
+    )
+    if isinstance(certificate, ApproximateCertificate):
+        certificate = certificate.widened(moved * first)
+    return replace(model, certificate=certificate)

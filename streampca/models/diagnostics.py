@@ -153,7 +153,7 @@ def _runs(model: PCAModel) -> Iterator[slice]:
 
 def _least_share(model: PCAModel) -> float:
     """Return the share from which Q is ‖z‖² − ‖s‖²: none where components are not, or not known to be, orthonormal."""
-    return _SUBTRACTED_FROM if model.certificate.get("orthonormality", 2.0) <= _ORTHONORMAL else np.inf
+    return _SUBTRACTED_FROM if model.certificate.orthonormality <= _ORTHONORMAL else np.inf
 
 
 def _squared_residuals(model: PCAModel, rows: Array, scores: FloatArray) -> FloatArray:

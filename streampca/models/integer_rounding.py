@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from streampca.errors import DataError
 from streampca.kernels.standardised import Standardised
+from streampca.models import certificate_sentences as sentences
+from streampca.models.certificates import ApproximateCertificate
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.stored_rows import StoredRows
@@ -50,21 +51,13 @@ def with_integer_rounding(model: PCAModel) -> PCAModel:
     if change >= 1:
         raise _as_much_as_varies(far, level, step)
     given = model.certificate
-    squared = given["eigen_solver"] != "lapack svd"
-    trusted = given["trusted_above"] + change if squared else max(given["trusted_above"], share**2)
-    more: dict[str, Any] = {
-        "integer_rounding": change,
-        "trusted_above": trusted,
-        "statement": f"{given['statement']}; integers beyond 2**53 were rounded, which changes eigenvalues by up to {change:.0e} of the first",
-    }
-    if given.get("eigenvalue_intervals") is not None:
-        room = change * first
-        more["eigenvalue_intervals"] = [
-            [max(0.0, low - room), high + room] for low, high in given["eigenvalue_intervals"]
-        ]
-        more["proven_upper_bounds"] = [upper + room for upper in given["proven_upper_bounds"]]
+    squared = given.eigen_solver != "lapack svd"
+    trusted = given.trusted_above + change if squared else max(given.trusted_above, share**2)
+    certificate = given.saying(sentences.integers_rounded(change), integer_rounding=change, trusted_above=trusted)
+    if isinstance(certificate, ApproximateCertificate):
+        certificate = certificate.widened(change * first)
     rank = int(np.count_nonzero(model.explained_variance > trusted * first))
-    return replace(model, certificate=given | more, numerical_rank=min(rank, model.numerical_rank))
+    return replace(model, certificate=certificate, numerical_rank=min(rank, model.numerical_rank))
 
 
 def with_rounded_integers(model: KernelModel, dtype: DType) -> KernelModel:
@@ -97,11 +90,8 @@ def with_rounded_integers(model: KernelModel, dtype: DType) -> KernelModel:
     share = float(np.linalg.norm((step * factors)[far])) / spread if spread > 0 else np.inf
     if 2 * share + share**2 >= 1 and model.center:
         raise _as_much_as_varies(far, level, step)
-    said = (
-        f"; integers beyond 2**53 were rounded, which moves rows by up to {share:.0e} of their distance from their mean"
-    )
-    more = {"integer_rounding": share, "statement": f"{model.certificate['statement']}{said}"}
-    return replace(model, certificate=model.certificate | more)
+    certificate = model.certificate.saying(sentences.integers_rounded_of_rows(share), integer_rounding=share)
+    return replace(model, certificate=certificate)
 
 
 def _as_much_as_varies(far: IntArray, level: FloatArray, step: FloatArray) -> DataError:

@@ -13,6 +13,8 @@ from streampca.errors import ParameterError
 from streampca.kernels.standardised import Standardised
 from streampca.labels import Labels
 from streampca.linalg.selection import smallest_count
+from streampca.models import certificate_sentences as sentences
+from streampca.models.certificates import KernelCertificate
 from streampca.models.sampling_errors import SamplingErrors
 from streampca.models.stored_rows import BAND_ROWS, StoredRows
 from streampca.system.workspace import borrow
@@ -56,21 +58,21 @@ class KernelModel:
     eigenvalues: FloatArray
     """Eigenvalues of the (centred) kernel matrix of the training rows, largest first, ``(k,)``."""
     total: float
-    """Trace of the (centred) kernel matrix: see ``certificate["trace"]`` for what of it is exact."""
+    """Trace of the (centred) kernel matrix: see `certificate.trace` for what of it is exact."""
     n_samples: int
     """Rows the model was fitted on."""
     method: str
     """``"exact"``, ``"nystrom"``, ``"nystrom_extension"`` or ``"empirical_map"``."""
     center: bool
     """Whether the kernel matrix was centred."""
+    certificate: KernelCertificate
+    """Bounds of the numerical errors."""
     landmark_indices: IntArray | None = None
     """Row numbers of the landmarks within the training rows, ``(m,)``; None where landmarks were given as rows."""
     preimage: PreimageMap | None = None
     """What `inverse_transform` needs; None where it was not asked for."""
     sampling: str = "given"
     """How the landmarks were chosen."""
-    certificate: Json = field(default_factory=dict)
-    """Error bounds of the result, as numbers and text."""
     source: Json = field(default_factory=dict)
     """Where the data came from."""
     labels: Labels | None = None
@@ -92,28 +94,7 @@ class KernelModel:
     @property
     def concerns(self) -> list[str]:
         """Return what a user should know of the eigenvalues before using them, a sentence each."""
-        concerns = []
-        if missing := self.certificate.get("components_missing"):
-            n_positive = int(self.certificate["components_found"])
-            n_zeros = self.n_components - n_positive
-            hint = f"; the other {n_zeros} are returned as zeros" if n_zeros > 0 else ""
-            concerns.append(
-                f"n_components={n_positive + missing}: only {n_positive} eigenvalues of the "
-                f"{'centred ' if self.center else ''}kernel matrix that this method finds are positive beyond rounding{hint}"
-            )
-        rounding = float(self.certificate.get("rounding") or 0.0)
-        if rounding > 1e-2:
-            concerns.append(
-                f"rounding of the kernel values takes up to {min(1.0, rounding):.0%} of the first eigenvalue, because they vary by "
-                "little beside their size: subtract the mean of the rows, or use float64 if they are float32"
-            )
-        rounded = float(self.certificate.get("integer_rounding") or 0.0)
-        if rounded > 1e-10:
-            concerns.append(
-                f"integers beyond 2**53 were rounded to float64, which may move rows by {rounded:.0e} of their distance from their mean: "
-                "subtract a whole number near the mean from each feature first, as in X - X[0]"
-            )
-        return concerns
+        return sentences.concerns_of_kernel_pca(self.certificate, self.n_components, center=self.center)
 
     @property
     def n_components(self) -> int:

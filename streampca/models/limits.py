@@ -45,7 +45,7 @@ def q_limit_of(model: PCAModel, probability: float) -> tuple[float, QMethod]:
 
 def variance_left(model: PCAModel) -> float:
     """Return the sum of the eigenvalues that the components leave, negative ones of pairwise covariances included."""
-    clipped = float(model.certificate.get("clipped_mass", 0.0))
+    clipped = model.certificate.clipped_mass or 0.0
     return model.total_variance - clipped - float(model.explained_variance.sum())
 
 

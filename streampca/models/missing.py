@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from streampca.models import certificate_sentences as sentences
 from streampca.models.pca import PCAModel
 
 if TYPE_CHECKING:
@@ -39,23 +40,11 @@ def with_missing(
     """
     if missing == "error":
         return model
-    certificate = dict(model.certificate)
+    given = model.certificate
     if missing == "drop_rows":
-        certificate["rows_left_out"] = n_left_out
-        certificate["statement"] += f"; {n_left_out} row(s) with missing values were left out"
+        certificate = given.saying(sentences.rows_left_out(n_left_out), rows_left_out=n_left_out)
         return replace(model, missing=missing, certificate=certificate)
-    certificate["missing_values"] = n_missing = int(getattr(state, "n_missing", 0))
-    if clipped is None and missing == "pairwise":
-        certificate["statement"] += (
-            f"; {n_missing} value(s) are missing, and were taken to be missing at random in each feature"
-        )
-    elif clipped is None:
-        certificate["statement"] += f"; {n_missing} missing value(s) were replaced by the mean of their feature"
-    else:
-        certificate["clipped_mass"] = clipped
-        certificate["statement"] += (
-            f"; {n_missing} value(s) are missing, and every covariance is that of the rows in which both features were "
-            f"observed: such a matrix may have negative eigenvalues, which were clipped (sum of moduli: {clipped:.3g}, "
-            "counted as variance so that shares add up to one)"
-        )
+    n_missing = int(getattr(state, "n_missing", 0))
+    clause = sentences.missing_values(n_missing, missing, clipped)
+    certificate = given.saying(clause, missing_values=n_missing, clipped_mass=clipped)
     return replace(model, missing=missing, fill=state.mean, missing_scores=missing_scores, certificate=certificate)

@@ -17,8 +17,9 @@ from streampca.linalg.component_rules import ComponentRules, Eigenvalues, compon
 from streampca.linalg.eigen import Spectrum, SymmetricOperator
 from streampca.linalg.scaling import divisors, reciprocals
 from streampca.linalg.selection import smallest_count
+from streampca.models import certificate_sentences as sentences
 from streampca.models import conditional
-from streampca.models.certificates import exact_certificate
+from streampca.models.certificates import ExactCertificate
 from streampca.models.noise import noise_edge
 from streampca.models.sampling_errors import SamplingErrors
 from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents
@@ -63,8 +64,8 @@ class PCAModel:
     """Number of eigenvalues above the rounding of the accumulation."""
     constant_features: IntArray
     """Features that never vary; with scaling their weight is 0."""
-    certificate: Json = field(default_factory=dict)
-    """Error bounds of the result, as numbers and text."""
+    certificate: ExactCertificate
+    """Bounds of the numerical errors."""
     source: Json = field(default_factory=dict)
     """Where the data came from."""
     sample_weight: float | None = None
@@ -117,7 +118,7 @@ class PCAModel:
             whiten=parameters.whiten,
             numerical_rank=spectrum.numerical_rank,
             constant_features=constant.astype(np.int64),
-            certificate=exact_certificate(spectrum, precision),
+            certificate=_certificate(spectrum, precision),
             source=source,
             feature_weight=parameters.feature_weight,
             sample_weight=sample_weight,
@@ -171,7 +172,11 @@ class PCAModel:
     @property
     def n_means(self) -> int:
         """Return how many means and slopes were fitted to each feature and subtracted."""
-        return int(self.certificate.get("group_means", self.center)) if self.removal is None else self.removal.n_means
+        return (
+            int(self.center if (means := self.certificate.group_means) is None else means)
+            if self.removal is None
+            else self.removal.n_means
+        )
 
     @property
     def noise_variance(self) -> float:
@@ -445,7 +450,7 @@ class PCAModel:
             n_means=self.n_means,
             weighted=self.sample_weight is not None,
             n_constant=len(self.constant_features),
-            n_missing=int(self.certificate.get("missing_values") or 0),
+            n_missing=self.certificate.missing_values or 0,
             feature_weight=self.feature_weight,
             edge=self.noise_edge,
         )
@@ -455,20 +460,7 @@ class PCAModel:
     @property
     def concerns(self) -> list[str]:
         """Return sentences about figures that are not what their names say, which fits warn of."""
-        found, share = [], float(self.explained_variance_ratio.sum())
-        if self.certificate.get("eigen_solver") == "conversion" and share > 1 + 1e-9:
-            found.append(
-                f"explained_variance_ratio_ sums to {share:.4g}: eigenvalues of recovery='conversion' are estimates that may exceed what the "
-                f"rows hold (total_variance_ is exact, and {self.certificate['captured_variance']:.3g} of it is proven to lie along the "
-                "components); use recovery='nystrom', whose eigenvalues are bounds from below"
-            )
-        rounded = float(self.certificate.get("integer_rounding") or 0.0)
-        if rounded > 1e-10:
-            found.append(
-                f"integers beyond 2**53 were rounded to float64, which may change eigenvalues by {rounded:.0e} of the first: subtract a "
-                "whole number near the mean from each feature first, as in X - X[0]"
-            )
-        return found
+        return sentences.concerns_of_pca(self.certificate, float(self.explained_variance_ratio.sum()))
 
     def notes(self) -> list[str]:
         """Return sentences about constant features and missing values."""
@@ -479,15 +471,7 @@ class PCAModel:
             named = [f"{index} [{name}]" if name else str(index) for index, name in zip(constant, known, strict=False)]
             first = ", ".join(named) + (", …" if len(constant) > 10 else "")
             notes.append(f"{len(constant)} feature(s) never vary and were given weight 0: {first}")
-        if n_left_out := self.certificate.get("rows_left_out"):
-            notes.append(f"{n_left_out} row(s) with missing values (NaN) were left out; their scores are NaN")
-        if n_missing := self.certificate.get("missing_values"):
-            how = (
-                "scores of such rows are conditional means given what was observed"
-                if self.conditional
-                else "in scores they count as the mean of their feature"
-            )
-            notes.append(f"{n_missing} value(s) are missing (NaN); {how}")
+        notes += sentences.notes_of_missing(self.certificate, conditional=self.conditional)
         return notes
 
     def components_for(self, share: float) -> int | None:
@@ -497,6 +481,25 @@ class PCAModel:
     @property
     def rounding(self) -> float:
         """Return the relative rounding error of the eigenvalues that the solver assumed."""
-        trusted = float(self.certificate.get("trusted_above", 0.0))
+        trusted = self.certificate.trusted_above
         # A solver that squares nothing has errors of √trusted in singular values, and twice that in their squares.
-        return 2 * np.sqrt(trusted) if self.certificate.get("eigen_solver") == "lapack svd" else trusted
+        return 2 * np.sqrt(trusted) if self.certificate.eigen_solver == "lapack svd" else trusted
+
+
+def _certificate(spectrum: Spectrum, precision: float) -> ExactCertificate:
+    """Return the certificate of an exact solver whose eigenvalues have the relative `precision`."""
+    vectors = spectrum.vectors
+    captured = min(1.0, float(spectrum.values.sum()) / spectrum.total) if spectrum.total > 0 else 0.0
+    return ExactCertificate(
+        kind="exact",
+        statement=sentences.exact(precision),
+        eigen_residual=spectrum.residual,
+        orthonormality=float(np.abs(vectors @ vectors.T - np.eye(len(vectors))).max()),
+        relative_residual=1.0 - captured,
+        relative_residual_interval=(max(0.0, 1.0 - captured - precision), min(1.0, 1.0 - captured + precision)),
+        captured_variance=captured,
+        component_errors=(0.0,) * len(spectrum.values),
+        numerical_rank=spectrum.numerical_rank,
+        trusted_above=precision,
+        eigen_solver=spectrum.method,
+    )

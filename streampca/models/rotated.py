@@ -11,6 +11,8 @@ import numpy as np
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.linalg.rotation import ordered, promax, varimax
 from streampca.linalg.selection import is_count, is_number
+from streampca.models import certificate_sentences as sentences
+from streampca.models.certificates import ExactCertificate
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
 from streampca.typing import Array, FloatArray, Json
@@ -113,12 +115,29 @@ def rotated_model(model: PCAModel, rotation: Rotation) -> RotatedModel:
         "components": pattern / np.sqrt(variances)[:, None],
         "explained_variance": variances,
         "numerical_rank": len(matrix),
-        "certificate": {"statement": f"before the rotation: {model.certificate.get('statement', 'unknown')}"},
+        "certificate": _before_rotation(model.certificate, len(matrix)),
         "residual_moments": (),
         "eigenvalues": None,
         "sampling_errors": None,
     }
     return RotatedModel(**known, unrotated=model, rotation=rotation)
+
+
+def _before_rotation(given: ExactCertificate, k: int) -> ExactCertificate:
+    """Return the certificate of `k` rotated components, of whose errors nothing is known but what `given` says of those before."""
+    return ExactCertificate(
+        kind="none",
+        statement=sentences.before_rotation(given),
+        captured_variance=0.0,
+        relative_residual=1.0,
+        relative_residual_interval=(0.0, 1.0),
+        eigen_residual=None,
+        orthonormality=np.inf,
+        component_errors=(None,) * k,
+        numerical_rank=k,
+        trusted_above=0.0,
+        eigen_solver=given.eigen_solver,
+    )
 
 
 def rotate(

@@ -82,7 +82,7 @@ def _is_total(model: PCAModel) -> bool:
     Those of the conversion of Marukatat (2023) are not below those of the covariance.
     """
     total = model.total_variance
-    exact = model.certificate.get("kind") == "exact"
+    exact = model.certificate.kind == "exact"
     return bool(np.isfinite(total)) and (not exact or total * (1 + 1e-6) >= float(model.explained_variance.sum()))
 
 

@@ -147,7 +147,7 @@ class GroupsOfRows(Strategy):
                     "model": f"models/{name}",
                     "n_samples": fit.model.n_samples,
                     "result": fit.summary(),
-                    "certificate": fit.model.certificate,
+                    "certificate": fit.model.certificate.to_dict(),
                     "warnings": fit.warnings(),
                 }
                 for label, (name, fit) in zip(labels, models.items(), strict=False)

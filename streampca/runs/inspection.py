@@ -9,6 +9,8 @@ from typing import TypeAlias, Unpack, cast
 
 from streampca.errors import DataError
 from streampca.execution.checkpoint.directory import CheckpointDirectory
+from streampca.models.certificate_sentences import accuracy
+from streampca.models.certificates import ApproximateCertificate, Certificate, any_certificate_of
 from streampca.models.persistence.groups import format_of
 from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
 from streampca.models.persistence.state import describe_state
@@ -16,7 +18,6 @@ from streampca.runs.config.models import ModelsConfig, load_any_config
 from streampca.runs.groups import groups_of_run
 from streampca.runs.manifest import read_json, read_manifest
 from streampca.runs.many import runs_of
-from streampca.runs.summary import accuracy
 from streampca.sources import open_source
 from streampca.sources.files.paths import is_files_path
 from streampca.sources.options import SourceKeywords, given_keywords
@@ -148,7 +149,7 @@ def _of_run(place: Path) -> Description:
     files = sorted(child.name for child in place.iterdir())
     # Kernel models keep no state.
     state = {} if is_kernel_model(place / "model.zarr") else {"state": describe_state(place / "model.zarr")}
-    sure = _sure(manifest.get("certificate"), manifest.get("approximation"))
+    sure = _sure(any_certificate_of(manifest["certificate"]), manifest.get("approximation"))
     return {
         "kind": "run",
         "path": str(place),
@@ -177,22 +178,20 @@ def _of_model(place: Path) -> Description:
         "total_variance": model.total_variance,
         "explained_variance": model.explained_variance[:10].tolist(),
         "numerical_rank": model.numerical_rank,
-        "certificate": model.certificate.get("statement"),
+        "certificate": model.certificate.statement,
         **_sure(model.certificate, None),
         "state": describe_state(place),
         **_of_labels(None if model.labels is None else model.labels.describe()),
     }
 
 
-def _sure(certificate: object, approximation: Json | None) -> Description:
+def _sure(certificate: Certificate, approximation: Json | None) -> Description:
     """Return the error bounds of an approximate result; empty for an exact one."""
-    if not isinstance(certificate, dict):
+    if not isinstance(certificate, ApproximateCertificate):
         return {}
-    accuracies = accuracy(certificate, approximation)
-    if accuracies is None:
-        return {}
-    intervals = certificate["eigenvalue_intervals"]
-    return {"accuracy": accuracies, "eigenvalue_intervals": intervals and intervals[:10]}
+    ends = certificate.eigenvalue_intervals
+    first = None if ends is None else [list(pair) for pair in ends[:10]]
+    return {"accuracy": accuracy(certificate, approximation), "eigenvalue_intervals": first}
 
 
 def _of_kernel_model(place: Path) -> Description:
@@ -208,7 +207,7 @@ def _of_kernel_model(place: Path) -> Description:
         "n_samples": model.n_samples,
         "center": model.center,
         "eigenvalues": model.eigenvalues[:10].tolist(),
-        "certificate": model.certificate.get("statement"),
+        "certificate": model.certificate.statement,
         "inverse_transform": model.preimage is not None,
         **_of_labels(None if model.labels is None else model.labels.describe()),
     }

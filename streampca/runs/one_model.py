@@ -209,7 +209,7 @@ class OneModel(Strategy):
             passes=fitted.passes,
             approximation=fitted.plan.sketch or None,
             reads=reads,
-            certificate=fitted.model.certificate,
+            certificate=fitted.model.certificate.to_dict(),
             diagnostics=as_json(diagnostics),
             quality=None,
             result=fitted.summary(),

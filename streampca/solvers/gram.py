@@ -258,10 +258,11 @@ def _model(
         source=source.describe(),
         sample_weight=known_weight(reduced, parameters, _weight(reduced, parameters)),
     )
-    certificate = model.certificate | {
-        "orthonormality": wide.orthonormality,
-        "eigen_residual": spectrum.residual + _residual(spectrum, wide),
-    }
+    certificate = replace(
+        model.certificate,
+        orthonormality=wide.orthonormality,
+        eigen_residual=spectrum.residual + _residual(spectrum, wide),
+    )
     model = replace(model, components=wide.components, certificate=certificate)
     return with_missing(with_decoding(model), parameters.missing, reduced, 0, None, parameters.missing_scores)
 

@@ -176,7 +176,7 @@ def fit_groups(
             between = solver.fit(found.between, _solved(found.between, "the group means"))
             between = replace(between, fitted_state=None)
     # Degrees of freedom, on which limits and rules for the number of components depend.
-    certificate = pooled.model.certificate | {"group_means": len(groups.names)}
+    certificate = replace(pooled.model.certificate, group_means=len(groups.names))
     pooled = replace(pooled, model=replace(pooled.model, certificate=certificate), fitted_state=None)
     return GroupFits(found.groups, models, solver, pooled, between, found.count)
 

@@ -16,6 +16,7 @@ from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, signed
 from streampca.linalg.residual_moments import moments_of_values
 from streampca.linalg.selection import Frobenius, Selection
+from streampca.models import certificate_sentences as sentences
 from streampca.models.decoding import with_decoding
 from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
@@ -197,13 +198,10 @@ class QRSolver(ContinuableSolver):
             source=fitted.source,
             sample_weight=known,
         )
-        left = model.certificate["relative_residual"]
-        rounding = 4 * d * float(np.finfo(np.float64).eps)
-        more = {
-            "statement": (
-                "exact: the triangular factor holds every row, and nothing was squared; singular values carry an error of "
-                f"{np.sqrt(precision):.0e} of the first, above which each of them is trusted"
-            ),
-            "relative_residual_interval": [max(0.0, left - rounding), min(1.0, left + rounding)],
-        }
-        return with_decoding(replace(model, certificate=model.certificate | more))
+        left, rounding = model.certificate.relative_residual, 4 * d * float(np.finfo(np.float64).eps)
+        certificate = replace(
+            model.certificate,
+            statement=sentences.triangular(precision),
+            relative_residual_interval=(max(0.0, left - rounding), min(1.0, left + rounding)),
+        )
+        return with_decoding(replace(model, certificate=certificate))

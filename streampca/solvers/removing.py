@@ -13,6 +13,7 @@ from streampca.accumulators.joint import Joint
 from streampca.accumulators.residuals import FeatureResiduals, Residuals
 from streampca.accumulators.rows import RowsState
 from streampca.execution.readings import Answer, AnyReading, Reading
+from streampca.models import certificate_sentences as sentences
 from streampca.parameters import Parameters
 from streampca.planning.plan import Resources
 from streampca.regressors import Basis, FittedRegression, Regressors
@@ -117,9 +118,7 @@ class Removing:
         """Return the fit of the residuals as one of the rows: with their mean, and with the part that was removed."""
         samples = None if fit.samples is None else self._shown(fit.samples, residuals=copied_residuals)
         fitted = replace(self._regression(), mean_remainder=None)
-        certificate = dict(fit.model.certificate)
-        size = self.regressors.orthogonal.size
-        certificate["statement"] += f"; of the residuals after removal of {size} means and slopes for each feature"
+        certificate = fit.model.certificate.saying(sentences.of_residuals(self.regressors.orthogonal.size))
         model = replace(fit.model, mean=fitted.mean, removal=fitted, certificate=certificate)
         return replace(fit, model=model, samples=samples, fitted_state=None)
 

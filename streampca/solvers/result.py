@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from streampca.accumulators import Covariance, ExactIntegerCovariance
 from streampca.accumulators.base import AnyAccumulator
+from streampca.models import certificate_sentences as sentences
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
-from streampca.solvers.certificate_warnings import approximation_warnings
 from streampca.sources.base import ReadCount, Source
 from streampca.typing import FloatArray, Json
 
@@ -148,12 +148,10 @@ class Fit(FitResult):
             warnings.append(
                 f"only {model.numerical_rank} of {len(model.components)} components stand above rounding: the others span directions without variance"
             )
-        if model.certificate.get("clipped_mass"):
-            share = model.certificate["clipped_mass"] / model.total_variance
-            warnings.append(
-                f"negative eigenvalues of the pairwise covariances were clipped: {share:.2g} of the total variance"
-            )
-        return warnings + model.concerns + approximation_warnings(model.certificate, self.plan.solver, self.plan.sketch)
+        warnings += sentences.clipped(model.certificate.clipped_mass or 0.0, model.total_variance)
+        return (
+            warnings + model.concerns + sentences.warnings_of_pca(model.certificate, self.plan.solver, self.plan.sketch)
+        )
 
     def known_scores(self) -> tuple[FloatArray | None, FloatArray | None]:
         """Return the scores of all rows, ``(n_samples, k)``, and their squared lengths, ``(n_samples,)``, each None if not known."""

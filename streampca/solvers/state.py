@@ -16,6 +16,7 @@ from streampca.execution.readings import Meters, Reading, Readings, relayed, run
 from streampca.labels import Labels
 from streampca.linalg.eigen import DENSE_LIMIT, relative_precision
 from streampca.linalg.selection import NComponents, is_count
+from streampca.models import certificate_sentences as sentences
 from streampca.models.integer_rounding import with_integer_rounding
 from streampca.models.pca import PCAModel
 from streampca.models.state import AGREE, FittedState
@@ -236,12 +237,11 @@ def solve(fitted: FittedState) -> PCAModel:
     model = with_integer_rounding(replace(model, labels=fitted.labels))
     if fitted.error_growth == 1.0:
         return model
-    trusted = fitted.error_growth * model.certificate["trusted_above"]
+    trusted = fitted.error_growth * model.certificate.trusted_above
     values = model.explained_variance
     rank = int(np.count_nonzero(values > trusted * values[0]))
-    note = f"; rows were taken out again, which magnified this rounding {fitted.error_growth:.1f} times"
-    certificate = model.certificate | {"trusted_above": trusted, "numerical_rank": rank}
-    certificate["statement"] += note
+    clause = sentences.rows_taken_out(fitted.error_growth)
+    certificate = model.certificate.saying(clause, trusted_above=trusted, numerical_rank=rank)
     return replace(model, numerical_rank=rank, certificate=certificate)
 
 

@@ -28,7 +28,7 @@ def digest(model: Any | PCA) -> str:
     """Return the SHA-256 of components, eigenvalues, mean and certificate."""
     model = model._model if isinstance(model, PCA) else model
     arrays = (model.components, model.explained_variance, model.mean)
-    found = hashlib.sha256(json.dumps(model.certificate, sort_keys=True).encode())
+    found = hashlib.sha256(json.dumps(model.certificate.to_dict(), sort_keys=True).encode())
     for array in arrays:
         found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()

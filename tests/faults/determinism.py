@@ -204,7 +204,7 @@ def digest_of(place: Path, clusters: Clusters, name: str, way: Way, seed: int) -
             stack.enter_context(clusters.client(way).as_current())
         model = _stop_and_go_on(source, solver, plan, seed) if way.stopped else _fit(source, solver, plan, None)
     found = {key: value for key, value in sorted(vars(model).items()) if isinstance(value, np.ndarray)}
-    digest = hashlib.sha256(json.dumps(model.certificate, sort_keys=True, default=str).encode())
+    digest = hashlib.sha256(json.dumps(model.certificate.to_dict(), sort_keys=True, default=str).encode())
     for key, array in found.items():
         digest.update(key.encode() + str(array.dtype).encode() + np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

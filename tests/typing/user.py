@@ -50,8 +50,9 @@ def certificates(pca: sp.PCA, kernel_pca: sp.KernelPCA) -> None:
     assert_type(pca.certificate_.relative_residual_interval, tuple[float, float])
     assert_type(pca.certificate_.trusted_above, float)
     assert_type(kernel_pca.certificate_.sigma, float | None)
-    statement: str = pca.error_["statement"]
-    print(statement, sorted(pca.error_))
+    assert_type(pca.error_.statement, str)
+    assert_type(kernel_pca.error_.eigenvalue_intervals, tuple[tuple[float, float], ...] | None)
+    print(pca.error_["statement"], sorted(pca.error_))
 
 
 def charts(pca: sp.PCA, kernel_pca: sp.KernelPCA, rows: NDArray[np.float64], ax: Axes) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import zarr
@@ -125,6 +125,13 @@ class StoredGroup:
         """Raise `ModelError` with `reason` unless `condition` is true."""
         if not condition:
             raise self.form.unusable(self.path, reason)
+
+    def part(self, name: str, read: Callable[[Any], T]) -> T:
+        """Return what `read` makes of the attribute `name`; its `ModelError` names the group."""
+        try:
+            return read(self.attributes[name])
+        except ModelError as error:
+            raise self.form.unusable(self.path, str(error)) from error
 
     def require_digest(self, name: str, found: str) -> None:
         """Raise `ModelError` unless `found` is the saved digest of the array `name`."""

@@ -9,6 +9,7 @@ import zarr
 
 from streampca.errors import ModelError, ParameterError
 from streampca.kernels import Standardised, kernel_from_dict
+from streampca.models.certificates import KernelCertificate
 from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
 from streampca.models.fit_record import source_of
 from streampca.models.kernel import KernelModel, PreimageMap
@@ -92,6 +93,7 @@ def fields_of(
     errors = None if model.sampling_errors is None else model.sampling_errors.to_dict()
     attributes = {name: getattr(model, name) for name in FORM.attributes} | {
         "kernel": kernel,
+        "certificate": model.certificate.to_dict(),
         "sampling_errors": errors,
     }
     return arrays, attributes, digests
@@ -138,6 +140,7 @@ def build(group: StoredGroup) -> KernelModel:
     )
     kernel = kernel.with_moments(*moments) if isinstance(kernel, Standardised) else kernel
     described: Json = {"source": source_of(group, n_features), "labels": labels_from(group, n_features)}
+    described["certificate"] = group.part("certificate", KernelCertificate.of)
     described["sampling_errors"] = sampling_errors_of(group, len(arrays["eigenvalues"]))
     attributes = group.attributes | {"kernel": kernel} | described
     model = KernelModel(**values, **attributes, preimage=PreimageMap(*preimage) if preimage else None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-from streampca.errors import ModelError
+from streampca.models.certificates import certificate_of
 from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
 from streampca.models.fit_record import source_of
 from streampca.models.pca import PCAModel
@@ -116,6 +116,7 @@ def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str,
     require_valid(model, surveyed, path)
     arrays = {name: getattr(model, name) for name in _ARRAYS if name != "components"}
     attributes = {name: getattr(model, name) for name in FORM.attributes if name not in ("removal", "rotation")}
+    attributes["certificate"] = model.certificate.to_dict()
     attributes["rotation"] = None if rotation is None else rotation.to_dict()
     attributes["sampling_errors"] = None if model.sampling_errors is None else model.sampling_errors.to_dict()
     removal, rows = model.removal, None if model.removal is None else model.removal.rows
@@ -157,11 +158,11 @@ def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedRegression | None
 
 def sampling_errors_of(group: StoredGroup, n_components: int) -> SamplingErrors | None:
     """Return the sampling errors that `group` holds for `n_components`, None if there are none; `ModelError` if damaged."""
-    written = group.attributes["sampling_errors"]
-    try:
+
+    def read(written: Json | None) -> SamplingErrors | None:
         return None if written is None else SamplingErrors.from_dict(written, n_components)
-    except ModelError as error:
-        raise group.form.unusable(group.path, str(error)) from error
+
+    return group.part("sampling_errors", read)
 
 
 def build(group: StoredGroup, *, slabs_on_disk: bool = False) -> PCAModel:
@@ -179,6 +180,7 @@ def build(group: StoredGroup, *, slabs_on_disk: bool = False) -> PCAModel:
     n_features = components.shape[1]
     described: Json = {"source": source_of(group, n_features), "labels": labels_from(group, n_features)}
     described["removal"] = _removal_of(group, arrays["mean"])
+    described["certificate"] = group.part("certificate", certificate_of)
     moments = group.attributes["residual_moments"]
     group.require(all(type(each) is float for each in moments), "its residual_moments are damaged")
     described["residual_moments"] = tuple(moments)

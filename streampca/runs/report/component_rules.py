@@ -6,8 +6,9 @@ from functools import partial
 
 import numpy as np
 
+import streampca.formatting as words
 import streampca.plotting as plotting
-from streampca.runs.report import figures, words
+from streampca.runs.report import figures
 from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles

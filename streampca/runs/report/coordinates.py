@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from streampca.formatting import clean
 from streampca.labels import Dimension
-from streampca.runs.report.words import clean
 from streampca.typing import Array, FloatArray, IntArray
 
 _LATITUDE = frozenset(

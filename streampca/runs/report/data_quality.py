@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
+import streampca.formatting as words
 import streampca.plotting as plotting
-from streampca.runs.report import words
 from streampca.runs.report.figures import inline
 from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import field

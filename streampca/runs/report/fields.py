@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+import streampca.formatting as words
 import streampca.plotting as plotting
-from streampca.runs.report import words
 from streampca.runs.report.coordinates import degrees, direction, numbers, times, title_of
 from streampca.runs.report.figures import WIDTH, inline
 from streampca.runs.report.layouts import Grid, Layout, Side

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from streampca.formatting import clean, plural
+from streampca.models.certificate_sentences import carried
+from streampca.models.certificates import any_certificate_of
 from streampca.runs.manifest import read_json
 from streampca.runs.report.components import components, layout_of_run
 from streampca.runs.report.fields import mesh
@@ -17,8 +20,6 @@ from streampca.runs.report.pictures import RISING
 from streampca.runs.report.result import spectrum_of
 from streampca.runs.report.run_files import RunFiles, read_model
 from streampca.runs.report.templates import write_page
-from streampca.runs.report.words import clean, plural
-from streampca.runs.summary import carried
 from streampca.typing import FloatArray, Json
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _row(name: str, entry: Json) -> tuple[str, ...]:
         name,
         f"{entry['n_samples']:,}",
         f"{result['n_components']:,}",
-        carried(entry["certificate"]),
+        carried(any_certificate_of(entry["certificate"])),
         f"{result['explained_variance'][0]:.4g}",
         f"{result['total_variance']:.4g}",
     )

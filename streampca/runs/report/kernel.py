@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+import streampca.formatting as words
 from streampca.models.kernel import KernelModel
-from streampca.runs.report import data_quality, projection, result, samples, what_ran, words
+from streampca.runs.report import data_quality, projection, result, samples, what_ran
 from streampca.runs.report.components import layout_of_run
 from streampca.runs.report.parts import Picture, ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
@@ -69,7 +70,7 @@ def _summary(run: RunFiles, model: KernelModel, spectrum: ReportedSpectrum) -> s
 
 def _carried(model: KernelModel, spectrum: ReportedSpectrum) -> str:
     share = float(spectrum.ratios.sum())
-    at_least = "at least " if model.certificate.get("kind") == "statistical" and model.method == "nystrom" else ""
+    at_least = "at least " if model.certificate.kind == "statistical" and model.method == "nystrom" else ""
     return f"{at_least}{words.share(min(share, 1.0))}"
 
 
@@ -108,8 +109,7 @@ def _landmarks(model: KernelModel, rows: samples.RowPictures | None) -> Json:
 
 def _table(model: KernelModel, spectrum: ReportedSpectrum) -> ReportTable:
     """Return the first eigenvalues in digits, with the upper ends of their intervals."""
-    ends: object = model.certificate.get("eigenvalue_intervals")
-    ends = ends if isinstance(ends, list) and len(ends) >= model.n_components else [[None, None]] * model.n_components
+    ends = model.certificate.eigenvalue_intervals or ((None, None),) * model.n_components
     together = np.cumsum(spectrum.ratios)
     rows = tuple(
         (
@@ -132,11 +132,11 @@ def _kernel(model: KernelModel) -> words.Facts:
         ("kernel", words.clean(model.kernel, 400)),
         ("method", words.clean(model.method, 40).replace("_", " ")),
         ("landmarks", f"{len(model.landmarks):,}, {words.clean(model.sampling, 40)}"),
-        ("directions kept of them", words.count(certificate.get("landmark_rank"))),
+        ("directions kept of them", words.count(certificate.landmark_rank)),
         ("centred", "yes" if model.center else "no"),
         ("trace", words.figure(model.total, 6)),
-        ("residual trace", words.figure(certificate.get("residual_trace"), 4)),
-        ("spectral error, estimated", words.figure(certificate.get("sigma"), 4)),
+        ("residual trace", words.figure(certificate.residual_trace, 4)),
+        ("spectral error, estimated", words.figure(certificate.sigma, 4)),
         ("preimage", "kernel ridge" if model.preimage is not None else "not learned"),
     ]
     return words.facts("Kernel", pairs)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streampca.formatting import clean, plural, whole
 from streampca.labels import Dimension, Labels, Variable
 from streampca.runs.report.coordinates import direction, numbers, places, times, units_of
-from streampca.runs.report.words import clean, plural, whole
 from streampca.typing import Array, FloatArray, IntArray
 
 MAX_SIDE = 360

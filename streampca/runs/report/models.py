@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from streampca.formatting import clean
+from streampca.models.certificate_sentences import carried
+from streampca.models.certificates import any_certificate_of
 from streampca.runs.manifest import read_json
 from streampca.runs.report.parts import ReportTable
 from streampca.runs.report.templates import write_page
-from streampca.runs.report.words import clean
-from streampca.runs.summary import carried
 
 _HEADS = ("model", "solver", "components", "variance carried", "passes of its own", "certificate")
 
@@ -31,12 +32,12 @@ def write_models_report(directory: Path, runs: Mapping[str, Path]) -> Path:
 def _row(name: str, path: Path) -> tuple[str, ...]:
     """Return the cells of the model `name`, whose run is at `path`."""
     manifest, plan = read_json(path, "manifest.json"), read_json(path, "plan.json")
-    certificate = manifest["certificate"]
+    certificate = any_certificate_of(manifest["certificate"])
     return (
         name,
         str(plan["solver"]),
         str(manifest["result"]["n_components"]),
-        carried(certificate) if "captured_variance" in certificate else "–",  # kernel matrices have a trace
+        carried(certificate),
         str(manifest["passes"]),
-        clean(certificate["statement"], 300),
+        clean(certificate.statement, 300),
     )

@@ -6,8 +6,9 @@ from functools import partial
 
 import numpy as np
 
+import streampca.formatting as words
 import streampca.plotting as plotting
-from streampca.runs.report import figures, projection, words
+from streampca.runs.report import figures, projection
 from streampca.runs.report.components import feature_name
 from streampca.runs.report.layouts import Layout
 from streampca.runs.report.parts import Chart, ReportTable

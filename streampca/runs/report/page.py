@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from streampca.errors import NotAvailableError
+from streampca.models.certificate_sentences import carried_at_least
+from streampca.models.certificates import ApproximateCertificate
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.runs.report import (
@@ -77,8 +79,9 @@ def _compose(run: RunFiles, further: FurtherRows | None) -> Json:
     drawn = samples.row_pictures(run, layout, scores)
     classes = scores_by_labels.classes_of_run(run, scores) if scores is not None else None
     along = scores_by_labels.along_samples(run, spectrum)
-    bounds = approximate.bounds_of(run)
-    carried = None if bounds is None else approximate.carried(bounds, spectrum)
+    certificate = run.model.certificate
+    bounds = approximate.Bounds(certificate) if isinstance(certificate, ApproximateCertificate) else None
+    carried = None if bounds is None else carried_at_least(bounds.certificate)
     intervals = None if bounds is None else approximate.interval_chart(run, bounds, spectrum)
     charts: list[Chart] = []
     if scores is not None:

@@ -7,8 +7,10 @@ from functools import partial
 
 import numpy as np
 
+import streampca.formatting as words
 import streampca.plotting as plotting
-from streampca.runs.report import figures, projection, seen, words
+from streampca.models.certificates import ApproximateCertificate
+from streampca.runs.report import figures, projection, seen
 from streampca.runs.report.parts import Chart
 from streampca.runs.report.run_files import RunFiles
 from streampca.runs.report.sampling import sampling_chart, sampling_of
@@ -83,13 +85,11 @@ def scores_note(run: RunFiles, scores: projection.Scores | None) -> str:
     """Return which rows the scores are of; rows that a fit left out, because values were missing, are not drawn."""
     if scores is None:
         return ""
-    m, n, certificate = len(scores.values), sample_count(run), field(run.manifest, "certificate")
-    if words.whole(field(certificate, "rows_left_out")):
+    m, n, certificate = len(scores.values), sample_count(run), run.model.certificate
+    if certificate.get("rows_left_out"):
         among = "" if n is None else f" of the {n:,}"
         return f"{m:,} complete row{'' if m == 1 else 's'}{among}, each a point at its scores; rows with missing values are not drawn."
-    filled = (
-        "; missing values are as the components give them" if words.whole(field(certificate, "missing_values")) else ""
-    )
+    filled = "; missing values are as the components give them" if certificate.get("missing_values") else ""
     if n is None or m >= n:
         return f"All {words.plural(m, 'row')}, each a point at its scores{filled}."
     return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores{filled}."
@@ -133,7 +133,7 @@ def spectrum_charts(
 ) -> tuple[Chart, ...]:
     """Return the charts of eigenvalues, or `values` for it, and of their sums; `carried` as in `summary`."""
     k, total = len(spectrum.values), float(spectrum.ratios.sum())
-    needed, certificate = {}, field(run.manifest, "certificate")
+    needed, certificate = {}, run.model.certificate
     shown = {}
     for level, key in ((0.9, "0.9"), (0.95, "0.95"), (0.99, "0.99")):
         given = words.whole(field(run.manifest, "result", "components_for", key))
@@ -141,14 +141,15 @@ def spectrum_charts(
         reached = given if given is not None else int(positions[0]) + 1 if len(positions) else None
         if reached is not None and 1 <= reached <= k:
             needed[level] = reached
-        number = _range_of(field(certificate, "components_for", key), needed.get(level))
+        ends = certificate.components_for[key] if isinstance(certificate, ApproximateCertificate) else None
+        number = _range_of(ends, needed.get(level))
         if number:
             shown[level] = number
     reaching = ", ".join(f"{100 * level:.0f}{words.SPACE}% with {number}" for level, number in shown.items())
     together = f"Together the components carry {carried or words.share(total)} of the variance."
     beyond = 0.0
-    if field(certificate, "kind") == "approximate" and field(certificate, "eigen_solver") != "conversion":
-        beyond = max(0.0, words.number(field(certificate, "nuclear_error")) or 0.0)  # the sums are lower bounds
+    if isinstance(certificate, ApproximateCertificate) and not certificate.converted:
+        beyond = certificate.nuclear_error or 0.0  # the sums are lower bounds
     marks = {f"{100 * level:.0f} %: {shown.get(level, number)}": number for level, number in needed.items()}
     errors = sampling_of(run, k)
     exact = _eigenvalue_chart(spectrum) if errors is None else sampling_chart(spectrum.values, errors)
@@ -165,16 +166,16 @@ def spectrum_charts(
     )
 
 
-def _range_of(ends: object, reached: int | None) -> str:
+def _range_of(ends: tuple[int, int | None] | None, reached: int | None) -> str:
     """Return how many components reach a share: a number, or the range in which an approximate answer has it.
 
     `ends` are the least and the greatest number by the certificate, None for an exact answer; the greatest is None where
     it is more than were found. `reached` is the number by the eigenvalues that are reported.
     """
-    if not isinstance(ends, list):
+    if ends is None:
         return "" if reached is None else f"{reached:,}"
-    low, high = (words.whole(end) for end in [*ends, None, None][:2])
-    if low is None or (high is None and low <= 1):
+    low, high = ends
+    if high is None and low <= 1:
         return ""
     if low == high:
         return f"{low:,}"

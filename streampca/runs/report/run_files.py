@@ -11,6 +11,7 @@ import numpy as np
 import zarr
 
 from streampca.errors import DamagedChunkError, ModelError
+from streampca.formatting import clean
 from streampca.labels import Labels
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -21,7 +22,6 @@ from streampca.models.persistence.models import is_kernel_model
 from streampca.models.persistence.texts import texts_of
 from streampca.models.stored_components import StoredComponents
 from streampca.runs.manifest import read_json
-from streampca.runs.report.words import clean
 from streampca.sources.times import decoded_times
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.zarr_interface import ZarrArray

@@ -8,9 +8,10 @@ from functools import partial
 
 import numpy as np
 
+import streampca.formatting as words
 import streampca.plotting as plotting
 from streampca.labels import Dimension
-from streampca.runs.report import figures, projection, words
+from streampca.runs.report import figures, projection
 from streampca.runs.report.coordinates import numbers, title_of, units_of
 from streampca.runs.report.layouts import SMALL_SIDE, Layout
 from streampca.runs.report.parts import Chart

@@ -6,10 +6,11 @@ from functools import partial
 
 import numpy as np
 
+import streampca.formatting as words
 import streampca.plotting as plotting
 from streampca.errors import ModelError
 from streampca.models.sampling_errors import SamplingErrors
-from streampca.runs.report import figures, words
+from streampca.runs.report import figures
 from streampca.runs.report.parts import Chart
 from streampca.runs.report.run_files import RunFiles
 from streampca.typing import FloatArray

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+import streampca.formatting as words
 import streampca.plotting as plotting
 from streampca.labels import Labels, Variable
-from streampca.runs.report import fields, projection, words
+from streampca.runs.report import fields, projection
 from streampca.runs.report.layouts import Layout, layout_of
 from streampca.runs.report.parts import Chart
 from streampca.runs.report.result import ReportedSpectrum

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streampca.runs.report import words
+import streampca.formatting as words
 from streampca.typing import FloatArray, IntArray
 
 _ORDINALS = ("first", "second", "third")

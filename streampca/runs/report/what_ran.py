@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from streampca.runs.report import words
+import streampca.formatting as words
+from streampca.models import certificate_sentences as sentences
 from streampca.runs.report.parts import ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import RunFiles
@@ -36,7 +37,7 @@ def parts(run: RunFiles) -> Json:
         "warnings": warnings(run),
         "memory": memory_bar(run),
         "time": time_bar(run),
-        "certificate": certificate(run),
+        "certificate": sentences.paragraph(run.model.certificate, run.n_components),
         "comparison": comparison(run),
         "facts": (_source(run), _plan(run), _versions(run)),
     }
@@ -103,37 +104,6 @@ def time_bar(run: RunFiles) -> list[tuple[str, str, float, str]]:
         for label, value, colour in taken
         if value > 0
     ]
-
-
-def certificate(run: RunFiles) -> list[str]:
-    """Return what is known about the error, in sentences."""
-    given, sentences = field(run.manifest, "certificate"), []
-    if not isinstance(given, dict):
-        return []
-    if given.get("statement"):
-        statement = words.clean(given["statement"], 1200).strip()
-        end = "" if statement.endswith((".", "!", "?", "…")) else "."
-        sentences.append(f"{statement[:1].upper()}{statement[1:]}{end}")
-    bounded = given.get("kind") in ("approximate", "statistical")
-    numbers = ("relative_residual", "eigen_residual", "orthonormality", "trusted_above")
-    missed, residual, orthonormality, trusted = (words.number(given.get(name)) for name in numbers)
-    if missed is not None and not (bounded and given.get("eigenvalue_intervals") is None):
-        most = "At most " if bounded else ""
-        sentences.append(f"{most}{words.share(max(0.0, missed))} of the variance lies outside the components kept.")
-    if residual is not None:
-        most = "at most " if bounded else ""
-        sentences.append(
-            f"The worst eigenpair misses Cv = λv by {most}{words.figure(residual, 2)} of the largest eigenvalue."
-        )
-    if orthonormality is not None:
-        sentences.append(f"The components are orthonormal to {words.figure(orthonormality, 2)}.")
-    rank = words.whole(given.get("numerical_rank"))
-    if rank is not None:
-        # The rank is counted among the eigenvalues that were computed, so it can only ever say this much.
-        some = f"{rank:,} of the {run.n_components:,}" if rank < run.n_components else f"All {run.n_components:,}"
-        level = f" ({words.figure(trusted, 2)} of the first)" if trusted else ""
-        sentences.append(f"{some} eigenvalues stand above what rounding could make{level}.")
-    return sentences
 
 
 def comparison(run: RunFiles) -> ReportTable:

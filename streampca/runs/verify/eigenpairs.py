@@ -104,11 +104,6 @@ def panel_rows(n_features: int) -> int:
     return max(1, _PANEL_BYTES // (8 * n_features))
 
 
-def precision_of(model: PCAModel) -> float:
-    """Return the relative error of the eigenvalues that the solver assumed."""
-    return model.rounding if "trusted_above" in model.certificate else 4e-7
-
-
 def _rounding(model: PCAModel, n_samples: int) -> float:
     """Return the relative rounding of the eigenvalues of the fit and of sums of squares over all rows: (p + n / p + d) eps for the latter.
 
@@ -116,7 +111,7 @@ def _rounding(model: PCAModel, n_samples: int) -> float:
     """
     d = len(model.mean)
     rows = min(panel_rows(d), max(1, n_samples))
-    return precision_of(model) + (rows + n_samples / rows + d) * _EPS
+    return model.rounding + (rows + n_samples / rows + d) * _EPS
 
 
 def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) -> list[Check]:
@@ -125,14 +120,14 @@ def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) 
     Features were scaled as `scaling` says. Approximate eigenvalues may be too small, and the residual lies in its certified interval.
     """
     certificate, recorded, axes = model.certificate, model.explained_variance, np.asarray(model.components)
-    approximate, pairwise = certificate.get("kind") == "approximate", is_pairwise(model)
-    rounding, solved = _rounding(model, measured.n_samples), float(certificate.get("eigen_residual") or 0.0)
+    approximate, pairwise = certificate.kind == "approximate", is_pairwise(model)
+    rounding, solved = _rounding(model, measured.n_samples), certificate.eigen_residual or 0.0
     allowed = _SLACK * rounding + solved * (not approximate)
     turned = float(np.abs(axes @ axes.T - np.eye(len(axes))).max())
     checks = [
         compared("samples", model.n_samples, measured.n_samples, 0.0, "rows that count"),
         *_checks_of_features(model, measured, False if pairwise else scaling, rounding),
-        compared("orthonormality", certificate["orthonormality"], turned, 1e-8, "largest deviation", apart=turned),
+        compared("orthonormality", certificate.orthonormality, turned, 1e-8, "largest deviation", apart=turned),
     ]
     if measured.products is None:
         return checks
@@ -140,7 +135,7 @@ def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) 
     values = np.maximum(np.einsum("ij,ji->i", axes[:count], measured.products), 0.0)
     note = "relative to itself, with the moduli of negative eigenvalues" if pairwise else "relative to itself"
     checks.append(compared("total variance", model.total_variance, total, allowed, note, scale=model.total_variance))
-    if certificate.get("eigen_solver") == "conversion":
+    if certificate.converted:
         checks.append(
             Check("variances of components", note="eigenvalues of the conversion are not variances of scores")
         )
@@ -169,12 +164,12 @@ def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) 
 
 def is_pairwise(model: PCAModel) -> bool:
     """Return whether each covariance has a divisor of its own, because different values are missing."""
-    return model.missing == "pairwise" and bool(model.certificate.get("missing_values"))
+    return model.missing == "pairwise" and bool(model.certificate.missing_values)
 
 
 def _checks_of_features(model: PCAModel, measured: Measured, scaling: Scaling, rounding: float) -> list[Check]:
     """Compare means, scales and the number of missing values."""
-    missing = int(model.certificate.get("missing_values") or 0)
+    missing = model.certificate.missing_values or 0
     note = "values that were filled in"
     holes = [] if model.fill is None else [compared("missing values", missing, measured.n_missing, 0.0, note)]
     if not model.center:
@@ -193,11 +188,11 @@ def _checks_of_features(model: PCAModel, measured: Measured, scaling: Scaling, r
 
 def _check_of_residual(model: PCAModel, carried: float, total: float, allowed: float, *, approximate: bool) -> Check:
     """Compare ‖X − XVᵀV‖² / ‖X‖² with its recorded value, or with the certified interval of an approximation."""
-    recorded = float(model.certificate["relative_residual"])
+    recorded = model.certificate.relative_residual
     measured = 1 - carried / total if total > 0 else recorded  # rows that are all the same have none
     if not approximate:
         return compared("relative residual", recorded, measured, allowed, "of the sum of squares")
-    low, high = model.certificate["relative_residual_interval"]
+    low, high = model.certificate.relative_residual_interval
     note, outside = f"outside of its interval, {low:.3g} to {high:.3g}", max(low - measured, measured - high, 0.0)
     return compared("relative residual", recorded, measured, allowed, note, apart=outside)
 

@@ -99,7 +99,7 @@ def verify_run(
         summary = None
         if set(DIAGNOSTICS) <= stored.keys():
             summary = as_json(expected_diagnostics(config, directory, model, source.labels))
-        figures = {"certificate": model.certificate, "result": model.summary(), "diagnostics": summary}
+        figures = {"certificate": model.certificate.to_dict(), "result": model.summary(), "diagnostics": summary}
         checks += checks_of_figures(directory, record, figures)
         if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
             measured = Measured.of(joint.parts[-1], states[-1], model, parameters)
@@ -145,7 +145,7 @@ def verify_groups(
     with one_blas_thread():
         figures = {
             str(entry["label"]): entry
-            | {"result": model.summary(), "certificate": model.certificate, "n_samples": model.n_samples}
+            | {"result": model.summary(), "certificate": model.certificate.to_dict(), "n_samples": model.n_samples}
             for (entry, _), model in zip(entries, models, strict=True)
         }
         checks += checks_of_figures(directory, record, {"models": figures})

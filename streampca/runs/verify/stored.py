@@ -22,7 +22,7 @@ from streampca.runs.config import RunConfig
 from streampca.runs.diagnostics import read_rows, unusual_rows_of
 from streampca.runs.manifest import read_json
 from streampca.runs.verify.checks import Check, compared, shown
-from streampca.runs.verify.eigenpairs import panel_rows, precision_of
+from streampca.runs.verify.eigenpairs import panel_rows
 from streampca.sources import Source
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import DIAGNOSTICS
@@ -199,7 +199,7 @@ def _known_scores(model: PCAModel, lightest: float) -> FloatArray:
     first = float(model.explained_variance[0])
     if model.source.get("solver") != "gram" or first == 0:
         return np.zeros(model.n_components)
-    relative = precision_of(model) + float(model.certificate.get("eigen_residual") or 0.0)
+    relative = model.rounding + (model.certificate.eigen_residual or 0.0)
     roots = np.sqrt(np.maximum(model.explained_variance, relative * first))
     excess: FloatArray = 6.0 * np.sqrt(max(model.weight - model.ddof, 0.0) / lightest) * relative * first / roots
     return excess

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streampca.models import certificate_sentences as sentences
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Plan
 from streampca.solvers.base import Solver
@@ -35,17 +36,8 @@ class KernelFit(FitResult):
 
     def warnings(self) -> list[str]:
         """Return sentences about what limits the use of the result, or makes it other than was asked for."""
-        model, warnings = self.model, []
-        if model.certificate.get("definite") is False:
-            warnings.append(
-                "the kernel is not positive semi-definite: negative eigenvalues are left out, shares of the trace may exceed 1, and "
-                + (
-                    "eigenvalues come without a certificate"
-                    if model.method == "nystrom"
-                    else "distances in its space are not proper ones"
-                )
-            )
-        return warnings + model.concerns
+        warnings = [sentences.indefinite(self.model.method)] if self.model.certificate.definite is False else []
+        return warnings + self.model.concerns
 
 
 class KernelMethod(Solver[KernelParameters, KernelFit]):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from streampca.accumulators.landmarks import LandmarksState
+from streampca.models import certificate_sentences as sentences
+from streampca.models.certificates import Interval, KernelCertificate
 from streampca.solvers.kernel.landmarks import chances
 from streampca.solvers.kernel.rounding import Computed, Rounding, rounding_of
 from streampca.solvers.kernel.solving import share_of, shares
 from streampca.solvers.kernel.whitening import LandmarkBasis
-from streampca.typing import Json
 
 
 def certificate_of(
@@ -19,7 +22,7 @@ def certificate_of(
     residual: float,
     total: float,
     precision: float,
-) -> Json:
+) -> KernelCertificate:
     """Return what the passes tell of the error.
 
     Where K is positive semi-definite, E = K − K̂ is, too, and λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + ‖E‖₂ for the centred matrices. tr E = Σ κ(x, x)
@@ -27,52 +30,43 @@ def certificate_of(
     ends allow for rounding.
     """
     whitening, definite = basis.whitening, basis.kernel.definite
-    certificate: Json = {
-        "definite": definite,
-        "landmark_rank": whitening.rank,
-        "landmark_condition": whitening.condition,
-        "trace": (
-            "Σ κ(x, x) is exact; what centring takes off it is the squared mean of the landmarks' features, which is at most "
-            "the exact one, so that shares of variance are at most the exact ones"
-        ),
-    }
+    known = KernelCertificate(
+        kind="none",
+        statement=sentences.INDEFINITE,
+        definite=definite,
+        trace=sentences.TRACE_OF_FEATURES,
+        residual_trace=None,
+        sigma=None,
+        eigenvalue_intervals=None,
+        landmark_rank=whitening.rank,
+        landmark_condition=whitening.condition,
+        **shares(computed.values, total, 0.0),
+    )
     if not whitening.definite:
-        return certificate | {
-            "kind": "none",
-            "statement": "no certificate: the kernel is not positive semi-definite, so the error of its approximation has no sign",
-            "residual_trace": None,
-            "sigma": None,
-            "eigenvalue_intervals": None,
-            **shares(computed.values, total, 0.0),
-        }
+        return known
     rounding = rounding_of(basis, computed, precision)
     most = residual + rounding.trace
     sigma = min(_estimate(basis, state, computed.n_samples, most) for state in held)
-    bound = min(most, sigma)
-    unknown = "; it is not known whether the kernel is positive semi-definite, and if it is not this does not hold"
-    rows = sum(len(state.index) for state in held)
-    return certificate | {
-        "kind": "statistical",
-        "statement": (
-            f"every eigenvalue of the centred kernel matrix lies above the one found by at most {bound:.3g}, estimated from "
-            f"{rows} rows; for certain by at most the residual trace and its rounding, {most:.3g}"
-            + (unknown if definite is None else "")
-        ),
-        "residual_trace": residual,
-        "residual_trace_rounding": rounding.trace,
-        "rounding": share_of(float(computed.values[0] - rounding.lower[0]), float(computed.values[0])),
-        "sigma": sigma,
-        "held_out_rows": rows,
-        "eigenvalue_intervals": _intervals(rounding, bound),
-        "proven_intervals": _intervals(rounding, most),
+    bound, rows = min(most, sigma), sum(len(state.index) for state in held)
+    return replace(
+        known,
+        kind="statistical",
+        statement=sentences.nystrom(bound, rows, most, known_definite=definite is not None),
+        residual_trace=residual,
+        residual_trace_rounding=rounding.trace,
+        rounding=share_of(float(computed.values[0] - rounding.lower[0]), float(computed.values[0])),
+        sigma=sigma,
+        held_out_rows=rows,
+        eigenvalue_intervals=_intervals(rounding, bound),
+        proven_intervals=_intervals(rounding, most),
         **shares(rounding.lower, total, most + float((rounding.upper - rounding.lower).sum())),
-    }
+    )
 
 
-def _intervals(rounding: Rounding, bound: float) -> list[list[float]]:
-    """Return [lower, upper] for each eigenvalue of the centred kernel matrix."""
+def _intervals(rounding: Rounding, bound: float) -> tuple[Interval, ...]:
+    """Return (lower, upper) for each eigenvalue of the centred kernel matrix."""
     ends = zip(rounding.lower.tolist(), rounding.upper.tolist(), strict=True)
-    return [[low, high + bound] for low, high in ends]
+    return tuple((low, high + bound) for low, high in ends)
 
 
 def _estimate(basis: LandmarkBasis, held: LandmarksState, n: int, residual: float) -> float:

@@ -10,6 +10,8 @@ from streampca.errors import NotFiniteError
 from streampca.execution.readings import Readings
 from streampca.linalg.nystrom import converted, leave_one_out, nystrom
 from streampca.linalg.tiles import spread
+from streampca.models import certificate_sentences as sentences
+from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
 from streampca.models.stored_rows import StoredRows
 from streampca.planning.plan import Plan, Resources
@@ -25,7 +27,7 @@ from streampca.solvers.test_matrix import transform_matrix
 from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import borrow
-from streampca.typing import Array, FloatArray, Json
+from streampca.typing import Array, FloatArray
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
@@ -148,36 +150,28 @@ def _model(
     )
 
 
-def _certificate(parameters: KernelParameters, values: FloatArray, total: float, error: float | None) -> Json:
+def _certificate(
+    parameters: KernelParameters, values: FloatArray, total: float, error: float | None
+) -> KernelCertificate:
     """Return the certificate of eigenvalues, whose squares are known to within `error`; None: to no bound."""
-    certificate: Json = {
-        "kind": "none",
-        "statement": "no certificate for this recovery or transform",
-        "eigenvalue_intervals": None,
-    }
+    intervals = None
     if error is not None:
-        upper = np.sqrt(values**2 + error)
-        rounding = _ROUNDING * float(values[0])
-        certificate = {
-            "kind": "statistical",
-            "statement": (
-                f"the squares of the eigenvalues lie above those found by at most about {error:.3g}, estimated by leaving out each "
-                "column of the transform"
-            ),
-            "eigenvalue_intervals": [
-                [max(0.0, value - rounding), above + rounding]
-                for value, above in zip(values.tolist(), upper.tolist(), strict=True)
-            ],
-        }
-    return {
-        **certificate,
-        "definite": parameters.kernel.definite,
-        "trace": "exact",
-        "residual_trace": None,
-        "sigma": None if error is None else error**0.5,
+        rounding, upper = _ROUNDING * float(values[0]), np.sqrt(values**2 + error)
+        intervals = tuple(
+            (max(0.0, value - rounding), above + rounding)
+            for value, above in zip(values.tolist(), upper.tolist(), strict=True)
+        )
+    return KernelCertificate(
+        kind="none" if error is None else "statistical",
+        statement=sentences.UNBOUNDED if error is None else sentences.empirical_map(error),
+        eigenvalue_intervals=intervals,
+        definite=parameters.kernel.definite,
+        trace=sentences.EXACT_TRACE,
+        residual_trace=None,
+        sigma=None if error is None else error**0.5,
         **parameters.missing(int(np.count_nonzero(values > 0))),
         **shares(values, total, 0.0),
-    }
+    )
 
 
 class EmpiricalMapMethod(KernelMethod):

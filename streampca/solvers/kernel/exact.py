@@ -10,6 +10,8 @@ from streampca.errors import PlanError
 from streampca.execution.readings import Readings
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, solve, uses_krylov
+from streampca.models import certificate_sentences as sentences
+from streampca.models.certificates import Interval, KernelCertificate
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
@@ -28,12 +30,12 @@ _STAGNATION = {"float32": 1e-5, "float64": 1e-9}
 _PRECISION = {"float32": 1e-7, "float64": 1e-14}
 
 
-def _intervals(values: FloatArray, allowed: float, share: float) -> list[list[float]]:
-    """Return [lower, upper] for each eigenvalue; those set to 0 may be as large as `share` of the first, and `allowed`."""
-    return [
-        [max(0.0, value - allowed), value + allowed] if value else [0.0, share * float(values[0]) + 2 * allowed]
+def _intervals(values: FloatArray, allowed: float, share: float) -> tuple[Interval, ...]:
+    """Return (lower, upper) for each eigenvalue; those set to 0 may be as large as `share` of the first, and `allowed`."""
+    return tuple(
+        (max(0.0, value - allowed), value + allowed) if value else (0.0, share * float(values[0]) + 2 * allowed)
         for value in values.tolist()
-    ]
+    )
 
 
 def _require_memory(plan: Plan, dtype: DType) -> None:
@@ -83,24 +85,21 @@ def _model(
         center=parameters.center,
         landmark_indices=np.arange(len(rows), dtype=np.int64),
         sampling="all rows",
-        certificate={
-            "kind": "exact",
-            "statement": (
-                "exact: every pair of rows was compared; eigenvalues carry the rounding of the kernel values and of the products "
-                f"(relative to the first: {precision:.0e}), nothing else"
-            ),
-            "trace": "exact",
-            "residual_trace": 0.0,
-            "sigma": 0.0,
-            "eigenvalue_intervals": _intervals(spectrum.values, allowed, ROUNDING[matrix.values.dtype.name]),
-            "rounding": precision,
-            "eigen_residual": spectrum.residual,
-            "numerical_rank": spectrum.numerical_rank,
-            "eigen_solver": spectrum.method,
-            "definite": parameters.kernel.definite,
+        certificate=KernelCertificate(
+            kind="exact",
+            statement=sentences.exact_kernel(precision),
+            trace=sentences.EXACT_TRACE,
+            residual_trace=0.0,
+            sigma=0.0,
+            eigenvalue_intervals=_intervals(spectrum.values, allowed, ROUNDING[matrix.values.dtype.name]),
+            rounding=precision,
+            eigen_residual=spectrum.residual,
+            numerical_rank=spectrum.numerical_rank,
+            eigen_solver=spectrum.method,
+            definite=parameters.kernel.definite,
             **parameters.missing(int(np.count_nonzero(roots))),
             **shares(spectrum.values, spectrum.total, allowed * len(spectrum.values)),
-        },
+        ),
         source=source.describe(),
     )
     return model, vectors

@@ -9,6 +9,8 @@ import numpy as np
 from streampca.errors import ParameterError
 from streampca.execution.readings import Readings
 from streampca.linalg.eigen import solve
+from streampca.models import certificate_sentences as sentences
+from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
@@ -58,17 +60,17 @@ def _model(source: Source, parameters: KernelParameters, landmarks: ChosenLandma
         center=parameters.center,
         landmark_indices=landmarks.index,
         sampling=landmarks.sampling,
-        certificate={
-            "kind": "none",
-            "statement": "no certificate: the eigenpairs are those of the landmarks alone; method='nystrom' takes all rows into account",
-            "definite": kernel.definite,
-            "trace": "estimated from the landmarks",
-            "residual_trace": None,
-            "sigma": None,
-            "eigenvalue_intervals": None,
+        certificate=KernelCertificate(
+            kind="none",
+            statement=sentences.OF_LANDMARKS,
+            definite=kernel.definite,
+            trace=sentences.TRACE_OF_LANDMARKS,
+            residual_trace=None,
+            sigma=None,
+            eigenvalue_intervals=None,
             **parameters.missing(int(np.count_nonzero(values > 0))),
             **shares(values, spectrum.total, 0.0),
-        },
+        ),
         source=source.describe(),
     )
 

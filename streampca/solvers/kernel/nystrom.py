@@ -102,9 +102,9 @@ def solve_features(
         center=parameters.center,
         landmark_indices=landmarks.index,
         sampling=landmarks.sampling,
-        certificate=certificate
-        | {"trace_of_kernel": sums.trace}
-        | parameters.missing(int(np.count_nonzero(values > 0))),
+        certificate=replace(
+            certificate, trace_of_kernel=sums.trace, **parameters.missing(int(np.count_nonzero(values > 0)))
+        ),
         source=source.describe(),
     )
 

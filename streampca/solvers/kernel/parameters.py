@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from streampca.errors import ParameterError
 from streampca.linalg.selection import Count, NComponents, Selection, as_selection, is_count
 from streampca.sources.coordinates import is_indexed, is_xarray
-from streampca.typing import Array
+from streampca.typing import Array, Json
 
 if TYPE_CHECKING:
     from streampca.kernels import Kernel
@@ -78,7 +78,7 @@ class KernelParameters:
             return Count(min(int(k), limit))
         return as_selection(k, limit)
 
-    def missing(self, n_found: int) -> dict[str, int]:
+    def missing(self, n_found: int) -> Json:
         """Return what a certificate says if `n_found` positive eigenvalues are fewer than were asked for; else nothing."""
         k = self.n_components
         asked = int(k) if is_count(k) else n_found

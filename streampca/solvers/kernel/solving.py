@@ -70,10 +70,10 @@ def shares(values: FloatArray, total: float, residual: float) -> Json:
     return {
         "captured_variance": captured,
         "relative_residual": 1.0 - captured,
-        "relative_residual_interval": [
+        "relative_residual_interval": (
             max(0.0, 1.0 - captured - residual / total) if total > 0 else 0.0,
             1.0 - captured,
-        ],
+        ),
     }
 
 

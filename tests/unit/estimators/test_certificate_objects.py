@@ -1,8 +1,9 @@
-"""The object `certificate_` has the values of the mapping `error_` under documented names."""
+"""`error_` and `certificate_` are one object: documented attributes, and a read-only mapping of the same values."""
 
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, fields
@@ -50,6 +51,9 @@ def test_object_and_mapping_have_the_same_values(name: str, tmp_path: Any) -> No
     estimator, rows, kind = FITTED[name]
     fitted = clone(estimator).fit(rows)
     certificate, mapping = fitted.certificate_, fitted.error_
+    assert certificate is mapping
+    assert str(certificate) == certificate.statement == mapping["statement"]
+    assert json.loads(json.dumps(dict(mapping))) == dict(mapping)
     assert type(certificate).__name__ == kind
     named = {field.name: getattr(certificate, field.name) for field in fields(certificate)}
     assert set(mapping) <= set(named)

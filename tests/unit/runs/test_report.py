@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import zarr
-from pages import MIB, audit, change, make_run, write_json, written
+from pages import MIB, audit, certify, change, make_run, write_json, written
 from stores import Command
 
 NASTY = "<script>alert('x')</script>\x1b[31m\x00\u202e\ud800 \"&$x^2$ 漢字"
@@ -89,7 +89,8 @@ def test_names_are_escaped_and_control_characters_written_out(tmp_path: Path) ->
     change(
         run, name=NASTY, warnings=[NASTY], source__path=NASTY, source__fingerprint=NASTY, finished=NASTY, run_id=NASTY
     )
-    change(run, versions={NASTY: NASTY}, certificate__statement=NASTY, source__dtype=NASTY, source__orientation=NASTY)
+    certify(run, {"statement": NASTY})
+    change(run, versions={NASTY: NASTY}, source__dtype=NASTY, source__orientation=NASTY)
     plan = json.loads((run / "plan.json").read_text())
     write_json(run / "plan.json", {**plan, "reason": NASTY, "notes": [NASTY], "memory": {NASTY: 1}, "solver": NASTY})
     html, page = audit(run)
@@ -159,8 +160,7 @@ def test_notes_are_not_warnings(tmp_path: Path) -> None:
 def test_what_is_drawn_of_rows_with_missing_values_is_said(tmp_path: Path, plain: Any, key: str, words: str) -> None:
     run = make_run(tmp_path / "run")
     assert words not in plain.text
-    manifest = json.loads((run / "manifest.json").read_text())
-    _, page = audit(change(run, certificate=manifest["certificate"] | {key: 7}))
+    _, page = audit(certify(run, {key: 7}))
     assert words in page.text
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib.axes
 import numpy as np
 import pytest
-from pages import audit_of_run, change, make_run, marks_of, written
+from pages import audit_of_run, certificate, certify, change, make_run, marks_of, written
 
 import streampca as sp
 
@@ -135,15 +135,13 @@ def test_colours_have_a_contrast_with_light_and_with_dark_pages(tmp_path: Path) 
 def test_bounds_and_errors_are_drawn(tmp_path: Path) -> None:
     run = change(make_run(tmp_path / "run", k=3, samples=False), passes=2)
     values = sp.load(run / "model.zarr").explained_variance_
-    certificate = {
-        "kind": "approximate",
-        "statement": "approximate",
-        "eigenvalue_intervals": [[value, 1.3 * value] for value in values],
-        "component_errors": [0.3] * 3,
-        "angle_bounds": [0.1, 0.2, None],
-        "nuclear_error": 0.1,
-        "sigma": 0.1,
-    }
-    plain, bounded = marks_of(written(run)), marks_of(written(change(run, certificate=certificate)))
+    changes = certificate(
+        3,
+        eigenvalue_intervals=[[value, 1.3 * value] for value in values],
+        component_errors=[0.3] * 3,
+        angle_bounds=[0.1, 0.2, None],
+        unresolved_clusters=[],
+    )
+    plain, bounded = marks_of(written(run)), marks_of(written(certify(run, changes)))
     assert len(bounded["Variance along each axis, and where it lies"]) == len(plain["Variance along each axis"]) + 6
     assert len(bounded["How far off each one can be"]) == 2 * (3 + 2)  # lines and their marks

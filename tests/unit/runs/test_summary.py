@@ -8,30 +8,44 @@ import numpy as np
 import pytest
 
 import streampca as sp
-from streampca.runs.summary import accuracy
-from streampca.solvers.certificate_warnings import approximation_warnings
+from streampca.models.certificate_sentences import accuracy, warnings_of_pca
+from streampca.models.certificates import ApproximateCertificate
 
 SIZES = {"columns": 40, "passes": 2, "tolerance": None, "pilot_rows": 0}
 
 
-def said(**changes: Any) -> dict[str, Any]:
+def said(**changes: Any) -> ApproximateCertificate:
     """Return the certificate of ten components that are known well, changed."""
-    return {
-        "kind": "approximate",
-        "eigenvalue_intervals": [[1.0, 1.01]] * 10,
-        "component_errors": [0.01] * 10,
-        "largest_relative_width": 0.01,
-        "unresolved_clusters": [],
-        "n_passes": 1,
-        "eigen_solver": "nystrom",
-        "captured_variance": 0.5,
-        "relative_residual_interval": [0.4, 0.5],
-    } | changes
+    return ApproximateCertificate.of(
+        {
+            "kind": "approximate",
+            "statement": "approximate",
+            "eigenvalue_intervals": [[1.0, 1.01]] * 10,
+            "component_errors": [0.01] * 10,
+            "largest_relative_width": 0.01,
+            "unresolved_clusters": [],
+            "n_passes": 1,
+            "eigen_solver": "nystrom",
+            "captured_variance": 0.5,
+            "relative_residual": 0.5,
+            "relative_residual_interval": [0.4, 0.5],
+            "eigen_residual": 0.001,
+            "orthonormality": 0.0,
+            "numerical_rank": 10,
+            "trusted_above": 1e-13,
+            "nuclear_error": 0.1,
+            "sigma": 0.1,
+            "angle_bounds": [0.1] * 10,
+            "subspace_angle_bound": 0.1,
+            "components_for": {},
+        }
+        | changes
+    )
 
 
 def test_a_good_answer_and_an_exact_one_have_no_warning() -> None:
-    assert approximation_warnings(said(), "sketch", SIZES) == []
-    assert approximation_warnings({"kind": "exact"}, "covariance", {}) == []
+    assert warnings_of_pca(said(), "sketch", SIZES) == []
+    assert warnings_of_pca(sp.PCA(2).fit(np.eye(4)).error_, "covariance", {}) == []
 
 
 @pytest.mark.parametrize(
@@ -48,7 +62,7 @@ def test_a_good_answer_and_an_exact_one_have_no_warning() -> None:
 def test_a_wide_certificate_is_one_warning_that_says_what_to_do(
     solver: str, changes: dict[str, Any], sizes: dict[str, Any], words: list[str], without: str
 ) -> None:
-    (warning,) = approximation_warnings(said(**({"largest_relative_width": 0.62} | changes)), solver, SIZES | sizes)
+    (warning,) = warnings_of_pca(said(**({"largest_relative_width": 0.62} | changes)), solver, SIZES | sizes)
     for word in words:
         assert word in warning
     assert without not in warning
@@ -56,31 +70,31 @@ def test_a_wide_certificate_is_one_warning_that_says_what_to_do(
 
 def test_a_tolerance_that_was_met_or_may_still_be_met_is_no_warning() -> None:
     asked = SIZES | {"tolerance": 0.02}
-    assert approximation_warnings(said(n_passes=2), "sketch", asked) == []
+    assert warnings_of_pca(said(n_passes=2), "sketch", asked) == []
     missed = said(n_passes=2, largest_relative_width=0.03)
-    assert len(approximation_warnings(missed, "sketch", asked)) == 1
-    assert approximation_warnings(missed, "sketch", SIZES | {"tolerance": 0.0}) == []
+    assert len(warnings_of_pca(missed, "sketch", asked)) == 1
+    assert warnings_of_pca(missed, "sketch", SIZES | {"tolerance": 0.0}) == []
 
 
 def test_unresolved_clusters_are_named_from_one() -> None:
-    (warning,) = approximation_warnings(said(unresolved_clusters=[[2, 4, None], [9, 9, None]]), "sketch", SIZES)
+    (warning,) = warnings_of_pca(said(unresolved_clusters=[[2, 4, None], [9, 9, None]]), "sketch", SIZES)
     assert warning.startswith("components 3 to 5, 10 are not told apart")
-    (warning,) = approximation_warnings(said(unresolved_clusters=[[9, 9, None]]), "sketch", SIZES)
+    (warning,) = warnings_of_pca(said(unresolved_clusters=[[9, 9, None]]), "sketch", SIZES)
     assert warning.startswith("component 10 is not told apart")
     converted = said(unresolved_clusters=[[0, 9, None]], eigen_solver="conversion")
-    assert approximation_warnings(converted, "sketch", SIZES) == []
+    assert warnings_of_pca(converted, "sketch", SIZES) == []
     many = said(unresolved_clusters=[[i, i, None] for i in range(0, 40, 2)])
-    assert "15, …" in approximation_warnings(many, "sketch", SIZES)[0]
+    assert "15, …" in warnings_of_pca(many, "sketch", SIZES)[0]
 
 
 def test_fewer_components_than_asked_for_is_a_warning() -> None:
-    (warning,) = approximation_warnings(said(components_missing=True), "sketch", SIZES)
+    (warning,) = warnings_of_pca(said(components_missing=True), "sketch", SIZES)
     assert "40 columns gives 10 components" in warning
     assert "larger sketch_size" in warning
 
 
 def test_accuracy_in_a_few_words() -> None:
-    assert accuracy({"kind": "exact"}, None) is None
+    assert accuracy(sp.PCA(2).fit(np.eye(4)).error_, None) is None
     assert (
         accuracy(said(), None) == "eigenvalues certified to within 1%, 10 of 10 components told apart, after one pass"
     )
