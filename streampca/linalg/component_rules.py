@@ -113,6 +113,20 @@ class Eigenvalues:
 
 
 @dataclass(frozen=True)
+class Found:
+    """What a rule finds."""
+
+    n_components: int | None
+    """Number of components, 0 where nothing stands out of the noise; None where there is none."""
+    statement: str
+    """What that is, in one sentence."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Figures behind it; those named ``noise_variance``, ``threshold`` and ``median`` in the units of the eigenvalues."""
+    at_least: bool = False
+    """Whether the number is a lower bound, because all known eigenvalues pass."""
+
+
+@dataclass(frozen=True)
 class RuleResult:
     """What one rule says of a fit."""
 
@@ -126,6 +140,11 @@ class RuleResult:
     """Figures behind it: ``noise_variance``, ``threshold``, ``p_value`` and others."""
     at_least: bool = False
     """Whether the number is a lower bound, because all known eigenvalues pass."""
+
+    @property
+    def title(self) -> str:
+        """Return the name of the rule for people."""
+        return DEFINITIONS[self.rule].title
 
     @property
     def applies(self) -> bool:
@@ -213,7 +232,7 @@ def _result(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult:
     obstacle = obstacle_of(name, sample)
     if obstacle:
         return RuleResult(name, None, f"does not apply: {obstacle}")
-    if needs_all(name) and not known.complete:
+    if DEFINITIONS[name].all_eigenvalues and not known.complete:
         return RuleResult(
             name,
             None,
@@ -221,37 +240,10 @@ def _result(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult:
         )
     if not len(known.values) or known.total <= 0 or known.values[0] <= 0:
         return RuleResult(name, 0, "nothing varies")
-    result = _FUNCTIONS[name](known, sample)
-    figures = dict(result.figures)
-    for figure in _VARIANCES & set(figures):
-        figures[figure] *= known.unit
-    return replace(result, figures={figure: float(f"{value:.6g}") for figure, value in figures.items()})
-
-
-def needs_all(name: RuleName) -> bool:
-    """Return whether a rule needs all eigenvalues, not just the leading ones and the trace."""
-    return name in ("gavish_donoho", "mle")
-
-
-def obstacle_of(name: RuleName, sample: Sample) -> str:
-    """Return why a rule does not apply to such a sample; empty where it does."""
-    if name == "cross_validation":
-        return "" if sample.prediction_errors is not None else NOT_ASKED
-    if sample.obstacle:
-        return sample.obstacle
-    if name == "parallel" and sample.edge is None:
-        return "rows were not centred, or the model does not know the variances of its features"
-    if min(sample.n_degrees, sample.n_features) < 3:
-        return f"{sample.n_samples:,} rows of {sample.n_features:,} features that vary are too few"
-    if sample.uneven and name != "parallel":
-        return "features have weights, so that noise has not the same variance in all of them"
-    if name == "mle" and sample.n_centred < sample.n_features:
-        n_removed = sample.n_samples - sample.n_degrees
-        return (
-            f"the likelihood needs at least as many rows as features that vary, found {sample.n_samples:,} and "
-            f"{sample.n_features:,}" + (f", and {n_removed:,} means and slopes removed" if n_removed > 1 else "")
-        )
-    return ""
+    found = DEFINITIONS[name].apply(known, sample)
+    figures = {figure: value * known.unit if figure in _VARIANCES else value for figure, value in found.figures.items()}
+    rounded = {figure: float(f"{value:.6g}") for figure, value in figures.items()}
+    return RuleResult(name, found.n_components, found.statement, rounded, found.at_least)
 
 
 @dataclass(frozen=True)
@@ -291,26 +283,26 @@ def _sequential(known: Eigenvalues, sample: Sample, threshold: Callable[[float, 
     return _Counted(count, not known.complete and count < last, noise_of(count), edge)
 
 
-def _parallel(known: Eigenvalues, sample: Sample) -> RuleResult:
+def _parallel(known: Eigenvalues, sample: Sample) -> Found:
     """Compare with independent features of the same variances: deterministic parallel analysis (Dobriban & Owen 2019)."""
     edge = (sample.edge or 0.0) / known.unit
     above = known.values > max(edge, known.rounding * known.values[0])
     count = len(above) if above.all() else int(np.argmin(above))
     at_least = count == len(above) and not known.complete
     statement = "eigenvalues above the largest of independent features with the same variances"
-    return RuleResult("parallel", count, statement, {"threshold": edge}, at_least)
+    return Found(count, statement, {"threshold": edge}, at_least)
 
 
-def _marchenko_pastur(known: Eigenvalues, sample: Sample) -> RuleResult:
+def _marchenko_pastur(known: Eigenvalues, sample: Sample) -> Found:
     """Apply the upper edge of the Marchenko–Pastur law, for the noise of Kritchman & Nadler (2009)."""
     n, p = sample.n_degrees, sample.n_features
     counted = _sequential(known, sample, lambda noise, k: noise * random_matrix.upper_edge((p - k) / n))
     figures = {"noise_variance": counted.noise, "threshold": counted.threshold}
     statement = "eigenvalues above the upper edge of the Marchenko–Pastur law of noise"
-    return RuleResult("marchenko_pastur", counted.count, statement, figures, counted.at_least)
+    return Found(counted.count, statement, figures, counted.at_least)
 
 
-def _tracy_widom(known: Eigenvalues, sample: Sample) -> RuleResult:
+def _tracy_widom(known: Eigenvalues, sample: Sample) -> Found:
     """Apply the test of Kritchman & Nadler (2009): the quantile of the Tracy–Widom law at every step."""
 
     def law(k: int) -> tuple[float, float]:
@@ -330,25 +322,25 @@ def _tracy_widom(known: Eigenvalues, sample: Sample) -> RuleResult:
     statement = (
         f"eigenvalues above what the largest of noise exceeds in {LEVEL:.0%} of all samples, by the Tracy–Widom law"
     )
-    return RuleResult("tracy_widom", counted.count, statement, figures, counted.at_least)
+    return Found(counted.count, statement, figures, counted.at_least)
 
 
-def _gavish_donoho(known: Eigenvalues, sample: Sample) -> RuleResult:
+def _gavish_donoho(known: Eigenvalues, sample: Sample) -> Found:
     """Apply the optimal hard threshold of singular values for noise of unknown variance (Gavish & Donoho 2014)."""
     sides = sorted((sample.n_degrees, sample.n_features))
     singular = np.sqrt(np.where(known.values > known.rounding * known.values[0], known.values, 0.0))
     omega, middle = random_matrix.optimal_threshold(sides[0] / sides[1]), float(np.median(singular))
     count = int(np.count_nonzero(singular > omega * middle))
     figures = {"threshold": (omega * middle) ** 2, "median": middle**2, "omega": omega}
-    return RuleResult("gavish_donoho", count, f"singular values above {omega:.4g} times their median", figures)
+    return Found(count, f"singular values above {omega:.4g} times their median", figures)
 
 
-def _cross_validation(known: Eigenvalues, sample: Sample) -> RuleResult:
+def _cross_validation(known: Eigenvalues, sample: Sample) -> Found:
     """Take the least error of predicting values that were left out (`streampca.linalg.cross_validation`)."""
-    return RuleResult("cross_validation", *conclusion(sample.prediction_errors))
+    return Found(*conclusion(sample.prediction_errors))
 
 
-def _mle(known: Eigenvalues, sample: Sample) -> RuleResult:
+def _mle(known: Eigenvalues, sample: Sample) -> Found:
     """Apply Minka's (2000) Laplace approximation of the evidence of probabilistic PCA, as scikit-learn does."""
     n = sample.n_centred
     unit = known.unit * sample.divisor / (n - 1)
@@ -358,16 +350,79 @@ def _mle(known: Eigenvalues, sample: Sample) -> RuleResult:
     finite = np.sort(evidence[np.isfinite(evidence)])
     if len(finite) > 1:
         figures["margin"] = float(finite[-1] - finite[-2])
-    return RuleResult("mle", count, "the largest evidence of probabilistic PCA (Minka 2000)", figures)
+    return Found(count, "the largest evidence of probabilistic PCA (Minka 2000)", figures)
 
 
 _VARIANCES = frozenset({"noise_variance", "threshold", "median"})
 """Figures in the units of the variances of the fit."""
-_FUNCTIONS: dict[RuleName, Callable[[Eigenvalues, Sample], RuleResult]] = {
-    "parallel": _parallel,
-    "marchenko_pastur": _marchenko_pastur,
-    "tracy_widom": _tracy_widom,
-    "gavish_donoho": _gavish_donoho,
-    "cross_validation": _cross_validation,
-    "mle": _mle,
+
+
+# --- what a rule may need of the rows: why it does not apply, empty where it does ---------------------------------------------
+
+
+def _law(sample: Sample) -> str:
+    """Need a known law of the eigenvalues of noise."""
+    return sample.obstacle
+
+
+def _enough(sample: Sample) -> str:
+    """Need three rows and features."""
+    few = min(sample.n_degrees, sample.n_features) < 3
+    return f"{sample.n_samples:,} rows of {sample.n_features:,} features that vary are too few" if few else ""
+
+
+def _variances(sample: Sample) -> str:
+    """Need the variances of centred features."""
+    unknown = "rows were not centred, or the model does not know the variances of its features"
+    return unknown if sample.edge is None else ""
+
+
+def _even(sample: Sample) -> str:
+    """Need noise of one variance in all features."""
+    return "features have weights, so that noise has not the same variance in all of them" if sample.uneven else ""
+
+
+def _more_rows(sample: Sample) -> str:
+    """Need as many rows as features."""
+    if sample.n_centred >= sample.n_features:
+        return ""
+    n_removed = sample.n_samples - sample.n_degrees
+    return (
+        f"the likelihood needs at least as many rows as features that vary, found {sample.n_samples:,} and "
+        f"{sample.n_features:,}" + (f", and {n_removed:,} means and slopes removed" if n_removed > 1 else "")
+    )
+
+
+def _left_out(sample: Sample) -> str:
+    """Need the covariances of groups of rows."""
+    return "" if sample.prediction_errors is not None else NOT_ASKED
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A rule: everything that the package knows of it beside its name, which `rule_names` has."""
+
+    title: str
+    """Name for people."""
+    apply: Callable[[Eigenvalues, Sample], Found]
+    """What it says of eigenvalues divided by the first; at least one of them varies."""
+    needs: tuple[Callable[[Sample], str], ...] = (_law, _enough, _even)
+    """What it needs of the rows; the first that fails says why it does not apply."""
+    all_eigenvalues: bool = False
+    """Whether it needs all eigenvalues, not just the leading ones and the trace: approximate solvers refuse it."""
+
+
+DEFINITIONS: Final[Mapping[RuleName, Definition]] = {
+    "parallel": Definition("parallel analysis", _parallel, (_law, _variances, _enough)),
+    "marchenko_pastur": Definition("Marchenko–Pastur", _marchenko_pastur),
+    "tracy_widom": Definition("Tracy–Widom", _tracy_widom),
+    "gavish_donoho": Definition("Gavish–Donoho", _gavish_donoho, all_eigenvalues=True),
+    "cross_validation": Definition("cross-validation", _cross_validation, (_left_out,)),
+    "mle": Definition("Minka's evidence", _mle, (_law, _enough, _even, _more_rows), all_eigenvalues=True),
 }
+"""The rules; what they need of groups of rows is read by `solvers.covariance`."""
+
+
+def obstacle_of(name: RuleName, sample: Sample) -> str:
+    """Return why a rule does not apply to such a sample; empty where it does."""
+    return next((reason for need in DEFINITIONS[name].needs if (reason := need(sample))), "")

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeGuard
 import numpy as np
 
 from streampca.errors import NotAvailableError, ParameterError
-from streampca.linalg.component_rules import Eigenvalues, Sample, apply_rule, needs_all, obstacle_of
+from streampca.linalg.component_rules import DEFINITIONS, Eigenvalues, Sample, apply_rule, obstacle_of
 from streampca.linalg.rule_names import RULES, RuleName
 from streampca.typing import FloatArray
 
@@ -126,7 +126,7 @@ class Rule:
     @property
     def needs_all(self) -> bool:
         """Return whether all eigenvalues are needed."""
-        return needs_all(self.name)
+        return DEFINITIONS[self.name].all_eigenvalues
 
     def require_applicable(self, sample: Sample) -> None:
         """Raise `NotAvailableError` if the rule does not apply to such a sample."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
+from streampca.linalg.rule_names import RULES
 from streampca.parameters.choices import BlockScale, Missing, MissingScores, Sketch, Solver
 from streampca.parameters.common import (
     CENTER,
@@ -35,7 +36,7 @@ PCA_PARAMETERS = (
         "n_components",
         None,
         Special("int, float in (0, 1), Threshold, Frobenius, str or None"),
-        "How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, the smallest number whose squared eigenvalues reach a share of the squared Frobenius norm, as many as a rule finds above noise (parallel, marchenko_pastur, tracy_widom, gavish_donoho, cross_validation, mle), or all: n_features, or of fewer rows than that as many as stand above rounding.",
+        f"How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, the smallest number whose squared eigenvalues reach a share of the squared Frobenius norm, as many as a rule finds above noise ({', '.join(RULES)}), or all: n_features, or of fewer rows than that as many as stand above rounding.",
         "model",
         details=(
             "A threshold keeps all with λᵢ ≥ eps·λ₁, `Frobenius` the smallest number with Σλᵢ² ≥ share·‖C‖²_F for the matrix C "

@@ -16,6 +16,7 @@ from streampca.accumulators.sketched import Sketched, SketchState, weighted
 from streampca.errors import DataError
 from streampca.execution.readings import Reading, Readings
 from streampca.linalg.certificate import ROUNDING_OF_REPEATED_ROWS, Evidence
+from streampca.linalg.component_rules import DEFINITIONS
 from streampca.linalg.nystrom import LowRank, Precision
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
 from streampca.models.approximate import Answer, Chain, answer_of
@@ -280,6 +281,10 @@ def feature_factors(parameters: Parameters, n_features: int) -> FloatArray:
     return np.ones(n_features) if weight is None else np.sqrt(weight)
 
 
+_SOME = [name for name, rule in DEFINITIONS.items() if not rule.all_eigenvalues and name != "cross_validation"]
+_RULES_OF_SOME = ", ".join(map(repr, _SOME[:-1])) + f" or {_SOME[-1]!r}"
+
+
 class ApproximateSolver(PCASolver):
     """One pass over the source, and further ones while the certificate asks for them and the plan allows."""
 
@@ -288,8 +293,7 @@ class ApproximateSolver(PCASolver):
         "forgetting": "use solver='covariance'",
         "a share of the Frobenius norm": "the Frobenius norm is known of the whole covariance matrix alone: use solver='covariance', 'gram' or 'qr', a share of "
         "the variance, or a count",
-        "a rule that needs all eigenvalues": "it needs all eigenvalues; use 'parallel', 'marchenko_pastur' or 'tracy_widom', which need the leading ones "
-        "and the trace, or "
+        "a rule that needs all eigenvalues": f"it needs all eigenvalues; use {_RULES_OF_SOME}, which need the leading ones and the trace, or "
         "solver='covariance', 'gram' or 'qr'",
         "n_components='cross_validation'": "use solver='covariance'",
     }

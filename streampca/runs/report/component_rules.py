@@ -10,43 +10,27 @@ import streampca.formatting as words
 import streampca.plotting as plotting
 from streampca.runs.report import figures
 from streampca.runs.report.parts import Chart, ReportTable
-from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
 from streampca.typing import Json
 
-_TITLES = {
-    "parallel": "parallel analysis",
-    "marchenko_pastur": "Marchenko–Pastur",
-    "tracy_widom": "Tracy–Widom",
-    "gavish_donoho": "Gavish–Donoho",
-    "cross_validation": "cross-validation",
-    "mle": "Minka's evidence",
-}
-_EDGES = ("parallel", "marchenko_pastur", "tracy_widom", "gavish_donoho")
 _FEWEST = 20
 """Eigenvalues that are drawn at least, if there are so many."""
 
 
 def component_count(run: RunFiles) -> Json | None:
-    """Return what the rules say of a run; None where no rule applies, or the manifest has none, as of version 0.1."""
-    stated = field(run.manifest, "result", "component_rules")
-    if not isinstance(stated, dict):
-        return None
+    """Return what the rules say of the model of a run; None where no rule applies."""
     rows, numbers, edges, others = [], [], {}, dict[str, list[str]]()
-    for rule, title in _TITLES.items():
-        entry = stated.get(rule)
-        number, statement = words.whole(field(entry, "n_components")), words.clean(field(entry, "statement"))
+    for rule in run.pca.component_rules.values():
+        number = rule.n_components
         if number is None:
-            reason = statement.removeprefix("does not apply: ").replace(words.MISSING, "not known")
-            others.setdefault(reason, []).append(title)
+            others.setdefault(rule.statement.removeprefix("does not apply: "), []).append(rule.title)
             continue
-        count = f"at least {number:,}" if field(entry, "at_least") is True else f"{number:,}"
-        noise, edge = (words.number(field(entry, "figures", name)) for name in ("noise_variance", "threshold"))
+        noise, edge = (rule.figures.get(name) for name in ("noise_variance", "threshold"))
         shown = (words.figure(value) if value is not None else "" for value in (noise, edge))
-        rows.append((title, count, *shown, statement))
+        rows.append((rule.title, rule.count, *shown, rule.statement))
         numbers.append(number)
-        if edge is not None and rule in _EDGES:
-            edges[title] = edge
+        if edge is not None:
+            edges[rule.title] = edge
     if not numbers:
         return None
     table = ReportTable(

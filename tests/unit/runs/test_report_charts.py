@@ -100,7 +100,7 @@ def test_a_kernel_run_and_a_density_have_their_data(tmp_path: Path) -> None:
 def test_axes_without_data_have_no_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run")
     drawn = marks_of(written(run))
-    for name in ("plot", "fill_between", "vlines", "quiver", "hexbin"):
+    for name in ("plot", "fill_between", "vlines", "axhline", "quiver", "hexbin"):
         monkeypatch.setattr(matplotlib.axes.Axes, name, lambda *_, **__: None)
     empty = marks_of(written(run))
     assert drawn.keys() == empty.keys()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from typing import Any
 
 import numpy as np
 import pytest
-from pages import audit, audit_of_run, change
+from pages import audit, audit_of_run, make_run
 from stores import config_text, write_store
 
 import streampca as sp
@@ -24,12 +22,6 @@ def finished(tmp_path_factory):
     model = "model: {n_components: gavish_donoho}"
     (place / "c.yaml").write_text(config_text(place / "x.zarr", place / "run", model, output="report: true"))
     return sp.run(place / "c.yaml").directory
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """Return a copy of the run, which may be changed, without the rows that a page draws."""
-    return shutil.copytree(finished, tmp_path / "run", ignore=shutil.ignore_patterns("samples.zarr"))
 
 
 def rules(page: Any) -> dict[str, str]:
@@ -58,13 +50,6 @@ def test_report_has_the_table_and_the_scree_plot_with_the_edges(finished):
 
 
 @pytest.mark.slow
-def test_report_of_a_manifest_without_rules_has_no_such_section(run):
-    result = json.loads((run / "manifest.json").read_text())["result"]
-    del result["component_rules"]
-    assert "How many are more than noise" not in audit(change(run, result=result))[0]
-
-
-@pytest.mark.parametrize("stated", [{}, {"mle": None, "tracy_widom": {"figures": 3, "n_components": "x"}}])
-def test_without_a_rule_that_applies_there_is_no_such_section(run, stated):
-    _, page = audit(change(run, result__component_rules=stated))
+def test_without_a_rule_that_applies_there_is_no_such_section(tmp_path):
+    _, page = audit(make_run(tmp_path / "run", n=3, d=2, k=1, samples=False))
     assert "How many are more than noise" not in page.text
