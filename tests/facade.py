@@ -35,6 +35,7 @@ from streampca.solvers.fit import Parameters, plan_fit
 from streampca.solvers.fit import fit as fit_source
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
 from streampca.solvers.kernel.parameters import KernelParameters
+from streampca.solvers.quality import quality_of, with_statistics
 from streampca.solvers.registry import SOLVERS
 from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.fetching import division
@@ -65,6 +66,7 @@ __all__ = [
     "cluster_of",
     "default_place",
     "deliver",
+    "examining",
     "export",
     "fit",
     "fit_source",
@@ -219,6 +221,12 @@ def fit(data: Any, plan: Any = None, *, k: Any = None, options: Any = None, **pa
     if "kernel" in parameters:
         return fit_kernel(open_source(data), KernelParameters(n_components=k, **parameters), plan, **(options or {}))
     return fit_source(open_source(data), Parameters(k, **parameters), plan, **(options or {}))
+
+
+def examining(data: Any, missing: str = "mean") -> dict[str, Any]:
+    """Return the accumulators of data quality for the rows of `data`, with all statistics, by the names of their classes."""
+    source = open_source(data)
+    return {type(each).__name__: each for each in with_statistics(quality_of(source, source.shape[0], missing))}
 
 
 def run_command(*arguments: object) -> int:

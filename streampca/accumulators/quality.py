@@ -188,15 +188,14 @@ class Quality(SequentialMerge[QualityState]):
         block = as_block(block)
         if not len(block):
             return state
-        values: Array = block.values.T if self.by_features else block.values
-        row, column = (0, block.start) if self.by_features else (block.start, 0)
+        values, row, column = self._placed(block)
         columns = slice(column, column + values.shape[1])
         if not self.by_features:
             for first, last in block.equal:
                 self._add_row_counts(state.unwritten, row + first, row + last)
         if self.missing:
             self._count_missing(state, values, row, columns)
-        state = self._with_moments(state, values, row, column)
+        state = self._with_moments(state, block)
         return self._with_digests(state, block, values, (row, column))
 
     def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -220,20 +219,29 @@ class Quality(SequentialMerge[QualityState]):
             state.missing[columns] += holes
             state.missing_by_part[part] += int(holes.sum())
 
-    def _with_moments(self, state: QualityState, values: Array, row: int, column: int) -> QualityState:
-        """Return `state` with the moments of the examined rows and features among `values`."""
+    def panels(self, block: Block) -> Iterator[tuple[Array, slice, range]]:
+        """Yield the examined rows and features of `block` in panels: dense values, which of the `followed` features, numbers of the rows."""
+        values, row, column = self._placed(block)
         every, step = self.every, self.every_feature
         offset = -column % step
         chosen = slice((column + offset) // step, (column + values.shape[1] - 1) // step + 1)
         if chosen.start >= chosen.stop:
-            return state
+            return
         width = values.shape[1] if issparse(values) else chosen.stop - chosen.start
-        piece = panel_rows(width) * every
         stop = row + values.shape[0]
-        for start in range(row + -row % every, stop, piece):
-            rows = dense(values[start - row : min(stop, start + piece) - row : every])[:, offset::step]
-            self._note_common(state, rows, chosen, start // every)
-            of_rows = np.searchsorted(self.edges, np.arange(start, min(stop, start + piece), every), side="right") - 1
+        for start in range(row + -row % every, stop, panel_rows(width) * every):
+            numbers = range(start, min(stop, start + panel_rows(width) * every), every)
+            yield dense(values[start - row : numbers.stop - row : every])[:, offset::step], chosen, numbers
+
+    def _placed(self, block: Block) -> tuple[Array, int, int]:
+        """Return the values of `block` as rows of the table, and the numbers of their first row and feature."""
+        return (block.values.T, 0, block.start) if self.by_features else (block.values, block.start, 0)
+
+    def _with_moments(self, state: QualityState, block: Block) -> QualityState:
+        """Return `state` with the moments of the examined rows and features of `block`."""
+        for rows, chosen, numbers in self.panels(block):
+            self._note_common(state, rows, chosen, numbers.start // self.every)
+            of_rows = np.searchsorted(self.edges, np.array(numbers), side="right") - 1
             parts, starts = np.unique(of_rows, return_index=True)
             state = self._with_sums(state, parts, chosen, sums_of(rows, starts))
         return state

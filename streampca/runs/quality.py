@@ -9,6 +9,7 @@ import numpy as np
 import zarr
 
 from streampca.accumulators.quality import Quality, QualityState
+from streampca.accumulators.statistics import MOST_LISTED, Namer
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.runs.manifest import Manifest
@@ -19,8 +20,6 @@ from streampca.sources.zarr.strictness import strict
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, BoolArray, FloatArray, IntArray, Json
 
-MOST_LISTED = 20
-"""Features, or groups of copies, that are listed."""
 COMMON_SHARE = 0.99
 """Share of rows with the same value from which a feature is nearly constant."""
 _RELATIVE_DEVIATION = 1e-6
@@ -41,8 +40,6 @@ LARGE_SHIFT, LARGE_RATIO = 2.0, 3.0
 _CONCENTRATED = 3.0
 """Ratio of the share of missing values in a part of the file to that in all from which they are concentrated."""
 
-Namer = Callable[[int], str | None]
-
 
 def record_quality(manifest: Manifest, result: FitResult, source: Source, scores: Path | None) -> None:
     """Add figures and sentences about the quality of the data to `manifest`, where it was examined.
@@ -53,6 +50,9 @@ def record_quality(manifest: Manifest, result: FitResult, source: Source, scores
         return
     figures = quality_figures(result.quality, source, result.model, scores)
     concerns, notes = findings(figures)
+    for statistic, _ in result.quality.statistics():
+        more = statistic.findings(figures[statistic.name])
+        concerns, notes = concerns + more[0], notes + more[1]
     manifest["quality"] = figures
     manifest["warnings"] += concerns
     manifest["notes"] += notes
@@ -72,7 +72,7 @@ def quality_figures(found: QualityFound, source: Source, model: PCAModel | Kerne
     scores : Path, optional
         The group of scores, for their kurtosis; None where none were written.
     """
-    quality, state, name = found.accumulator, found.state, _names(source, model)
+    quality, state, name = found.quality, found.states[0], _names(source, model)
     known = isinstance(model, PCAModel) and model.removal is None
     never = model.constant_features if isinstance(model, PCAModel) and known else _constant_in(quality, state)
     return {
@@ -88,6 +88,7 @@ def quality_figures(found: QualityFound, source: Source, model: PCAModel | Kerne
         "copies": _copies(quality, state),
         "never_written": _never_written(state, source),
         "tails": None if scores is None else tails(scores),
+        **{statistic.name: statistic.figures(sums, name) for statistic, sums in found.statistics()},
     }
 
 

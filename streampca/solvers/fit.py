@@ -185,7 +185,7 @@ def readings_of_fit(
         solving = SOLVERS[plan.solver].readings(source, parameters, plan, asked)
         if removing is not None:
             solving = relayed(solving, removing)
-        examining = quality_beside(source, plan, parameters.missing) if quality else None
+        examining = quality_beside(source, plan, parameters.missing) if quality else ()
         fitted = yield from measured(solving, source, plan, 0 if by_features else keep_rows, examining)
         if removing is not None:
             fitted = removing.finished(fitted, copied_residuals=by_features)

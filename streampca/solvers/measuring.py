@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from streampca.accumulators.quality import Quality
+from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.rows import RowSample
 from streampca.execution.readings import Meters, Reading, Readings, relayed, with_beside
 from streampca.planning.plan import Plan
@@ -15,12 +15,16 @@ from streampca.sources.base import Source
 
 
 def measured(
-    readings: Readings[AnyFit], source: Source, plan: Plan, keep_rows: int = 0, examining: Quality | None = None
+    readings: Readings[AnyFit],
+    source: Source,
+    plan: Plan,
+    keep_rows: int = 0,
+    examining: tuple[AnyAccumulator, ...] = (),
 ) -> Readings[AnyFit]:
     """Return the fit of `readings` with what they cost, `keep_rows` rows copied out of the stream, and what `examining` found."""
     began, meters = time.perf_counter(), Meters()
     sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows else ()
-    beside = sample if examining is None else (*sample, examining)
+    beside = (*sample, *examining)
     fit, states = yield from relayed(with_beside(readings, Reading(source, beside, plan)), meters)
     fit = replace(
         fit,
@@ -31,4 +35,4 @@ def measured(
     )
     if keep_rows:
         fit = replace(fit, samples=states[0])
-    return fit if examining is None else replace(fit, quality=QualityFound(examining, states[-1]))
+    return replace(fit, quality=QualityFound(examining, states[len(sample) :])) if examining else fit

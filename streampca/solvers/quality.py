@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from streampca.accumulators.quality import Quality, QualityState
+from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.quality import Quality
+from streampca.accumulators.statistics import Statistic
+from streampca.accumulators.zeros import Zeros
 from streampca.planning.plan import Plan
 from streampca.sources.base import Source
+from streampca.typing import FloatArray
+
+STATISTICS: tuple[type[Statistic], ...] = (Zeros,)
+"""Statistics that are accumulated beside those of `Quality`."""
 
 
 @dataclass(frozen=True)
 class QualityFound:
     """What a reading says of the quality of the data."""
 
-    accumulator: Quality
-    """Which rows and features were examined."""
-    state: QualityState
-    """The sums over them."""
+    accumulators: tuple[AnyAccumulator, ...]
+    """A `Quality`, which says what was examined, and the `STATISTICS`."""
+    states: tuple[Any, ...]
+    """Their states."""
+
+    @property
+    def quality(self) -> Quality:
+        """Return which rows and features were examined."""
+        quality = self.accumulators[0]
+        assert isinstance(quality, Quality)  # noqa: S101 for the type checker: `with_statistics` has it first
+        return quality
+
+    def statistics(self) -> Iterator[tuple[Statistic, FloatArray]]:
+        """Yield the further statistics with their sums."""
+        for statistic, state in zip(self.accumulators[1:], self.states[1:], strict=True):
+            assert isinstance(statistic, Statistic)  # noqa: S101 as above
+            yield statistic, statistic.finalize(state)
 
 
-def quality_beside(source: Source, plan: Plan, missing: str) -> Quality:
+def with_statistics(quality: Quality) -> tuple[AnyAccumulator, ...]:
+    """Return what examines rows: `quality`, and the `STATISTICS` of the same rows and features."""
+    return (quality, *(kind(quality) for kind in STATISTICS))
+
+
+def quality_beside(source: Source, plan: Plan, missing: str) -> tuple[AnyAccumulator, ...]:
     """Return what examines the rows of `source` beside a fit by `plan`, with the parameter `missing`."""
     rows = plan.n_samples if plan.axis == "features" else plan.rows_per_block
-    return replace(quality_of(source, rows, missing), by_features=plan.axis == "features")
+    return with_statistics(replace(quality_of(source, rows, missing), by_features=plan.axis == "features"))
 
 
 def quality_of(source: Source, rows_per_block: int, missing: str) -> Quality:
@@ -34,6 +61,6 @@ def quality_of(source: Source, rows_per_block: int, missing: str) -> Quality:
 
 def quality_bytes(source: Source, threads: int, missing: str) -> int:
     """Return what data quality takes beside a fit: 2 N + 2 states and N times the scratch of an update, N = `threads` (``docs/reference/memory-formulas.md``)."""
-    quality, (n, d) = quality_of(source, source.shape[0], missing), source.shape
-    scratch = quality.scratch_bytes(d, n, source.dtype.itemsize)
-    return (2 * threads + 2) * quality.state_bytes(d) + threads * scratch
+    examining, (n, d) = with_statistics(quality_of(source, source.shape[0], missing)), source.shape
+    scratch = max(each.scratch_bytes(d, n, source.dtype.itemsize) for each in examining)
+    return (2 * threads + 2) * sum(each.state_bytes(d) for each in examining) + threads * scratch

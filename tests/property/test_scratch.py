@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import examining
 
 from streampca.accumulators import (
     CompleteRows,
@@ -40,6 +41,7 @@ CASES: dict[str, tuple[Any, Any, int]] = {
     "sketch": (Sketch(TEST), ROWS, 4),
     "moments": (Moments(), ROWS, 4),
     "Gram matrix": (Gram(), np.ascontiguousarray(ROWS.T), 4),
+    **{name: (each, HOLES, 4) for name, each in examining(HOLES).items()},
 }
 
 

@@ -46,6 +46,9 @@ def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, str,
         _count(figures, "nearly_constant"),
         _features(field(figures, "nearly_constant", "features")),
     )
+    if "zeros" in figures:  # not in runs of earlier versions
+        listed = _features(field(figures, "zeros", "features"), shares="value")
+        yield "features that are mostly zeros", _count(figures, "zeros"), listed
     yield from _drift_rows(figures)
     yield from _copied_rows(figures)
     chunks, rows = (words.whole(field(figures, "never_written", name)) or 0 for name in ("chunks", "rows"))
@@ -56,7 +59,7 @@ def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, str,
     )
     share = words.number(field(figures, "missing", "share"))
     if share is not None:
-        listed = _features(field(figures, "missing", "features"), shares=True)
+        listed = _features(field(figures, "missing", "features"), shares="share")
         yield "missing values", words.share(share), listed
     largest, component = (field(figures, "tails", name) for name in ("largest", "component"))
     if words.number(largest) is not None:
@@ -109,13 +112,13 @@ def _count(figures: dict[str, object], name: str) -> str:
     return f"{words.whole(field(figures, name, 'count')) or 0:,}"
 
 
-def _features(listed: object, *, shares: bool = False) -> str:
-    """Return the first of some features as text, with their shares if asked for."""
+def _features(listed: object, *, shares: str = "") -> str:
+    """Return the first of some features as text, with the shares that they have under the key `shares`, if it is given."""
     if not isinstance(listed, list):
         return ""
     named = []
     for entry in listed[:_MOST_NAMED]:
-        share = f" ({words.share(field(entry, 'share'))})" if shares else ""
+        share = f" ({words.share(field(entry, shares))})" if shares else ""
         named.append(f"{_name(entry)}{share}")
     text = ", ".join(named) + (", …" if len(listed) > _MOST_NAMED else "")
     return f"feature{'' if len(listed) == 1 else 's'} {text}" if text else ""

@@ -12,7 +12,7 @@ import numpy as np
 
 from streampca.accumulators import ByGroup, GroupStates
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.quality import QualityState
+from streampca.accumulators.joint import Joint
 from streampca.errors import ModelError
 from streampca.execution.score_groups import ScoreGroups
 from streampca.linalg.cross_validation import best_count
@@ -27,10 +27,11 @@ from streampca.runs.manifest import Manifest
 from streampca.runs.quality import quality_figures, quality_from
 from streampca.runs.verify.checks import Check, compared, shown
 from streampca.solvers.covariance_model import prediction_errors_of
-from streampca.solvers.quality import QualityFound
+from streampca.solvers.quality import QualityFound, with_statistics
 from streampca.solvers.sampling_figures import errors_of
 from streampca.solvers.sampling_groups import errors_of_groups
 from streampca.sources import Source
+from streampca.typing import Json
 
 Statistic = tuple[AnyAccumulator, Callable[[Any], list[Check]]]
 """An accumulator of the rows, and what makes the checks of its state."""
@@ -71,14 +72,23 @@ def statistics_of(
         place = directory / "scores.zarr"
         written = place if (place / "scores").is_dir() else None
 
-        def checked(state: QualityState) -> list[Check]:
-            figures = quality_figures(QualityFound(quality, state), source, model, written)
-            return [
-                _check_of_quality(name, recorded.get(name), now) for name, now in figures.items() if name != "examined"
-            ]
-
-        statistics.append((quality, checked))
+        examining = Joint(with_statistics(quality))
+        statistics.append((examining, partial(_checks_of_quality, examining, recorded, source, model, written)))
     return statistics
+
+
+def _checks_of_quality(
+    examining: Joint,
+    recorded: Json,
+    source: Source,
+    model: PCAModel | KernelModel,
+    written: Path | None,
+    states: tuple[Any, ...],
+) -> list[Check]:
+    """Compare the figures of the quality of the data that the run has; one of an earlier version has fewer."""
+    figures = quality_figures(QualityFound(examining.parts, states), source, model, written)
+    names = [name for name in figures if name in recorded and name != "examined"]
+    return [_check_of_quality(name, recorded[name], figures[name]) for name in names]
 
 
 def _groups(accumulator: ByGroup, state: GroupStates) -> list[Any]:

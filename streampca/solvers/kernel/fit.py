@@ -126,7 +126,7 @@ def readings_of_kernel(
     _log.info("plan: %r", plan)
     with places_named(source):
         solving = METHODS[plan.solver].readings(source, parameters, plan, Asked())
-        examining = quality_beside(source, plan, "error") if quality else None
+        examining = quality_beside(source, plan, "error") if quality else ()
         fitted = yield from measured(solving, source, plan, keep_rows, examining)
         _require_range(fitted.model, source)
         fitted = replace(fitted, model=with_rounded_integers(fitted.model, source.dtype))

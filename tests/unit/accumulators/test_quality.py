@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from facade import Block, fold
+from facade import Block, examining, fold
 from facade import folded as folded_blocks
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, random_array
@@ -99,6 +100,22 @@ def test_blocks_of_features_give_the_sums_of_blocks_of_rows() -> None:
     expected = folded(by_rows, rows, N)
     assert_same(state, expected)
     np.testing.assert_array_equal(state.digests, expected.digests)
+
+
+@pytest.mark.parametrize("name", [name for name in examining(np.ones((20, 2))) if name != "Quality"])
+def test_statistics_follow_from_the_rows_whatever_the_blocks(name: str) -> None:
+    rows = np.where(rows_of() > 70, rows_of(holes=True), 0.0)
+    statistic = examining(rows)[name]
+    expected = statistic.finalize(fold(statistic, rows, N))
+    turned = replace(statistic, examined=replace(statistic.examined, by_features=True))
+    bands = [turned.update(turned.init(N), Block(rows.T[start : start + 4], start)) for start in range(0, D, 4)]
+    empty = statistic.init(D)
+    for state in (
+        fold(statistic, rows, 77),
+        statistic.merge([empty, fold(statistic, rows, 400), empty]),
+        turned.merge(bands),
+    ):
+        np.testing.assert_allclose(statistic.finalize(state), expected, rtol=1e-12)
 
 
 def test_units_that_are_copies_have_the_same_digest_and_others_have_not() -> None:

@@ -168,6 +168,32 @@ def test_missing_values_are_counted_by_feature_and_by_part(tmp_path: Path) -> No
     assert "Missing values along the file" in (run.directory / "report.html").read_text()
 
 
+@pytest.mark.parametrize("solver", ["covariance", "gram"])
+def test_zeros_are_counted_among_values_that_are_not_missing(tmp_path: Path, solver: str) -> None:
+    random = np.random.default_rng(4)
+    rows = random.poisson([0.02, 0.05, 0.5, 4.0] * 2, (5000, 8)).astype("f4")
+    rows[:, 7] = 0
+    missing, solved = ("mean", "covariance") if solver == "covariance" else ("error", "gram")
+    if missing == "mean":
+        rows[random.random(rows.shape) < 0.1] = np.nan
+    zarr.create_array(str(tmp_path / "x.zarr"), data=rows, chunks=(500, 8))
+    run = carried_out(
+        tmp_path / "x.zarr",
+        tmp_path / "run",
+        {"preprocess": {"missing": missing}, "model": {"n_components": 2, "solver": solved}},
+        **{"output.report": "true"},
+    )
+    examined = rows[:: quality_of(run)["examined"]["every"]]
+    counts, zeros = (~np.isnan(examined)).sum(axis=0), (examined == 0).sum(axis=0)
+    found, shares = quality_of(run)["zeros"], zeros / counts
+    assert found["share"] == pytest.approx(zeros.sum() / counts.sum())
+    expected = [feature for feature in np.argsort(-shares, kind="stable") if 0.9 <= shares[feature] < 1]
+    assert [entry["feature"] for entry in found["features"]] == expected
+    assert found["count"] == len(expected) == 4
+    np.testing.assert_allclose([entry["value"] for entry in found["features"]], shares[expected])
+    assert "features that are mostly zeros" in (run.directory / "report.html").read_text()
+
+
 def test_chunks_that_were_never_written_are_counted_and_are_no_copies(tmp_path: Path) -> None:
     rows = np.random.default_rng(3).standard_normal((3000, 8))
     array = zarr.create_array(str(tmp_path / "x.zarr"), shape=rows.shape, chunks=(300, 8), dtype="f8", fill_value=0.0)
@@ -260,6 +286,7 @@ def test_verification_measures_every_figure_again(finished: Any) -> None:
         (("tails", "largest"), 0.0),
         (("nearly_constant", "features"), []),
         (("never_written", "chunks"), 3),
+        (("zeros", "share"), 0.5),
     ],
 )
 def test_changed_figures_are_noticed(finished: Any, tmp_path: Path, path: tuple[str, ...], value: object) -> None:
@@ -274,6 +301,14 @@ def test_changed_figures_are_noticed(finished: Any, tmp_path: Path, path: tuple[
     failed = failed_of(run)
     assert f"quality {path[0].replace('_', ' ')}" in failed
     assert f"manifest quality.{path[0]}" in failed
+
+
+def test_runs_of_versions_with_fewer_figures_are_verified(finished: Any, tmp_path: Path) -> None:
+    run = shutil.copytree(finished.directory, tmp_path / "run")
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["quality"]["zeros"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert "quality zeros" not in checks_of(run)
 
 
 def test_changed_data_are_noticed(finished: Any, tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Statistics of features that come along with any fit: what is summed over the examined rows, and its figures for the manifest.
+
+A statistic is a subclass of `Statistic` in a module of its own, `zeros` for example, and an entry of `STATISTICS` in
+`streampca.solvers.quality`: then every solver accumulates it, plans count its memory, checkpoints hold it, the manifest has its
+figures, and ``streampca verify`` measures them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+from typing_extensions import override
+
+from streampca.accumulators.base import SequentialMerge
+from streampca.accumulators.quality import Quality
+from streampca.accumulators.quality_panels import PANEL_VALUES
+from streampca.block import Block, as_block
+from streampca.storage.state_file import storable
+from streampca.typing import Array, FloatArray, IntArray, Json
+
+Namer: TypeAlias = Callable[[int], str | None]
+"""What names a feature by its number; None where it has no name."""
+MOST_LISTED = 20
+"""Features that are listed."""
+
+
+@storable
+@dataclass(frozen=True)
+class FeatureSums:
+    """Sums over the examined rows seen so far."""
+
+    n_features: int
+    """The argument of `init`: the length of a row of the blocks."""
+    sums: FloatArray
+    """As `Statistic.of_rows` gives them, of the followed features, ``(n_sums, f)``."""
+
+
+@dataclass(frozen=True)
+class Statistic(SequentialMerge[FeatureSums]):
+    """A statistic of every followed feature, as sums over rows; a subclass says which, how two are joined, and what they mean.
+
+    Sums of no rows are zeros.
+    """
+
+    examined: Quality
+    """Which rows and features are examined."""
+    name: ClassVar[str]
+    """Key of its figures in the manifest, under ``quality``."""
+    n_sums: ClassVar[int]
+    """Number of sums of each feature."""
+    scratch_of_value: ClassVar[int] = 16
+    """Bytes of scratch for each value of a panel of rows that `of_rows` takes: 8 for each copy as float64, 1 for a mask."""
+
+    def of_rows(self, rows: Array, numbers: range) -> FloatArray:
+        """Return the sums of some rows, ``(n_sums, m)``.
+
+        `rows` are dense, of the data type of the table, with at least one row and m features; NaN are missing values. `numbers` are
+        those of the rows in the table.
+        """
+        raise NotImplementedError
+
+    def joined(self, sums: FloatArray, other: FloatArray) -> FloatArray:
+        """Return the sums of the rows behind both, ``(n_sums, m)``: those that simply add up need not override this."""
+        return sums + other
+
+    def figures(self, sums: FloatArray, name: Namer) -> Json:
+        """Return what the sums mean, as plain data; `listed` names features."""
+        raise NotImplementedError
+
+    def findings(self, figures: Json) -> tuple[list[str], list[str]]:
+        """Return sentences about the figures, for warnings and for notes of a run."""
+        return [], []
+
+    def listed(self, chosen: IntArray, name: Namer, values: FloatArray) -> list[Json]:
+        """Return the first of the followed features `chosen` with names, and one of `values`, ``(f,)``, each."""
+        features = self.examined.followed[chosen[:MOST_LISTED]].tolist()
+        return [
+            {"feature": feature, "name": name(feature), "value": float(value)}
+            for feature, value in zip(features, values[chosen], strict=False)
+        ]
+
+    @override
+    def init(self, n_features: int) -> FeatureSums:
+        return FeatureSums(n_features, np.zeros((self.n_sums, len(self.examined.followed))))
+
+    def update(self, state: FeatureSums, block: Block | Array) -> FeatureSums:
+        """Return `state` with the examined rows of `block` added; rows of weight 0 count, too."""
+        for rows, chosen, numbers in self.examined.panels(as_block(block)):
+            state.sums[:, chosen] = self.joined(state.sums[:, chosen], self.of_rows(rows, numbers))
+        return state
+
+    @override
+    def absorb(self, state: FeatureSums, other: FeatureSums) -> FeatureSums:
+        return replace(state, sums=self.joined(state.sums, other.sums))
+
+    def finalize(self, state: FeatureSums) -> FloatArray:
+        """Return the sums, ``(n_sums, f)``."""
+        return state.sums
+
+    def for_reading(self) -> Statistic:
+        """Return the accumulator itself: equal ones make the same states."""
+        return self
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a state in bytes: 8 f for each sum."""
+        return 8 * self.n_sums * len(self.examined.followed)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes of an update: a panel of examined rows, what `of_rows` makes of it, and three times the sums."""
+        followed, values = len(self.examined.followed), max(PANEL_VALUES, self.examined.n_features)
+        made = max(PANEL_VALUES, followed) * self.scratch_of_value
+        return values * itemsize + made + 3 * 8 * self.n_sums * followed
