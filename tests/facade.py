@@ -31,12 +31,13 @@ from streampca.runs.deploy import local as local_start
 from streampca.runs.fingerprint import write_fingerprint
 from streampca.runs.inspection import inspect_path
 from streampca.runs.verify import verify_run
+from streampca.solvers.capabilities import CONFLICTS
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.solvers.fit import fit as fit_source
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.quality import quality_of, with_statistics
-from streampca.solvers.registry import SOLVERS
+from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.fetching import division
 from streampca.sources.zarr.digests import default_place
@@ -48,6 +49,9 @@ from streampca.system.process import peak_bytes, process_bytes
 
 __all__ = [
     "BEAT",
+    "CONFLICTS",
+    "CONTINUABLE",
+    "SOLVERS",
     "AtomicDirectory",
     "Block",
     "CheckpointDirectory",

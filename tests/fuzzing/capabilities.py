@@ -1,6 +1,6 @@
-"""What each solver of `PCA` takes: the one table from which random fits are drawn and their refusals are expected.
+"""What random fits are drawn from: what solvers say that they take, kinds of rows, and ways of fitting.
 
-A new solver, kind of rows or way of fitting is one entry here; `cases` draws its combinations with everything else, and
+What a solver takes, and what goes together, is the package's own table, from which its refusals are made, too. `cases` draws its combinations with everything else, and
 `judging` compares what comes out with the plain oracle. A combination that the table does not have is drawn now and then: it
 has to be refused by a named error that says which two things do not go together.
 """
@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from facade import CONFLICTS, CONTINUABLE
+from facade import SOLVERS as PACKAGE_SOLVERS
+
 DENSE = ("numpy", "fortran", "strided", "dask", "zarr")
 SPARSE = ("csr", "csc", "dask_csr")
+IN_MEMORY = ("csr", "csc")
+"""Sparse rows that can be read by features."""
+MISSING = ("drop_rows", "mean", "pairwise")
 
 
 @dataclass(frozen=True)
@@ -27,19 +33,31 @@ class Takes:
     """Whether its models can be merged, and continued by `partial_fit`."""
 
 
-SOLVERS = {
-    "covariance": Takes(missing=("drop_rows", "mean", "pairwise"), continues=True),
-    "gram": Takes(sparse=("csr", "csc"), missing=("mean",)),
-    "qr": Takes(sparse=(), continues=True),
-    "sketch": Takes(missing=("drop_rows", "mean", "pairwise"), approximate=True),
-    "adaptive": Takes(sparse=(), missing=("mean",), approximate=True),
-    "auto": Takes(missing=("drop_rows", "mean", "pairwise"), approximate=True),
-}
-"""By name. ``"auto"`` chooses a solver that takes what is given."""
-REMOVAL_WITH = {"container": DENSE, "missing": ("error",), "center": (True,)}
-"""What ``remove`` goes together with."""
 SHARES = {"covariance": 2, "gram": 1, "qr": 1, "sketch": 3, "adaptive": 1, "auto": 1}
 """How often each is drawn."""
+
+
+def _taken(name: str) -> Takes:
+    """Return what a solver takes, by its own statement of what it refuses."""
+    if name == "auto":  # chooses a solver that takes what is given
+        return Takes(missing=MISSING, approximate=True)
+    solver = PACKAGE_SOLVERS[name]
+    return Takes(
+        sparse=() if "sparse rows" in solver.refuses else IN_MEMORY if name == "gram" else SPARSE,
+        missing=tuple(value for value in MISSING if f"missing={value!r}" not in solver.refuses),
+        approximate=solver.approximate,
+        continues=name in CONTINUABLE and not solver.approximate,  # sketches of parts have tests of their own
+    )
+
+
+SOLVERS = {name: _taken(name) for name in SHARES}
+"""By name."""
+REMOVAL_WITH = {
+    "container": DENSE if "sparse rows" in CONFLICTS["remove"] else (*DENSE, *SPARSE),
+    "missing": ("error", *(value for value in MISSING if f"missing={value!r}" not in CONFLICTS["remove"])),
+    "center": (True,) if "center=False" in CONFLICTS["remove"] else (True, False),
+}
+"""What ``remove`` goes together with."""
 OUTPUTS = ("transform", "transform_to", "diagnostics", "loaded")
 """Where scores go: returned, to a store, to a store with T² and Q, or by the saved model."""
 DOORS = ("fit", "fit", "fit", "fit_many", "run", "resumed", "memory")
