@@ -51,8 +51,8 @@ class Statistic(SequentialMerge[FeatureSums]):
     """Key of its figures in the manifest, under ``quality``."""
     n_sums: ClassVar[int]
     """Number of sums of each feature."""
-    scratch_of_value: ClassVar[int] = 16
-    """Bytes of scratch for each value of a panel of rows that `of_rows` takes: 8 for each copy as float64, 1 for a mask."""
+    scratch_of_value: ClassVar[int] = 48
+    """Bytes of scratch for each value of a panel of rows that `of_rows` takes, at most: 8 for each copy as float64, 1 for a mask."""
 
     def of_rows(self, rows: Array, numbers: range) -> FloatArray:
         """Return the sums of some rows, ``(n_sums, m)``.

@@ -21,6 +21,7 @@ class Zeros(Statistic):
 
     name: ClassVar[str] = "zeros"
     n_sums: ClassVar[int] = 2
+    scratch_of_value: ClassVar[int] = 16
 
     @override
     def of_rows(self, rows: Array, numbers: range) -> FloatArray:
