@@ -9,24 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.labels import Labels
-from streampca.parameters import Parameters
+from streampca.parameters import PCA_PARAMETERS, Parameters
 from streampca.sources.files.records import Fragment
 from streampca.typing import Json
 
 if TYPE_CHECKING:
     from streampca.sources.zarr.digests import StoreRecord
 
-AGREE = (
-    "n_components",
-    "center",
-    "scale",
-    "whiten",
-    "ddof",
-    "missing",
-    "missing_scores",
-    "feature_weight",
-    "forgetting",
-)
+AGREE = tuple(parameter.name for parameter in PCA_PARAMETERS if parameter.of_states)
 """Parameters that enter the state or the model made from it."""
 
 

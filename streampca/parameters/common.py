@@ -26,6 +26,7 @@ CENTER = Parameter(
     Flag(),
     "Subtract the mean of each feature (in kernel PCA: in kernel space); without it second moments are taken about zero.",
     "preprocess",
+    of_states=True,
 )
 SCALE = Parameter(
     "scale",
@@ -39,6 +40,7 @@ SCALE = Parameter(
         "keep theirs relative to each other; the eigenvalues sum to the number of variables that vary; a table "
         "without variables is one. Features that never vary get weight 0."
     ),
+    of_states=True,
 )
 MISSING_VALUE = Parameter(
     "missing_value",

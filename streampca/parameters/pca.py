@@ -43,6 +43,7 @@ PCA_PARAMETERS = (
             "that is decomposed (of exact solvers). Rules give at least one component; `component_rules_` has their figures and "
             "``docs/how-to/number-of-components.md`` their assumptions."
         ),
+        of_states=True,
     ),
     Parameter(
         "solver",
@@ -107,6 +108,7 @@ PCA_PARAMETERS = (
         "Divide scores by the standard deviation of their component.",
         "model",
         details="Components below rounding get scores of 0.",
+        of_states=True,
     ),
     Parameter(
         "missing",
@@ -118,6 +120,7 @@ PCA_PARAMETERS = (
             'Infinity is always an error. A row that is left out has scores of NaN. With "pairwise" nothing is made '
             'up, but eigenvalues may come out negative and are clipped (``error_["clipped_mass"]``).'
         ),
+        of_states=True,
     ),
     Parameter(
         "missing_scores",
@@ -131,6 +134,7 @@ PCA_PARAMETERS = (
             "is solved for each pattern of holes. A row of NaN alone has scores of 0. Means for NaN draw scores "
             "towards 0."
         ),
+        of_states=True,
     ),
     MISSING_VALUE,
     Parameter(
@@ -148,6 +152,7 @@ PCA_PARAMETERS = (
             "coordinates have weight 1; an array of the shape of a variable, such as (lat, lon), is for all variables "
             "that have it."
         ),
+        of_states=True,
     ),
     Parameter(
         "remove",
@@ -164,7 +169,7 @@ PCA_PARAMETERS = (
             "the residuals. Variances are divided by n − ddof all the same."
         ),
     ),
-    Parameter("ddof", 1, Whole(0), "Variances are divided by n − ddof.", "model"),
+    Parameter("ddof", 1, Whole(0), "Variances are divided by n − ddof.", "model", of_states=True),
     Parameter(
         "forgetting",
         1.0,
@@ -177,6 +182,7 @@ PCA_PARAMETERS = (
             "the sums W of the weights and W₂ of their squares. The order of the rows matters, and so does that of "
             "models in `merge`."
         ),
+        of_states=True,
     ),
     SAMPLING_ERRORS,
     MEMORY,

@@ -37,6 +37,8 @@ class Parameter:
     """Further sentences of the docstring of the estimator."""
     checked: bool = True
     """Whether the estimator checks it against the domain; else the module that uses it does."""
+    of_states: bool = False
+    """Whether it enters a state or the model made from it: it is saved with states, and those that are merged agree in it."""
 
     @property
     def path(self) -> str | None:
