@@ -55,23 +55,25 @@ class Rates:
 
 def nominal_rates(plan: Plan) -> Rates:
     """Return the rates of a middling processor core of 2020 and a local disk, times the threads of `plan`."""
-    per_thread, merge = 60e9 if plan.work_dtype == "float32" else 30e9, 3e9
-    if plan.solver == "qr":  # reflections run at a fifth of the rate of products, and merging is one more of them
-        per_thread, merge = 6e9, 8 * 6e9 / max(1, plan.n_features)
-    busy = min(plan.threads, plan.leaves_in_flight * plan.threads_per_leaf)
+    per_thread = 60e9 if plan.work_dtype == "float32" else 30e9
     return Rates(
         read=1e9 * min(2, plan.leaves_in_flight),
         read_cpu=0.5e-9,
-        fold=per_thread * busy,
+        fold=per_thread * busy_threads(plan),
         multiply=25e9 * plan.threads,
         lapack=8e9,
-        merge=merge,
+        merge=3e9,
         probed=False,
     )
 
 
-def expected_seconds(plan: Plan, rates: Rates) -> float:
-    """Return the seconds that a fit by `plan` takes at `rates`.
+def busy_threads(plan: Plan) -> int:
+    """Return how many threads compute at once while the rows are read."""
+    return min(plan.threads, plan.leaves_in_flight * plan.threads_per_leaf)
+
+
+def expected_seconds(plan: Plan, rates: Rates, solving: float) -> float:
+    """Return the seconds that a fit by `plan` takes at `rates`, `solving` of them when all rows are read.
 
     Within a leaf the next block is read while one is folded, so the slower of the two counts, and of the faster one
     only the first block of each leaf. Reading takes processor time, too: on a machine with all cores busy both add up.
@@ -90,7 +92,7 @@ def expected_seconds(plan: Plan, rates: Rates) -> float:
     # Threads that share a leaf share merging, too, and so they do in the probe.
     merge = plan.n_leaves * 8 * entries / rates.merge / (cores if plan.threads_per_leaf == 1 else 1)
     written = plan.disk_bytes / _DISK_BYTES_PER_SECOND
-    return _FIXED_SECONDS + stream + merge + written + _solve_seconds(plan, rates) + _finish_seconds(plan, rates)
+    return _FIXED_SECONDS + stream + merge + written + solving + _finish_seconds(plan, rates)
 
 
 def folded_flops(plan: Plan) -> float:
@@ -98,7 +100,7 @@ def folded_flops(plan: Plan) -> float:
     detail = plan.detail
     if isinstance(detail, SketchDetail):
         rows_features = float(plan.n_samples) * plan.n_features
-        first = _ADAPTIVE_COST if plan.solver == "adaptive" else 1.0
+        first = _ADAPTIVE_COST if detail.rows_per_update else 1.0
         columns = float(detail.columns * (detail.passes - 1 + first) + detail.held_out)
         return 4.0 * rows_features * columns
     return float(plan.n_samples) * plan.n_features * _side(plan)
@@ -111,7 +113,7 @@ def _columns(detail: SketchDetail) -> int:
 
 def projected_flops(plan: Plan) -> float:
     """Return the floating point operations of the second reading, which the Gram solver takes for the components."""
-    if plan.solver != "gram":
+    if plan.axis == "samples":
         return 0.0
     return 2.0 * plan.n_samples * plan.n_features * _most_components(plan)
 
@@ -134,7 +136,7 @@ def _side(plan: Plan) -> int:
     return plan.n_features if plan.axis == "samples" else plan.n_samples
 
 
-def _solve_seconds(plan: Plan, rates: Rates) -> float:
+def solve_seconds(plan: Plan, rates: Rates) -> float:
     """Return the time of the eigenproblem; of the iteration that of one filled basis, as spectra that decay need."""
     detail = plan.detail
     if isinstance(detail, SketchDetail):
@@ -145,8 +147,6 @@ def _solve_seconds(plan: Plan, rates: Rates) -> float:
         return algebra / rates.multiply + 20.0 * columns**3 / rates.lapack
     side = _side(plan)
     limit = min(plan.n_samples, plan.n_features)
-    if plan.solver == "qr":  # singular values of the factor, in products of blocks for the most part
-        return 12.0 * side**3 / (1.5 * rates.lapack)
     k = min(limit, 64) if plan.n_components is None else plan.n_components
     if not uses_krylov(side, k):
         k = limit if plan.n_components is None else k
@@ -163,7 +163,7 @@ def _solve_seconds(plan: Plan, rates: Rates) -> float:
     return multiply + 2 * algebra / rates.multiply + small / rates.lapack
 
 
-def probe(source: Source, accumulator: Accumulator[State, object], plan: Plan) -> Rates:
+def probe(source: Source, accumulator: Accumulator[State, object], plan: Plan, nominal: Rates) -> Rates:
     """Measure the rates for `plan` in about a second: reads a few blocks from all over the source and folds them.
 
     Takes no more memory than the plan allows for: a block, a state and the scratch of an update in each leaf.
@@ -176,8 +176,9 @@ def probe(source: Source, accumulator: Accumulator[State, object], plan: Plan) -
         What the blocks are folded into.
     plan : Plan
         Which says how many leaves with how many threads work at once.
+    nominal : Rates
+        Those of the solver, in place of what is not measured.
     """
-    nominal = nominal_rates(plan)
     source.check()
     spans = _spread_spans(plan)
     with one_blas_thread(), ThreadPoolExecutor(plan.leaves_in_flight, thread_name_prefix="streampca-probe") as pool:

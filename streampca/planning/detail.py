@@ -44,11 +44,6 @@ class GramDetail(SolverDetail):
 
 
 @dataclass(frozen=True)
-class QRDetail(SolverDetail):
-    """The QR solver has no settings."""
-
-
-@dataclass(frozen=True)
 class SketchDetail(SolverDetail):
     """Settings of the approximate solvers."""
 
@@ -112,7 +107,6 @@ class KernelDetail(SolverDetail):
 DETAILS: dict[str, type[SolverDetail]] = {
     "covariance": CovarianceDetail,
     "gram": GramDetail,
-    "qr": QRDetail,
     "sketch": SketchDetail,
     "adaptive": SketchDetail,
     "exact": KernelDetail,
@@ -120,4 +114,4 @@ DETAILS: dict[str, type[SolverDetail]] = {
     "nystrom_extension": KernelDetail,
     "empirical_map": KernelDetail,
 }
-"""The detail of each solver, by its name."""
+"""The detail of each solver that has settings, by its name."""

@@ -8,7 +8,7 @@ from functools import partial
 
 from streampca.errors import StreamPCAError
 from streampca.parameters import Parameters
-from streampca.planning.cost import expected_seconds, nominal_rates, probe
+from streampca.planning.cost import expected_seconds, probe
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
 from streampca.planning.residuals import removal_seconds, with_removal
 from streampca.solvers.capabilities import require_taken
@@ -32,15 +32,15 @@ def with_time(
     From nominal rates, or with `probed` from rates that are measured by accumulating a few blocks, unless a block is so large,
     as one of whole columns is, that measuring would take too long.
     """
-    rates = nominal_rates(plan)
+    solver = SOLVERS[plan.solver]
+    rates = solver.nominal_rates(plan)
     by_axis = source if plan.axis == "samples" or not probed else source.by_features()
     probed = probed and (by_axis is source or not by_axis.sparse)  # whose blocks go through all rows
     if probed and by_axis.reads_of(0, min(plan.rows_per_block, by_axis.shape[0])) <= _MOST_PROBED:
-        accumulator = SOLVERS[plan.solver].accumulator_of(source, parameters, plan)
-        rates = probe(by_axis, accumulator, plan)
+        rates = probe(by_axis, solver.accumulator_of(source, parameters, plan), plan, rates)
         release_freed_memory()
     by = "probe" if rates.probed else "nominal rates"
-    seconds = expected_seconds(plan, rates) + removal_seconds(plan, resources, rates)
+    seconds = expected_seconds(plan, rates, solver.solve_seconds(plan, rates)) + removal_seconds(plan, resources, rates)
     return replace(plan, expected_seconds=seconds, expected_by=by)
 
 

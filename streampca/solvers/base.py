@@ -10,6 +10,7 @@ from streampca.execution.readings import Readings
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
+from streampca.planning.cost import Rates, nominal_rates, solve_seconds
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers.capabilities import Table
 from streampca.solvers.options import Asked
@@ -62,6 +63,14 @@ class PCASolver(Solver[Parameters, Fit]):
     @abstractmethod
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> AnyAccumulator:
         """Return an accumulator as the first pass uses it, to measure how fast blocks are accumulated."""
+
+    def nominal_rates(self, plan: Plan) -> Rates:
+        """Return the rates that times are expected by where none are measured: those of products of rows."""
+        return nominal_rates(plan)
+
+    def solve_seconds(self, plan: Plan, rates: Rates) -> float:
+        """Return the time from the last row to the components: that of the eigenpairs of a symmetric matrix, or of a sketch."""
+        return solve_seconds(plan, rates)
 
     def plan_with_groups(self, source: Source, parameters: Parameters, resources: Resources, plan: Plan) -> Plan | None:
         """Return `plan` with states of groups of rows, which sampling errors follow from; None where the solver keeps none."""

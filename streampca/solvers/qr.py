@@ -24,7 +24,7 @@ from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.blocks import block_rows_to_try
 from streampca.planning.budget import MemoryNeed
-from streampca.planning.detail import QRDetail
+from streampca.planning.cost import Rates, busy_threads, nominal_rates
 from streampca.planning.memory import buffer_bytes, model_need, reading_needs, report_need, sampled_rows_need
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.shape import WorkShape, count_leaves, divide
@@ -37,6 +37,7 @@ from streampca.sources.base import Source
 from streampca.typing import FloatArray
 
 _SCORES_PANEL_ROWS = 8192
+_REFLECTING = 6e9  # floating point operations of reflections per second, on a thread
 
 
 def relative_precision(n_features: int) -> float:
@@ -123,7 +124,6 @@ class QRWork(Work):
         return Figures(
             reason=f"exact; the triangular factor of {d:,} x {d:,} takes {size}, and nothing is squared",
             flops=2.0 * n * d * d + (2 / 3 * shape.n_leaves + 12) * float(d) ** 3,
-            detail=QRDetail(),
             notes=[
                 "takes two to four times as long as float64 products; the decomposition at the end runs on one thread"
             ],
@@ -155,6 +155,17 @@ class QRSolver(ContinuableSolver):
             "solver='covariance' takes a quarter of it where singular values below 1e-8 of the first do not matter; else fewer "
             "features, or "
         )
+
+    @override
+    def nominal_rates(self, plan: Plan) -> Rates:
+        """Return rates of reflections, a fifth of those of products; merging is one more of them."""
+        merge = 8 * _REFLECTING / max(1, plan.n_features)
+        return replace(nominal_rates(plan), fold=_REFLECTING * busy_threads(plan), merge=merge)
+
+    @override
+    def solve_seconds(self, plan: Plan, rates: Rates) -> float:
+        """Return the time of the singular values of the factor, in products of blocks for the most part."""
+        return 12.0 * plan.n_features**3 / (1.5 * rates.lapack)
 
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan | None = None) -> QRFactor:
         """Return the accumulator of the triangular factor."""
