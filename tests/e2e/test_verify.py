@@ -261,6 +261,13 @@ def test_a_changed_configuration_is_noticed(sound):
     assert verify_run(Path("run")).failed == ["config"]
 
 
+def test_a_file_that_is_not_of_the_run_is_no_difference(sound):
+    Path("run/notes.txt").write_text("mine\n")
+    assert not verify_run(Path("run")).failed
+    Path("run/plan.json").unlink()
+    assert any(name.startswith("plan ") for name in verify_run(Path("run")).failed)
+
+
 VARIANTS = ("{}", "{scale: true}", "{sample_weight: WEIGHTS}", "{center: false}")
 
 
