@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
 from streampca.linalg.rule_names import RULES
-from streampca.parameters.choices import BlockScale, Missing, MissingScores, Sketch, Solver
+from streampca.parameters.choices import (
+    APPROXIMATE_SOLVERS,
+    EXACT_SOLVERS,
+    BlockScale,
+    Missing,
+    MissingScores,
+    Sketch,
+    Solver,
+)
 from streampca.parameters.common import (
     CENTER,
     CHECKPOINT,
@@ -31,6 +39,16 @@ if TYPE_CHECKING:
     from streampca.sources.base import Source
     from streampca.typing import FloatArray
 
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
+
+def _described(solvers: Mapping[str, str]) -> str:
+    return " ".join(f"{name}: {what}." for name, what in solvers.items())
+
+
 PCA_PARAMETERS = (
     Parameter(
         "n_components",
@@ -49,13 +67,10 @@ PCA_PARAMETERS = (
         "solver",
         "auto",
         Choice(get_args(Solver)),
-        "How the components are computed: exact by covariance, gram or qr; approximate, with a certificate, by sketch or adaptive.",
+        f"How the components are computed: exact by {_listed(EXACT_SOLVERS)}; approximate, with a certificate, by {_listed(APPROXIMATE_SOLVERS)}.",
         "model",
         details=(
-            "covariance: the d × d matrix. gram: the n × n matrix of samples, for wide data, which auto takes where there are at most "
-            "half as many samples as features. qr: a d × d triangular factor, two to four times slower, for singular values below "
-            "1e-7 of the first. sketch: products of the covariance with `sketch_size` vectors. adaptive: a basis of that rank which "
-            "follows the rows in shuffled order, the better answer of one pass. auto takes an approximate one for a count of "
+            f"{_described(EXACT_SOLVERS | APPROXIMATE_SOLVERS)} auto takes an approximate one for a count of "
             "components where nothing exact fits, then reading until eigenvalues are certified to 1 %, or where a `tolerance` is "
             "given and it is expected to be faster; its certificate is in `certificate_`."
         ),

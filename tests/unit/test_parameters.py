@@ -48,6 +48,13 @@ def test_keys_of_configurations_are_parameters_with_their_defaults(capsys: Any) 
             assert schema[place]["properties"][name].get("default") == stated[name].default, name
 
 
+def test_every_solver_is_described_by_its_name() -> None:
+    names, text = types_in_docstring(PCA)["solver"], inspect.getdoc(PCA) or ""
+    for name in PCA._solvers:
+        assert f'"{name}"' in names
+        assert re.search(rf"\W{name}: \w", text), name
+
+
 @pytest.mark.parametrize(("estimator", "parameter"), PARAMETERS)
 def test_value_that_is_none_is_refused_by_name(estimator: type, parameter: inspect.Parameter) -> None:
     if parameter.name in _OTHERS:
