@@ -56,23 +56,30 @@ def _files_of(*arrays: str) -> str:
     return rf"{RECORD}|zarr\.json|({'|'.join(arrays)})(/(zarr\.json|{_CHUNK}))?"
 
 
+def _names(documents: Collection[str]) -> str:
+    """Return the pattern of files of these names."""
+    return "|".join(map(re.escape, documents))
+
+
 DIAGNOSTICS = ("t2", "q")
 """Arrays beside scores with a value for each row, which are written with them."""
 ARRAYS_BESIDE_SCORES = "coordinate_arrays"
 """Attribute of a group of scores that names the arrays beside them."""
 _SCORES_FILES = _files_of("scores", "[A-Za-z][A-Za-z0-9_]*")
 _MODEL_FILES = rf"{_files_of(_MODEL_ARRAYS)}|state(/({_files_of(_STATE_ARRAYS)}))?"
-_DOCUMENTS = rf"{RECORD}|config\.yaml|plan\.json|manifest\.json|report\.html"
+_DOCUMENTS = (RECORD, "config.yaml", "plan.json", "manifest.json", "report.html")
+_RUN_DOCUMENTS = _DOCUMENTS
+"""Files beside the arrays of a run; what else one writes at its top has its name here."""
 _RUN_FILES = (
-    rf"{_DOCUMENTS}|model\.zarr(/({_MODEL_FILES}))?"
+    rf"{_names(_RUN_DOCUMENTS)}|model\.zarr(/({_MODEL_FILES}))?"
     rf"|samples\.zarr(/({_files_of('rows', 'index', 'classes', 'classes_ends', 'unusual_rows', 'unusual_index')}))?|scores\.zarr(/({_SCORES_FILES}))?"
 )
 _OUTPUT_FILES = {
     "model": re.compile(_MODEL_FILES),
     "scores": re.compile(_SCORES_FILES),
     "run": re.compile(_RUN_FILES),
-    "models": re.compile(rf"{_DOCUMENTS}|models(/[A-Za-z0-9][\w.-]*(/({_RUN_FILES}))?)?"),
-    "groups": re.compile(rf"{_DOCUMENTS}|models(/[A-Za-z0-9][\w.-]*\.zarr(/({_MODEL_FILES}))?)?"),
+    "models": re.compile(rf"{_names(_DOCUMENTS)}|models(/[A-Za-z0-9][\w.-]*(/({_RUN_FILES}))?)?"),
+    "groups": re.compile(rf"{_names(_DOCUMENTS)}|models(/[A-Za-z0-9][\w.-]*\.zarr(/({_MODEL_FILES}))?)?"),
 }
 
 
@@ -171,7 +178,7 @@ def arrays_of_scores(path: Path) -> list[str]:
 
 def _has_expected_type(entry: Path) -> bool:
     """Return whether a path has the type, file or directory, that streampca writes under that name."""
-    if entry.suffix in (".json", ".yaml", ".html"):
+    if entry.name in (*_RUN_DOCUMENTS, "zarr.json"):
         return entry.is_file()
     return entry.is_dir() or (entry.is_file() and entry.name.isdecimal())
 
