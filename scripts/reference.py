@@ -33,8 +33,9 @@ from streampca.planning.memory import (
     reading_needs,
     scores_bytes,
 )
+from streampca.planning.work import Work
 from streampca.runs.config.schema import json_schema
-from streampca.solvers import disk_covariance, gram, plan_sketch, qr
+from streampca.solvers import disk_covariance, gram, plan_sketch
 from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.kernel.plan import ExactWork, LandmarkWork, MapWork, PairsWork, StoredMapWork
 from streampca.solvers.plan_sketch import SketchWork
@@ -140,12 +141,13 @@ def purposes() -> str:
 
 def formulas() -> str:
     """Return the formulas of what each solver needs, and of what solvers share, as their docstrings state them."""
-    sections = {
+    sections: dict[str, tuple[Callable[..., Any], ...]] = {
         "All solvers": (process_needs, buffer_bytes, reading_needs, eigenproblem_bytes, model_need, scores_bytes),
         "`covariance`": (CovarianceWork.needs,),
         "`covariance` with the matrix on disk": (disk_covariance.DiskWork.needs,),
         "`gram`": (gram.GramWork.needs, gram.components_bytes),
-        "`qr`": (qr.QRWork.needs,),
+    }
+    others: dict[str, tuple[Callable[..., Any], ...]] = {
         "`sketch` and `adaptive`": (SketchWork.needs, plan_sketch.states_bytes, plan_sketch.pilot_bytes),
         "Kernel PCA by landmarks": (LandmarkWork.needs, LandmarkWork.scratch_bytes),
         "Kernel PCA by pairs of rows": (PairsWork.needs, ExactWork.sizes, MapWork.sizes, StoredMapWork.needs),
@@ -158,6 +160,10 @@ def formulas() -> str:
         ),
         "Scores only": (scores.ByFeatures.needs, scores.of_components, scores.of_kernel),
     }
+    listed = {function for functions in (sections | others).values() for function in functions}
+    # Solvers whose formulas are one docstring need no entry here.
+    alone = [each for each in _below(Work) if getattr(each, "solver", "") in SOLVERS and each.needs not in listed]
+    sections |= {f"`{each.solver}`": (each.needs,) for each in alone} | others
     lines = []
     for title, functions in sections.items():
         lines += ["", f"### {title}", ""]
@@ -165,6 +171,13 @@ def formulas() -> str:
             text = " ".join((inspect.getdoc(function) or "").split())
             lines.append(f"- `{function.__qualname__}`: {text.removeprefix('Return ')}")
     return "\n".join(lines).strip()
+
+
+def _below(kind: type) -> Iterator[Any]:
+    """Yield all classes that derive from `kind`."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 def written(page: Path) -> str:
