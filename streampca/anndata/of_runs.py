@@ -9,7 +9,7 @@ from streampca.anndata.writing import require_free, slots_at
 from streampca.errors import ConfigError
 from streampca.models.pca import PCAModel
 from streampca.sources import Source
-from streampca.sources.cells.table import CellSource
+from streampca.sources.cells.description import is_cells
 
 _CURE = "set output.anndata: overwrite to replace it"
 
@@ -24,7 +24,7 @@ def require_slots(path: str, source: Source, run_id: str, *, replace: bool) -> N
     OutputError
         If there are results of another run already, unless `replace`.
     """
-    if not isinstance(source, CellSource):
+    if not is_cells(source):
         raise ConfigError(
             f"output.anndata: {source.description} is no AnnData: expected an AnnData store, or output.anndata: false"
         )

@@ -10,7 +10,7 @@ import numpy as np
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.sources import Source
 from streampca.sources.alignment import is_placed, of_features
-from streampca.sources.subsets import SubsetSource
+from streampca.sources.subsets import with_features
 from streampca.typing import Array, BoolArray
 
 
@@ -42,7 +42,7 @@ def subset_of(source: Source, chosen: object, name: str) -> Source:
         raise NotAvailableError(
             f"features: {name}: {source.description} has sparse rows, of which some features are not taken: open them with a mask"
         )
-    return SubsetSource(source, used)
+    return with_features(source, used)
 
 
 def require_known(features: Mapping[str, object], models: Mapping[str, object]) -> None:

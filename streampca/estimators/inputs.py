@@ -19,7 +19,7 @@ from streampca.sources import Source
 from streampca.sources.base import require_unmasked
 from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.packing import with_nan
-from streampca.sources.residuals import ResidualSource, subtract_fitted
+from streampca.sources.residuals import RowResiduals, subtract_fitted
 from streampca.sources.xarray_data import is_in_memory
 from streampca.system.optional import package_of
 from streampca.typing import Array, DType, IntArray
@@ -105,9 +105,9 @@ def map_missing(lazy: Any, missing_value: float | None) -> Any:
     return lazy.map_blocks(with_nan, missing_value, dtype=dtype, meta=np.empty((0, 0), dtype=dtype))
 
 
-def map_residuals(lazy: Any, source: ResidualSource) -> da.Array:
-    """Return the rows of a Dask array without what `source`, which reads the same rows, subtracts."""
-    return _map_sum(lazy, source.rows, source.fitted, source.dtype, -1)
+def map_residuals(lazy: Any, step: RowResiduals) -> da.Array:
+    """Return the rows of a Dask array without what `step` subtracts."""
+    return _map_sum(lazy, step.rows, step.fitted, step.dtype(lazy.dtype), -1)
 
 
 def map_fitted(

@@ -31,7 +31,7 @@ from streampca.planning.many import ManyPlan
 from streampca.planning.plan import Plan
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.sources import Source
-from streampca.sources.subsets import SubsetSource
+from streampca.sources.subsets import part_of
 
 if TYPE_CHECKING:
     from streampca.estimators.inputs import Input
@@ -142,7 +142,7 @@ def fit_many(
     fitted = FittedModels(models)
     for name, result in done.results.items():
         own = sources[name]
-        if isinstance(own, SubsetSource) and own is not source:
+        if own is not source:
             models[name]._take(result, own)
             models[name]._remember_features(own)
         else:
@@ -155,7 +155,8 @@ def fit_many(
 
 def _identity_of_features(source: Source) -> dict[str, str]:
     """Return what is the same in a fit that goes on, where a model has some features only."""
-    return {"features": array_digest(source.used)} if isinstance(source, SubsetSource) else {}
+    _, chosen = part_of(source)
+    return {} if chosen is None else {"features": array_digest(chosen.used)}
 
 
 def _require_models(models: Mapping[str, Model]) -> None:

@@ -33,7 +33,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.labels import Labels
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.models.removal import Given, removed_by, residuals_of, with_fitted
+from streampca.models.removal import Given, removed_by, residuals_of, residuals_step, with_fitted
 from streampca.models.scoring import rows_from_scores, scores_of
 from streampca.planning.scores import plan_scores
 from streampca.sources import Source, open_source
@@ -44,7 +44,7 @@ from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import labelled_as, numeric_frame
 from streampca.sources.like import open_like, open_xarray_like, with_features_of
 from streampca.sources.packing import with_nan
-from streampca.sources.residuals import ResidualSource
+from streampca.sources.steps import SteppedSource
 from streampca.sources.xarray_data import is_in_memory
 from streampca.storage.directories import AtomicDirectory, require_apart
 from streampca.typing import Array, DType
@@ -165,14 +165,16 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         if is_array_like(X):
             return scores_of(self._model, self._without_removed(self._validated(X), X, remove))
         require_lazy_output(self, X)
-        source = residuals_of(self._open_fitted(X), self._model, remove)
+        stored = self._open_fitted(X)
+        step = residuals_step(stored, self._model, remove)
+        source = stored if step is None else SteppedSource(stored, [step])
         if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and source.in_memory):
             values = scores_of(self._model, source.read(0, source.shape[0])[0])
             plain = not is_xarray(X) or source.labels is None or wants_frame(self)
             return values if plain or source.labels is None else scores_array(X, source.labels, values)
         if is_dask(X):
             lazy = map_missing(X, self._missing_value)
-            lazy = map_residuals(lazy, source) if isinstance(source, ResidualSource) else lazy
+            lazy = lazy if step is None else map_residuals(lazy, step)
         else:
             lazy = lazy_rows(source)
         dtype = self._model.score_dtype(source.dtype)

@@ -28,7 +28,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf, WorkShape
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.schedule import Schedule
-from streampca.sources.subsets import SubsetSource
+from streampca.sources.subsets import part_of
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import release
 from streampca.typing import FloatArray
@@ -341,7 +341,7 @@ def _groups(waiting: Mapping[str, Reading]) -> list[list[str]]:
         if reading.take is None:
             weights = None if reading.weights is None else array_digest(reading.weights)
             order = None if reading.plan.in_row_order else reading.plan.blocks
-            key = (id(_whole(reading.source)), weights, order)
+            key = (id(part_of(reading.source)[0]), weights, order)
         groups.setdefault(key, []).append(name)
     return list(groups.values())
 
@@ -356,7 +356,7 @@ def _make(
     accumulators, places = _distinct(readings, shape)
     joined = replace(
         first,
-        source=_whole(first.source),
+        source=part_of(first.source)[0],
         accumulators=tuple(accumulators),
         plan=first.plan.divided_as(shape),
         phase=" and ".join(dict.fromkeys(reading.phase for reading in readings)),
@@ -376,27 +376,20 @@ def _distinct(readings: Sequence[Reading], common: WorkShape) -> tuple[list[AnyA
     known: dict[object, int] = {}
     places: list[list[int]] = []
     for reading in readings:
-        rows, source = reading.plan.rows_per_block, reading.source
+        rows, (table, chosen) = reading.plan.rows_per_block, part_of(reading.source)
         pieces = rows if rows < common.rows_per_block else None
         places.append([])
-        subset = source.used.tobytes() if isinstance(source, SubsetSource) else None
+        subset = None if chosen is None else chosen.used.tobytes()
         for part in reading.accumulators:
             key = (_state_key(part, len(accumulators)), pieces, subset)
             if key not in known:
                 known[key] = len(accumulators)
                 of_rows = part if pieces is None else InPieces(part, pieces)
                 accumulators.append(
-                    OfFeatures(of_rows, source.columns, source.column_major)
-                    if isinstance(source, SubsetSource)
-                    else of_rows
+                    of_rows if chosen is None else OfFeatures(of_rows, chosen.columns, table.column_major)
                 )
             places[-1].append(known[key])
     return accumulators, places
-
-
-def _whole(source: Source) -> Source:
-    """Return the source with all features that is read for `source`."""
-    return source.source if isinstance(source, SubsetSource) else source
 
 
 def _state_key(accumulator: AnyAccumulator, index: int) -> object:

@@ -14,13 +14,13 @@ from streampca.execution.score_task import ScoreTask, Sums, WritingTask, Written
 from streampca.execution.write import write_by_rows
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.models.removal import residuals_of
+from streampca.models.removal import residuals_step
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
-from streampca.sources.residuals import ResidualSource
-from streampca.sources.subsets import SubsetSource, columns_of_block
+from streampca.sources.residuals import RowResiduals
+from streampca.sources.subsets import columns_of_block, part_of
 from streampca.typing import IntArray
 
 _Written = tuple[WrittenScores, ...]
@@ -40,7 +40,7 @@ class ScoreTasks(WritingTask[_Written]):
     """Path of the zarr group of each."""
     columns: tuple[IntArray | None, ...]
     """For each model which features it has; None for all."""
-    residuals: tuple[ResidualSource | None, ...]
+    residuals: tuple[RowResiduals | None, ...]
     """For each model what takes from the rows what it removes; None where it removes nothing."""
     diagnostics: bool = False
     """Whether T² and Q of the rows are written, too."""
@@ -76,11 +76,11 @@ class ScoreTasks(WritingTask[_Written]):
             writer.update(one, self._rows(block, columns, residuals)) for writer, one, columns, residuals in each
         )
 
-    def _rows(self, block: Block, columns: IntArray | None, residuals: ResidualSource | None) -> Block:
+    def _rows(self, block: Block, columns: IntArray | None, residuals: RowResiduals | None) -> Block:
         """Return the rows of `block` that a model transforms."""
         if columns is not None:
             block = columns_of_block(block, columns, column_major=self.source.column_major)
-        return block if residuals is None else residuals.residuals(block)
+        return block if residuals is None else residuals.of_block(block, column_major=self.source.column_major)
 
     def finish(self, state: _Written) -> _Written:
         """Return the sums of each model: scores are in the store."""
@@ -111,7 +111,7 @@ def write_scores_of_models(
     plan : Plan
         Blocks of rows and leaves.
     tables : mapping of Path to Source, optional
-        For models that have some of the features, these features of `source` (`SubsetSource`).
+        For models that have some of the features, these features of `source` (`streampca.sources.subsets`).
     progress : callable, optional
         Called with a `Progress` as blocks finish.
     diagnostics : bool
@@ -126,14 +126,9 @@ def write_scores_of_models(
     """
     paths = tuple(path.absolute() for path in models)  # workers may have another working directory
     own = [source if tables is None else tables.get(path, source) for path in models]
-    columns = tuple(each.columns if isinstance(each, SubsetSource) else None for each in own)
-    residuals = tuple(_residuals(each, model) for each, model in zip(own, models.values(), strict=True))
+    chosen = [part_of(each)[1] for each in own]
+    columns = tuple(None if each is None else each.columns for each in chosen)
+    residuals = tuple(residuals_step(each, model) for each, model in zip(own, models.values(), strict=True))
     task = ScoreTasks(source, tuple(models.values()), paths, columns, residuals, diagnostics, tuple(groups))
     with source.reading():
         return write_by_rows(task, plan, progress)
-
-
-def _residuals(source: Source, model: PCAModel | KernelModel) -> ResidualSource | None:
-    """Return the source without what the model removes, None where that is `source` itself."""
-    rows = residuals_of(source, model)
-    return rows if isinstance(rows, ResidualSource) and rows is not source else None

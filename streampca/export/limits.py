@@ -10,7 +10,7 @@ from streampca.errors import NotAvailableError
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.rotated import RotatedModel
-from streampca.sources.cells.normalization import Normalization
+from streampca.sources.cells.normalization import LogarithmOfCounts, Normalization, ScaledCounts
 
 Target = Literal["scikit-learn", "ONNX", "faiss", "npz", "CSV"]
 """Formats of principal components; all but the last compute scores, or hold all that is needed for that."""
@@ -40,10 +40,16 @@ def _sums_of_others(model: PCAModel) -> bool:
     known = normalization_of(model)
     return (
         known is not None
-        and known.target_sum is not None
+        and any(isinstance(step, ScaledCounts) for step in known.asked)
         and model.labels is not None
         and bool(model.labels.mask is not None)
     )
+
+
+def _of_no_graph(model: PCAModel) -> bool:
+    """Return whether counts are normalised by a step that has no nodes in ONNX."""
+    known = normalization_of(model)
+    return known is not None and not all(isinstance(step, ScaledCounts | LogarithmOfCounts) for step in known.asked)
 
 
 _ROWS_ARE_NOT_KNOWN = "what is removed depends on which row it is (its group, time or covariates)"
@@ -100,6 +106,7 @@ LIMITS = (
         {"scikit-learn": "it has no such step", "faiss": _NOT_LINEAR, "npz": _NOT_IN_FORMULA},
         _UNNORMALIZED,
     ),
+    Limit("this normalize", _of_no_graph, {"ONNX": "it writes sums of rows and logarithms alone"}, _UNNORMALIZED),
 )
 """Every setting that some format cannot express; all others are expressed by all."""
 

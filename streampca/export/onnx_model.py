@@ -17,7 +17,7 @@ from streampca.export.projection import measured_error, projection_of, require_m
 from streampca.formatting import as_text
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.sources.cells.normalization import Normalization
+from streampca.sources.cells.normalization import LogarithmOfCounts, Normalization, ScaledCounts
 from streampca.system.optional import optional_module
 from streampca.typing import Array, DType
 from streampca.version import __version__
@@ -144,14 +144,15 @@ def _model(onnx: ModuleType, model: PCAModel, dtype: DType, names: str | None) -
 
 def _normalize(graph: _Graph, normalization: Normalization) -> None:
     """Add the normalisation of counts: rows scaled to a sum, unless that of a row is 0, and the logarithm of one more."""
-    if normalization.target_sum is not None:
-        rows, target = graph.value, graph.constant("target_sum", normalization.target_sum)
-        axis, zero = graph.constant("axis", [1], np.int64), graph.constant("zero", 0)
-        graph.add("ReduceSum", [rows, axis], "sums", keepdims=1)
-        graph.add("Equal", ["sums", zero], "is_empty")
-        graph.add("Where", ["is_empty", target, "sums"], "divisors")
-        graph.add("Div", [target, "divisors"], "factors")
-        graph.add("Mul", [rows, "factors"], "scaled")
-    if normalization.log1p:
-        graph.add("Add", [graph.value, graph.constant("one", 1)], "one_more")
-        graph.add("Log", ["one_more"], "logarithm")
+    for step in normalization.asked:
+        if isinstance(step, ScaledCounts):
+            rows, target = graph.value, graph.constant("target_sum", step.total)
+            axis, zero = graph.constant("axis", [1], np.int64), graph.constant("zero", 0)
+            graph.add("ReduceSum", [rows, axis], "sums", keepdims=1)
+            graph.add("Equal", ["sums", zero], "is_empty")
+            graph.add("Where", ["is_empty", target, "sums"], "divisors")
+            graph.add("Div", [target, "divisors"], "factors")
+            graph.add("Mul", [rows, "factors"], "scaled")
+        elif isinstance(step, LogarithmOfCounts):
+            graph.add("Add", [graph.value, graph.constant("one", 1)], "one_more")
+            graph.add("Log", ["one_more"], "logarithm")

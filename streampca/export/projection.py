@@ -15,6 +15,9 @@ from streampca.models.stored_components import slabs_of
 from streampca.planning.budget import MemoryBudget, MemoryNeed
 from streampca.planning.memory import ALLOWANCE_BYTES, allowed_bytes
 from streampca.random import generator
+from streampca.sources.arrays import ArraySource
+from streampca.sources.cells.normalization import LogarithmOfCounts
+from streampca.sources.steps import SteppedSource
 from streampca.system.process import process_bytes
 from streampca.typing import Array, DType, FloatArray
 
@@ -96,8 +99,10 @@ def measured_error(model: PCAModel, scores_of: Callable[[Array], Array], dtype: 
     rows, normalization = _drawn(model), normalization_of(model)
     if normalization is not None:
         np.maximum(rows, 0, out=rows)
-        rows = (np.expm1(rows) if normalization.log1p else rows).astype(dtype)
-        expected = model.transform(normalization.dense(rows.astype(np.float64), 0))
+        of_logarithms = any(isinstance(step, LogarithmOfCounts) for step in normalization.asked)
+        rows = (np.expm1(rows) if of_logarithms else rows).astype(dtype)
+        counts = ArraySource(rows.astype(np.float64))
+        expected = model.transform(SteppedSource(counts, normalization.steps(counts.dtype)).read(0, len(rows))[0])
     else:
         rows = rows.astype(dtype)
         expected = model.transform(rows.astype(np.float64))

@@ -23,7 +23,8 @@ from streampca.regressors import (
 )
 from streampca.sources.alignment import column_order, of_rows
 from streampca.sources.base import Source
-from streampca.sources.residuals import ResidualSource, residual_dtype, subtract_fitted
+from streampca.sources.residuals import RowResiduals, residual_dtype, subtract_fitted
+from streampca.sources.steps import SteppedSource
 from streampca.typing import Array
 
 if TYPE_CHECKING:
@@ -49,9 +50,15 @@ def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | N
     ParameterError
         If they are not known, do not fit the rows, or hold a group that the fit did not see.
     """
+    step = residuals_step(source, model, given)
+    return source if step is None else SteppedSource(source, [step])
+
+
+def residuals_step(source: Source, model: PCAModel | KernelModel, given: Given | None = None) -> RowResiduals | None:
+    """Return the step from rows of `source` to those that `model` transforms, None where these are the same; see `residuals_of`."""
     fitted = removed_by(model, given)
     if fitted is None:
-        return source
+        return None
     if source.sparse:
         raise NotAvailableError(
             f"{source.description}: the model removes a part of each row, and residuals of sparse rows are dense: give dense rows"
@@ -67,7 +74,7 @@ def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | N
         table=source.description,
         same=same,
     )
-    return ResidualSource(source, rows, fitted, residual_dtype(source.dtype))
+    return RowResiduals(rows, fitted, residual_dtype(source.dtype))
 
 
 def removed_by(model: PCAModel | KernelModel, given: Given | None) -> FittedRegression | None:

@@ -31,7 +31,7 @@ from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_ma
 from streampca.solvers.result import FitResult
 from streampca.solvers.sampling import groups_beside_scores
 from streampca.sources import ReadCount, Source
-from streampca.sources.subsets import SubsetSource, view_of
+from streampca.sources.subsets import part_of, view_of
 from streampca.storage.directories import write_commit_record
 from streampca.storage.figures import figures_of
 from streampca.typing import Json
@@ -182,7 +182,7 @@ class SeveralModels(Strategy):
             for name, result in results.items()
             if result.plan.axis == "samples"
             and (output.diagnostics or not result.has_scores)
-            and (tables[name] is source or isinstance(tables[name], SubsetSource))
+            and part_of(tables[name])[0] is source
         ]
         for name, place in places.items():
             place.parent.mkdir(parents=True, exist_ok=True)

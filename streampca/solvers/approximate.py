@@ -322,7 +322,7 @@ class ApproximateSolver(PCASolver):
         """Read `source` once, and again while passes are left and the certificate asks for it; return the answer."""
         if parameters.missing == "mean":
             filling = yield from Filling.read(source, parameters, plan)
-            filled = self._readings(filling.source, complete(parameters), plan, asked, filling.source.subtracted)
+            filled = self._readings(filling.source, complete(parameters), plan, asked, filling.subtracted)
             return filling.finished((yield from filled), parameters)
         return (yield from self._readings(source, parameters, plan, asked))
 

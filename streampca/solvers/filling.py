@@ -19,7 +19,9 @@ from streampca.planning.blocks import bytes_to_read
 from streampca.planning.plan import Plan
 from streampca.solvers.pilot import observed_origin, origin_bytes
 from streampca.sources.base import Source
-from streampca.sources.filled import FilledSource
+from streampca.sources.filled import Filled
+from streampca.sources.steps import SteppedSource
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     from streampca.solvers.result import Fit
@@ -30,10 +32,10 @@ def complete(parameters: Parameters) -> Parameters:
     return replace(parameters, missing="error")
 
 
-def unread(source: Source) -> FilledSource:
+def unread(source: Source) -> SteppedSource:
     """Return the source that will be fitted, to plan for; its means are not known yet."""
     zeros = np.zeros(source.shape[1])
-    return FilledSource(source, zeros, zeros, product_dtype(source.dtype, source.shape[1]))
+    return SteppedSource(source, [Filled(zeros, zeros, product_dtype(source.dtype, source.shape[1]))])
 
 
 def with_means_first(plan: Plan, source: Source) -> Plan:
@@ -53,8 +55,10 @@ def with_means_first(plan: Plan, source: Source) -> Plan:
 class Filling:
     """What the reading for means found."""
 
-    source: FilledSource
+    source: SteppedSource
     """The rows without missing values."""
+    subtracted: FloatArray
+    """What they are less than the stored rows, ``(n_features,)``."""
     means: SketchState
     """Means and numbers of observed values."""
 
@@ -79,7 +83,8 @@ class Filling:
         subtracted, offset = (
             (state.origin, state.sums / state.observed) if parameters.center else (np.zeros(d), state.mean)
         )
-        return cls(FilledSource(source, subtracted, offset, product_dtype(source.dtype, d)), state)
+        filled = SteppedSource(source, [Filled(subtracted, offset, product_dtype(source.dtype, d))])
+        return cls(filled, subtracted, state)
 
     def finished(self, fit: Fit, parameters: Parameters) -> Fit:
         """Return the fit of the filled rows as that of the rows with missing values."""

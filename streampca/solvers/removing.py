@@ -18,7 +18,8 @@ from streampca.parameters import Parameters
 from streampca.planning.plan import Resources
 from streampca.regressors import Basis, FittedRegression, Regressors
 from streampca.sources.base import Source
-from streampca.sources.residuals import SLAB_BYTES, ResidualSource, subtract_fitted
+from streampca.sources.residuals import RowResiduals, subtract_fitted
+from streampca.sources.steps import SLAB_BYTES, SteppedSource
 from streampca.typing import Array, DType, IntArray
 
 if TYPE_CHECKING:
@@ -98,9 +99,9 @@ class Removing:
         inner: Any = self._first.inner_state(state)
         return Answer((inner,) if len(self._inner) == 1 else inner, answer.count)
 
-    def residuals(self) -> ResidualSource:
+    def residuals(self) -> SteppedSource:
         """Return the source of the residuals; after the first reading."""
-        return ResidualSource(self.source, self.regressors.rows, self._regression(), self.dtype)
+        return SteppedSource(self.source, [RowResiduals(self.regressors.rows, self._regression(), self.dtype)])
 
     def of_pilot(self, rows: Array, chosen: IntArray) -> Array:
         """Return rows of a pilot without what regression on them alone explains; only about their mean where they are few."""

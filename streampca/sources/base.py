@@ -224,11 +224,34 @@ class Source(ABC):
         return lazy
 
 
+_OF_STORED_ROWS = (
+    *(
+        "description",
+        "chunk_rows",
+        "chunk_bytes",
+        "portable",
+        "buffered",
+        "column_major",
+        "sparse",
+        "in_memory",
+        "reads_ahead",
+    ),
+    *("repeats", "fragments", "watch", "feature_shape", "feature_names", "labels", "sample_columns"),
+)
+"""Attributes of a source that other rows made from the same stored rows have, too."""
+
+
 class DerivedSource(Source):
-    """A source computed from the rows of another one, `source`, whose checks and reads are those of that one."""
+    """Rows made from those of another source, `source`: what is known of the stored rows is known of these."""
 
     source: Source
     """The source that is read."""
+
+    def __init__(self, source: Source):
+        self.source = source
+        self.shape, self.dtype = source.shape, source.dtype
+        for name in _OF_STORED_ROWS:
+            setattr(self, name, getattr(source, name))
 
     @property
     def missing_chunks_filled(self) -> int:  # type: ignore[override]
@@ -254,27 +277,6 @@ class DerivedSource(Source):
     def cancel(self) -> None:
         """Cancel pending reads with an error."""
         self.source.cancel()
-
-
-class RowwiseSource(DerivedSource):
-    """A source each of whose rows is computed from the same row of another one."""
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
-        return self.source.reads_of(start, stop)
-
-    @property
-    def decoded_rows(self) -> int:
-        """Return the rows of what is decoded at once."""
-        return self.source.decoded_rows
-
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks that read nothing twice."""
-        return self.source.block_edges(n_rows)
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return self.source.keys(start, stop)
 
 
 class TransposedSource(DerivedSource):

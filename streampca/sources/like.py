@@ -14,7 +14,7 @@ from streampca.sources.cells.objects import is_anndata
 from streampca.sources.files.paths import files_of, is_paths
 from streampca.sources.open import open_source
 from streampca.sources.options import SourceKeywords
-from streampca.sources.subsets import SubsetSource
+from streampca.sources.subsets import with_features
 from streampca.typing import Json
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def with_features_of(source: Source, labels: Labels | None) -> Source:
     if labels is None or labels.mask is None or source.sparse:
         return source
     if known is None:
-        return SubsetSource(source, labels.mask) if source.shape[1] == len(labels.mask) else source
+        return with_features(source, labels.mask) if source.shape[1] == len(labels.mask) else source
     if [variable.shape for variable in known.variables] != [variable.shape for variable in labels.variables]:
         return source
     used = np.isin(known.indices(), labels.indices())
-    return source if used.all() or used.sum() < labels.n_features else SubsetSource(source, used)
+    return source if used.all() or used.sum() < labels.n_features else with_features(source, used)
 
 
 def _of_fit(data: object, labels: Labels | None, described: Json) -> SourceKeywords:

@@ -1,22 +1,16 @@
-"""A source without the part of its rows that regression on known regressors explains."""
+"""Rows without the part that regression on known regressors explains."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
-import xxhash
 
 from streampca.block import Block
-from streampca.labels import Labels
 from streampca.regressors import FittedRegression, RowRegressors
-from streampca.sources.base import ReadCount, RowwiseSource, Source
-from streampca.sources.schedule import Schedule
+from streampca.sources.steps import SLAB_BYTES, Step
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType
-
-SLAB_BYTES = 2**21
 
 
 def residual_dtype(dtype: DType) -> DType:
@@ -48,107 +42,87 @@ def subtract_fitted(
     return out
 
 
-class ResidualSource(RowwiseSource):
-    """Rows of a source minus what regression fits to them, so that they have no mean; the stored rows are read as they are."""
+class RowResiduals(Step):
+    """Rows minus what regression fits to them, so that they have no mean; dense.
 
-    def __init__(self, source: Source, rows: RowRegressors, fitted: FittedRegression, dtype: DType | None = None):
-        self.source, self.rows, self.fitted = source, rows, replace(fitted, rows=None)
-        self.shape, self.dtype = source.shape, residual_dtype(source.dtype) if dtype is None else dtype
-        self.description, self.chunk_rows, self.chunk_bytes = source.description, source.chunk_rows, source.chunk_bytes
-        self.portable, self.column_major, self.repeats = source.portable, source.column_major, source.repeats
-        self.reads_ahead = source.reads_ahead
-        self.feature_shape, self.feature_names = source.feature_shape, source.feature_names
-        self.labels: Labels | None = source.labels
-        self.fragments = source.fragments
+    Parameters
+    ----------
+    rows : RowRegressors
+        Regressors of the rows.
+    fitted : FittedRegression
+        Their coefficients.
+    dtype : dtype
+        The type of the residuals.
+    """
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.source, self.rows, self.fitted, self.dtype)
+    of_fit = True
+    by_place = True
 
-    @property
-    def fingerprint(self) -> str:
-        """Return a hash of the fingerprint of the rows and of what is subtracted."""
-        digest = xxhash.xxh3_128(self.source.fingerprint.encode())
-        for array in (self.rows.codes, self.rows.columns, self.fitted.coefficients, self.fitted.mean):
-            digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
-        return digest.hexdigest()
-
-    def describe(self) -> dict[str, object]:
-        """Return the description of the rows as they are stored."""
-        return self.source.describe()
+    def __init__(self, rows: RowRegressors, fitted: FittedRegression, dtype: DType):
+        self.rows, self.fitted, self._dtype = rows, replace(fitted, rows=None), dtype
 
     @property
-    def n_features_read(self) -> int:
-        """Return the length of the rows of the other source."""
-        return self.source.n_features_read
+    def digest(self) -> bytes:
+        """Return the regressors and their coefficients."""
+        arrays = (self.rows.codes, self.rows.columns, self.fitted.coefficients, self.fitted.mean)
+        return b"".join(array.tobytes() for array in arrays)
 
-    def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory of the stored rows, and of what is subtracted from some of them."""
-        return self.source.overhead_bytes(n_rows) + n_rows * self.source.row_bytes + 2 * SLAB_BYTES
+    def dtype(self, dtype: DType) -> DType:
+        """Return the type of the residuals."""
+        return self._dtype
 
-    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
-        """Enclose the reading of the blocks of `schedule`, whose stored rows may be requested ahead."""
-        return self.source.ahead(schedule)
+    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
+        """Return the memory of what is subtracted from some rows, and of their differences from the mean, in float64."""
+        return 2 * SLAB_BYTES
 
-    def slice(self, start: int, stop: int) -> ResidualSource:
-        """Return a source for a worker that can read rows `start` to `stop`."""
-        rows = self.rows.slice(start, stop)
-        return type(self)(self.source.slice(start, stop), rows, self.fitted, self.dtype)
+    def slice(self, start: int, stop: int) -> RowResiduals:
+        """Return the step with the regressors of rows `start` to `stop` alone."""
+        return RowResiduals(self.rows.slice(start, stop), self.fitted, self._dtype)
 
-    def by_features(self) -> Source:
-        """Return a source whose rows are the features of this one."""
+    def by_features(self) -> Step:
+        """Return the step for blocks of features."""
         return _ResidualFeatures(self)
 
-    def residuals(self, block: Block) -> Block:
-        """Return the residuals of stored rows that have been read, in scratch memory."""
-        shape, columns = block.values.shape, self.column_major
-        out = borrow("residuals", shape[::-1] if columns else shape, self.dtype)
-        rows = self.rows.slice(block.start, block.start + len(block))
-        return Block(
-            subtract_fitted(block.values, rows, self.fitted, out.T if columns else out),
-            block.start,
-            block.weights,
-        )
+    def of_block(self, block: Block, *, column_major: bool) -> Block:
+        """Return the residuals of rows that have been read, in scratch memory."""
+        shape = block.values.shape
+        out = borrow("residuals", shape[::-1] if column_major else shape, self._dtype)
+        out = out.T if column_major else out
+        self.apply(block.values, block.start, out)
+        return Block(out, block.start, block.weights)
 
-    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return the residuals of the rows."""
-        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
-        values, count = self.source.read(start, stop, _stored(self.source, start, stop))
-        return subtract_fitted(values, self.rows.slice(start, stop), self.fitted, out), count
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the residuals of the rows to `out`."""
+        subtract_fitted(values, self.rows.slice(start, start + len(values)), self.fitted, out)
 
 
-class _ResidualFeatures(ResidualSource):
-    """The transpose of a table of residuals: its rows are features."""
+class _ResidualFeatures(Step):
+    """Residuals of blocks of features, each with all rows."""
 
-    def __init__(self, table: ResidualSource):
-        super().__init__(table.source.by_features(), table.rows, table.fitted, table.dtype)
-        self.table = table
+    of_fit = True
+    by_place = True
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _ResidualFeatures, (self.table,)
+    def __init__(self, of_rows: RowResiduals):
+        self.of_rows = of_rows
 
-    def slice(self, start: int, stop: int) -> ResidualSource:
-        """Return the source itself, with no more of the stored features than a worker needs."""
-        part = _ResidualFeatures(self.table)
-        part.source = self.source.slice(start, stop)
-        return part
+    @property
+    def digest(self) -> bytes:
+        """Return that of the step for rows."""
+        return self.of_rows.digest
 
-    def by_features(self) -> Source:
-        """Return the table."""
-        return self.table
+    def dtype(self, dtype: DType) -> DType:
+        """Return the type of the residuals."""
+        return self.of_rows.dtype(dtype)
 
-    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return the residuals of features `start` to `stop`."""
-        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
-        values, count = self.source.read(start, stop, _stored(self.source, start, stop))
-        subtract_fitted(values.T, self.rows, self.fitted.of_features(start, stop), out.T)
-        return out, count
+    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
+        """Return that of the step for rows."""
+        return self.of_rows.scratch_bytes(n_features, n_rows, dtype)
 
+    def by_features(self) -> Step:
+        """Return the step for rows."""
+        return self.of_rows
 
-def _stored(source: Source, start: int, stop: int) -> Array | None:
-    """Return scratch memory for stored rows, None where reading needs none."""
-    if not source.buffered:
-        return None
-    shape = (stop - start, source.shape[1])
-    if source.column_major:
-        return borrow("rows before subtraction", shape[::-1], source.dtype).T
-    return borrow("rows before subtraction", shape, source.dtype)
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the residuals of features from `start` on to `out`."""
+        fitted = self.of_rows.fitted.of_features(start, start + len(values))
+        subtract_fitted(values.T, self.of_rows.rows, fitted, out.T)

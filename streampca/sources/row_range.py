@@ -16,13 +16,9 @@ class RowRange(DerivedSource):
     """Rows `start` to `stop` of a source; blocks begin where its chunks do."""
 
     def __init__(self, source: Source, start: int, stop: int):
-        self.source, self.start, self.stop = source, start, stop
-        self.shape, self.dtype, self.description = (stop - start, source.shape[1]), source.dtype, source.description
-        self.chunk_rows, self.chunk_bytes = min(source.chunk_rows, stop - start), source.chunk_bytes
-        self.portable, self.buffered, self.sparse = source.portable, source.buffered, source.sparse
-        self.column_major, self.repeats, self.watch = source.column_major, source.repeats, source.watch
-        self.reads_ahead = source.reads_ahead
-        self.feature_shape, self.feature_names = source.feature_shape, source.feature_names
+        super().__init__(source)
+        self.start, self.stop, self.fragments = start, stop, ()
+        self.shape, self.chunk_rows = (stop - start, source.shape[1]), min(source.chunk_rows, stop - start)
         self.labels = None if source.labels is None else _labels_of(source.labels, start, stop)
         columns = source.sample_columns
         self.sample_columns = None if columns is None else _ColumnsOfRange(columns, start, stop)

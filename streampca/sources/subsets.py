@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import xxhash
 
 from streampca.block import Block
-from streampca.sources.base import ReadCount, RowwiseSource, Source
+from streampca.sources.base import Source
+from streampca.sources.steps import Step, SteppedSource
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, IntArray
+from streampca.typing import Array, BoolArray, DType, IntArray
 
 
 def take_columns(values: Array, columns: IntArray, out: Array) -> Array:
@@ -27,75 +27,60 @@ def columns_of_block(block: Block, columns: IntArray, *, column_major: bool) -> 
     return Block(take_columns(block.values, columns, out), block.start, block.weights)
 
 
-class SubsetSource(RowwiseSource):
-    """The rows of another source with some of its features.
+class ChosenFeatures(Step):
+    """Some of the features, in the order of the table.
 
     Parameters
     ----------
-    source : Source
-        The rows, which are read whole; dense.
     used : array, shape (n_features,)
-        True for the features of this source.
-    alike : Source, optional
-        The same table opened by itself, which this one is described as.
+        True for the features that are left.
     """
 
-    def __init__(self, source: Source, used: BoolArray, alike: Source | None = None):
-        self.alike = alike
-        self.source, self.used, self.columns = source, used, np.flatnonzero(used)
-        self.shape, self.dtype = (source.shape[0], len(self.columns)), source.dtype
-        self.description, self.chunk_rows, self.chunk_bytes = source.description, source.chunk_rows, source.chunk_bytes
-        self.portable, self.column_major, self.repeats = source.portable, source.column_major, source.repeats
-        self.fragments, self.sample_columns = source.fragments, source.sample_columns
-        if alike is not None:
-            self.fragments = alike.fragments  # whose fingerprints are of the columns that are read
-            self.feature_shape, self.feature_names, self.labels = alike.feature_shape, alike.feature_names, alike.labels
-            return
-        names, labels = source.feature_names, source.labels
-        self.feature_names = None if names is None else tuple(names[column] for column in self.columns)
-        if labels is not None:
-            mask = np.zeros(sum(variable.size for variable in labels.variables), dtype=bool)
-            mask[labels.indices()[self.columns]] = True
-            self.labels = labels.with_mask(mask).with_used_variables()
+    columns: IntArray
+
+    def __init__(self, used: BoolArray):
+        self.used, self.columns = used, np.flatnonzero(used)
+        self._places = (np.cumsum(used) - 1).astype(np.int64)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return SubsetSource, (self.source, self.used)
+        return ChosenFeatures, (self.used,)
 
     @property
-    def fingerprint(self) -> str:
-        """Return a hash of the fingerprint of the rows and of the features."""
-        if self.alike is not None:
-            return self.alike.fingerprint
-        digest = xxhash.xxh3_128(self.source.fingerprint.encode())
-        digest.update(np.packbits(self.used).tobytes())
-        return digest.hexdigest()
+    def digest(self) -> bytes:
+        """Return which features are left, a bit each."""
+        return np.packbits(self.used).tobytes()
 
-    def describe(self) -> dict[str, object]:
-        """Return the description of the table for a manifest."""
-        return super().describe() if self.alike is None else self.alike.describe()
+    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
+        """Return the memory that numpy takes for the result where `out` is not contiguous, at most that of all features."""
+        return n_rows * n_features * dtype.itemsize
 
-    @property
-    def n_features_read(self) -> int:
-        """Return the length of the rows of the other source."""
-        return self.source.n_features_read
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the features that are left to `out`."""
+        take_columns(values, self.columns, out)
 
-    def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory of two blocks of all features, and of reading one."""
-        return self.source.overhead_bytes(n_rows) + 2 * n_rows * self.source.row_bytes
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Return sparse rows with the stored values of the features that are left."""
+        used = self.used[indices]
+        edges = np.concatenate([[0], np.cumsum(used)])[indptr].astype(indptr.dtype)
+        return data[used], self._places[indices[used]].astype(indices.dtype), edges
 
-    def slice(self, start: int, stop: int) -> SubsetSource:
-        """Return a source for a worker that can read rows `start` to `stop`."""
-        return SubsetSource(self.source.slice(start, stop), self.used)
 
-    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return the features of rows `start` to `stop`."""
-        shape, stored = (stop - start, self.source.shape[1]), None
-        if self.source.buffered:
-            rows = borrow("rows with all features", shape[::-1] if self.column_major else shape, self.dtype)
-            stored = rows.T if self.column_major else rows
-        values, count = self.source.read(start, stop, stored)
-        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
-        return take_columns(values, self.columns, out), count
+def with_features(source: Source, used: BoolArray, alike: Source | None = None) -> SteppedSource:
+    """Return the table of the features of `source` that are `used`, ``(n_features,)``; dense.
+
+    Tables of some features of one table are read together with it. `alike` is the same table opened by itself, which the result is
+    described as.
+    """
+    return SteppedSource(source, [ChosenFeatures(used)], alike=alike, part_of=source)
+
+
+def part_of(source: Source) -> tuple[Source, ChosenFeatures | None]:
+    """Return the table that is read for `source`, and which of its features `source` has; None where it is the table itself."""
+    if isinstance(source, SteppedSource) and source.part_of is not None:
+        chosen = source.steps[-1]
+        if isinstance(chosen, ChosenFeatures):
+            return source.part_of, chosen
+    return source, None
 
 
 def view_of(whole: Source, own: Source) -> Source:
@@ -106,7 +91,7 @@ def view_of(whole: Source, own: Source) -> Source:
         return own
     used = np.zeros(whole.shape[1], dtype=bool)
     used[places] = True
-    return SubsetSource(whole, used, own)
+    return with_features(whole, used, own)
 
 
 def _places_in(whole: Source, own: Source) -> IntArray | None:

@@ -30,7 +30,7 @@ LAYERS = (
     "storage",
     "system metrics formatting",
     "regressors",
-    "block calendars random errors labels logs",
+    "block calendars counts random errors labels logs",
     "redaction typing version",
 )
 """From the top to the bottom; packages of one line do not import each other."""

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
+from streampca.counts import NORMALIZE, keys_in_words
 from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
 from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted, without_secrets
@@ -44,19 +45,22 @@ from streampca.runs.config.values import (
 )
 from streampca.runs.config.yaml import dump, with_texts
 
+_OF_COUNTS: dict[str, Any] = {
+    key.name: (Flag, False)
+    if key.takes is bool
+    else (Positive | None, Field(default=None, description="a number above 0, or null"))
+    for key in NORMALIZE
+}
 
-class NormalizeConfig(Section):
+
+class NormalizeConfig(create_model("NormalizeConfig", __base__=Section, **_OF_COUNTS)):  # type: ignore[misc]
     """How rows of counts are normalised while they are read."""
-
-    target_sum: Positive | None = Field(default=None, description="a number above 0, or null")
-    """Number that the values of all features of a row are scaled to add up to."""
-    log1p: Flag = False
-    """Take the logarithm of one plus each value."""
 
     @model_validator(mode="after")
     def _does_something(self) -> NormalizeConfig:
-        if self.target_sum is None and not self.log1p:
-            raise PydanticCustomError("rule", "does nothing: give target_sum, log1p: true, or null")
+        if not any(getattr(self, key.name) for key in NORMALIZE):
+            some = ", ".join(f"{key.name}: true" if key.takes is bool else key.name for key in NORMALIZE)
+            raise PydanticCustomError("rule", f"does nothing: give {some}, or null")
         return self
 
 
@@ -109,9 +113,7 @@ class SourceConfig(Section):
     """Layer of AnnData that is read in place of X."""
     mask_var: Text | None = Field(default=None, description="the name of a column of truth values in var, or null")
     """Column in ``var`` of AnnData that says which features are used, such as ``highly_variable``."""
-    normalize: NormalizeConfig | None = Field(
-        default=None, description="a mapping with target_sum, log1p, or both, or null"
-    )
+    normalize: NormalizeConfig | None = Field(default=None, description=f"{keys_in_words()}, or null")
     """Normalisation of each row of AnnData, while it is read."""
     storage_options: Options = Field(default_factory=PrivateOptions)
     """Options for the file system of a URL, references resolved; write them nowhere."""

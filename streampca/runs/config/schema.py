@@ -5,19 +5,29 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
-from streampca.runs.config import KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig, StatisticsConfig
+from streampca.counts import NORMALIZE, CountKey
+from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS, Parameter
+from streampca.runs.config import (
+    KernelPCAConfig,
+    NormalizeConfig,
+    PCAConfig,
+    PreprocessConfig,
+    RunConfig,
+    StatisticsConfig,
+)
 from streampca.runs.config.models import OF_FEATURES
 from streampca.runs.config.problems import all_sections
 
-_STATED = {
+_STATED: dict[type[BaseModel], Sequence[Parameter | CountKey]] = {
     PCAConfig: PCA_PARAMETERS,
     PreprocessConfig: PCA_PARAMETERS,
     StatisticsConfig: PCA_PARAMETERS,
     KernelPCAConfig: KERNEL_PCA_PARAMETERS,
+    NormalizeConfig: NORMALIZE,
 }
 _DERIVED = {"RunConfig": ("name", "output"), "OutputConfig": ("directory",)}
 """Keys that follow from others if the file does not have them."""

@@ -12,8 +12,9 @@ from streampca.labels import Dimension, Labels, SampleColumns, Variable
 from streampca.sources.alignment import of_features
 from streampca.sources.base import Source
 from streampca.sources.cells.normalization import Normalization
-from streampca.sources.cells.table import CellSource
 from streampca.sources.options import ReadOptions
+from streampca.sources.steps import Step, SteppedSource
+from streampca.sources.subsets import ChosenFeatures
 from streampca.typing import Array, BoolArray, DType
 
 MOST_NAMES = 2**20
@@ -105,7 +106,7 @@ def table_of(
     mask: BoolArray | None,
     names: tuple[Array | None, Array | None],
     columns: SampleColumns | None,
-) -> CellSource:
+) -> SteppedSource:
     """Return rows as a table of cells.
 
     Parameters
@@ -129,10 +130,24 @@ def table_of(
         what = f"{rows.description}: mask"
         mask = mask_of(np.asarray(of_features(what, options.mask, labels)), rows.shape[1], what)
     labels = labels.with_mask(mask)
-    source = CellSource(rows, normalization, labels.mask, options.layer, options.mask_var)
+    steps: list[Step] = [] if normalization is None else [*normalization.steps(rows.dtype)]
+    steps += [] if labels.mask is None else [ChosenFeatures(labels.mask)]
+    source = SteppedSource(rows, steps, mark=f"|{normalization}|")
+    source.details = {
+        "array": f"layers/{options.layer}" if options.layer else "X",
+        "layer": options.layer,
+        "mask_var": options.mask_var,
+        "normalize": None if normalization is None else normalization.to_dict(),
+        "n_masked": rows.shape[1] - source.shape[1],
+    }
     source.labels = labels
     source.feature_names, source.sample_columns = source.labels.column_names(), columns
     return source
+
+
+def is_cells(source: Source) -> bool:
+    """Return whether a table is one of AnnData."""
+    return isinstance(source, SteppedSource) and "mask_var" in source.details
 
 
 def require_length(found: int, expected: int, what: str, label: str) -> None:

@@ -1,101 +1,179 @@
-"""Normalisation of counts row by row: scaling to a total, and the logarithm of one more."""
+"""Normalisation of counts row by row: the steps of the option `normalize`, whose keys are stated in `streampca.counts`.
+
+A new key has a class here, mostly an `ElementwiseCounts`, and an entry there. Counts are float64 between the steps; zeros stay zeros.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from streampca.counts import NORMALIZE, CountKey, keys_in_words
 from streampca.errors import DataError, NotFiniteError, ParameterError
-from streampca.typing import Array, DType, FloatArray, IntArray, JsonValue
+from streampca.sources.steps import Elementwise, Step
+from streampca.typing import Array, DType, FloatArray, JsonValue
 
-_KEYS = ("target_sum", "log1p")
-_PIECE = 2**16  # stored values
+
+class ScaledCounts(Step):
+    """Rows multiplied so that they add up to a total; rows that add up to zero are as they were.
+
+    Sums are those of all features, also of those that a later step leaves out.
+    """
+
+    def __init__(self, total: float):
+        self.total = total
+
+    @property
+    def digest(self) -> bytes:
+        """Return nothing: the mark of the table has all keys of `normalize`."""
+        return b""
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the scaled rows to `out`."""
+        np.multiply(values, self._factors(np.einsum("ij->i", values))[:, None], out=out)
+
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Return the scaled rows."""
+        counts = np.diff(indptr)
+        stored = counts[counts > 0]
+        if not len(stored):
+            return data, indices, indptr
+        totals = np.add.reduceat(data, np.cumsum(stored) - stored)
+        return data * np.repeat(self._factors(totals), stored), indices, indptr
+
+    def _factors(self, totals: FloatArray) -> FloatArray:
+        return self.total / np.where(totals == 0, self.total, totals)
+
+
+class ElementwiseCounts(Elementwise):
+    """A step that does the same with every count, where its key of `normalize` is True."""
+
+    @property
+    def digest(self) -> bytes:
+        """Return nothing: the mark of the table has all keys of `normalize`."""
+        return b""
+
+    def by_features(self) -> None:
+        """Return None: counts are checked in whole rows."""
+
+
+class LogarithmOfCounts(ElementwiseCounts):
+    """The logarithm of one more."""
+
+    def of_values(self, values: Array, out: Array) -> None:
+        """Write the logarithms to `out`."""
+        np.log1p(values, out=out)
+
+
+_SINCE_THE_FIRST = ("target_sum", "log1p")
+"""Keys that are in the fingerprint of a table whether they do anything or not."""
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """How values of a row become those that are used: multiplied so that they add up to a total, then ``log(1 + x)``.
+    """What the option `normalize` asks for: the steps of `streampca.counts`, on float64 between a check and rounding."""
 
-    Zeros stay zeros. Rows that add up to zero are not scaled. Sums are those of all features, also of those not used.
-    """
-
-    target_sum: float | None = None
-    """Sum of every row after scaling; None = rows are not scaled."""
-    log1p: bool = False
-    """Whether the logarithm of one plus each value is taken."""
+    values: tuple[tuple[CountKey, float | None], ...]
+    """The value of every key, in the order in which they are done."""
 
     @classmethod
-    def of(cls, value: object) -> Normalization | None:
+    def of(cls, given: object) -> Normalization | None:
         """Return the normalisation that a mapping describes, None where there is nothing to do.
 
         Raises
         ------
         ParameterError
-            If `value` is no mapping, or has other keys or values outside their domain.
+            If `given` is no mapping, or has other keys or values outside their domain.
         """
-        if value is None or isinstance(value, cls):
-            return value
-        if not isinstance(value, Mapping) or set(value) - set(_KEYS):
+        if given is None:
+            return None
+        if not isinstance(given, Mapping) or set(given) - {key.name for key in NORMALIZE}:
             raise ParameterError(
-                f"normalize={str(value)[:60]!r}: expected a mapping with target_sum, log1p, or both, such as "
-                '{"target_sum": 1e4, "log1p": True}'
+                f'normalize={str(given)[:60]!r}: expected {keys_in_words()}, such as {{"target_sum": 1e4, "log1p": True}}'
             )
-        target, log1p = value.get("target_sum"), value.get("log1p", False)
-        number = isinstance(target, int | float | np.number) and not isinstance(target, bool)
-        if target is not None and not (number and math.isfinite(target) and target > 0):
-            raise ParameterError(f"normalize: target_sum={str(target)[:40]!r}: expected a number above 0, or None")
-        if not isinstance(log1p, bool):
-            raise ParameterError(f"normalize: log1p={str(log1p)[:40]!r}: expected True or False")
-        return cls(None if target is None else float(target), log1p) if target is not None or log1p else None
+        values = tuple((key, _checked(key, given.get(key.name, key.default))) for key in NORMALIZE)
+        return cls(values) if any(value for _, value in values) else None
 
-    def dtype(self, stored: DType) -> DType:
-        """Return the type of normalised values: float32 for floats of up to 32 and integers of up to 16 bits, else float64."""
-        narrow = stored.itemsize <= 4 if stored.kind == "f" else stored.itemsize <= 2
-        return np.dtype(np.float32 if narrow else np.float64)
+    @property
+    def asked(self) -> tuple[Step, ...]:
+        """Return the steps of the keys that do something."""
+        return tuple(
+            globals()[key.step](*(() if key.takes is bool else (value,))) for key, value in self.values if value
+        )
+
+    def steps(self, stored: DType) -> tuple[Step, ...]:
+        """Return all steps from rows of the type `stored` to normalised ones."""
+        return (Counts(), *self.asked, Rounded(normalized_dtype(stored)))
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return plain data that `of` takes."""
-        return {"target_sum": self.target_sum, "log1p": self.log1p}
+        return {key.name: value for key, value in self.values}
 
-    def dense(self, rows: Array, start: int) -> Array:
-        """Return dense `rows`, the first of which is row `start`, normalised."""
-        row, column = np.divmod(np.arange(rows.size), rows.shape[1]) if _bad(rows).any() else (None, None)
-        _require_counts(rows.reshape(-1), row, column, start)
-        values: FloatArray = rows.astype(np.float64)
-        totals: FloatArray = np.einsum("ij->i", values)
-        values *= self._factors(totals)[:, None]
-        finished: Array = (np.log1p(values, out=values) if self.log1p else values).astype(self.dtype(rows.dtype))
-        return finished
+    def __str__(self) -> str:
+        shown = [f"{key.name}={value}" for key, value in self.values if value or key.name in _SINCE_THE_FIRST]
+        return f"Normalization({', '.join(shown)})"
 
-    def stored(self, data: Array, indices: Array, indptr: Array, start: int) -> Array:
-        """Return the stored values `data` of compressed rows, the first of which is row `start`, normalised."""
+
+def normalized_dtype(stored: DType) -> DType:
+    """Return the type of normalised values: float32 for floats of up to 32 and integers of up to 16 bits, else float64."""
+    narrow = stored.itemsize <= 4 if stored.kind == "f" else stored.itemsize <= 2
+    return np.dtype(np.float32 if narrow else np.float64)
+
+
+def _checked(key: CountKey, value: Any) -> float | None:
+    """Return the value of a key; `ParameterError` if it is outside its domain."""
+    if key.takes is bool:
+        if not isinstance(value, bool):
+            raise ParameterError(f"normalize: {key.name}={str(value)[:40]!r}: expected True or False")
+        return value
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if value is not None and not (number and math.isfinite(value) and value > 0):
+        raise ParameterError(f"normalize: {key.name}={str(value)[:40]!r}: expected a number above 0, or None")
+    return None if value is None else float(value)
+
+
+class Counts(Step):
+    """Counts as float64; the first that is negative or not finite is an error that names its row and column."""
+
+    digest = b""
+
+    def dtype(self, dtype: DType) -> DType:
+        """Return float64."""
+        return np.dtype(np.float64)
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the counts to `out`."""
+        if _may_be_bad(values):
+            row, column = np.divmod(np.arange(values.size), values.shape[1])
+            _require_counts(values.reshape(-1), row, column, start)
+        out[...] = values
+
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Return the counts."""
         if _may_be_bad(data):
             _require_counts(data, np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices, start)
-        finished: Array = np.empty(len(data), dtype=self.dtype(data.dtype))
-        first = 0
-        while first < len(indptr) - 1:  # some rows at a time, which stay in the cache
-            last = int(np.searchsorted(indptr, int(indptr[first]) + _PIECE, "right")) - 1
-            edges = indptr[first : max(last, first + 1) + 1]
-            piece = slice(int(edges[0]), int(edges[-1]))
-            finished[piece] = self._of_rows(data[piece].astype(np.float64), np.diff(edges))
-            first += len(edges) - 1
-        return finished
+        return data.astype(np.float64), indices, indptr
 
-    def _of_rows(self, values: FloatArray, counts: IntArray) -> FloatArray:
-        """Return consecutive rows with `counts` stored values, normalised in place."""
-        if self.target_sum is not None:
-            stored = counts[counts > 0]
-            totals = np.add.reduceat(values, np.cumsum(stored) - stored) if len(stored) else values
-            values *= np.repeat(self._factors(totals), stored)
-        return np.log1p(values, out=values) if self.log1p else values
 
-    def _factors(self, totals: FloatArray) -> FloatArray:
-        if self.target_sum is None:
-            return np.ones_like(totals)
-        return self.target_sum / np.where(totals == 0, self.target_sum, totals)
+class Rounded(Elementwise):
+    """Values in another data type."""
+
+    digest = b""
+
+    def __init__(self, dtype: DType):
+        self._dtype = dtype
+
+    def dtype(self, dtype: DType) -> DType:
+        """Return the data type."""
+        return self._dtype
+
+    def of_values(self, values: Array, out: Array) -> None:
+        """Write the values to `out`."""
+        out[...] = values
 
 
 def _may_be_bad(values: Array) -> bool:
@@ -111,10 +189,10 @@ def _bad(values: Array) -> Array:
     return negative | ~np.isfinite(values) if values.dtype.kind == "f" else negative
 
 
-def _require_counts(values: Array, row: Array | None, column: Array | None, start: int) -> None:
+def _require_counts(values: Array, row: Array, column: Array, start: int) -> None:
     """Raise an error that names the first value that is not finite or is negative."""
     bad = _bad(values)
-    if not bad.any() or row is None or column is None:
+    if not bad.any():
         return
     first = int(np.flatnonzero(bad)[0])
     where = f"row {start + int(row[first])}, column {int(column[first])}"

@@ -1,0 +1,313 @@
+"""Row-wise maps between the rows that are stored and those that are used: a source and a list of steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import xxhash
+from scipy.sparse import csr_array
+
+from streampca.errors import NotAvailableError
+from streampca.labels import Labels
+from streampca.sources.base import DerivedSource, ReadCount, Source, TransposedRows
+from streampca.sources.schedule import Schedule
+from streampca.sources.sparse import SparseFeatures, as_rows
+from streampca.system.workspace import borrow
+from streampca.typing import Array, DType, IntArray
+
+SLAB_BYTES = 2**21
+"""Values in float64 that pass several steps at once, so that what is between them stays in the cache."""
+_PIECE = 2**16  # stored values of sparse rows that pass the steps at once
+
+
+class Step(ABC):
+    """A map of rows to rows, each of which is computed from the same row before; it is picklable and does not change.
+
+    A new step has `digest` and `apply`; the other members where their defaults are not what it does.
+    """
+
+    columns: IntArray | None = None
+    """Which features it leaves, ascending, ``(n_features,)``; None = all."""
+    of_fit: bool = False
+    """Whether it belongs to a fit, so that manifests describe the table before it."""
+    by_place: bool = False
+    """Whether equal rows may become different ones, since it matters which row it is."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> bytes:
+        """Return what tells the step from others, for the fingerprint of the rows after it."""
+
+    @abstractmethod
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write `values`, of which the first is row `start`, to `out` as they are after the step.
+
+        `values` is ``(n_rows, n_features)`` and must not be changed; `out` has the features and the data type after the step.
+        """
+
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Return sparse rows after the step, in compressed row form as they are given; these must not be changed.
+
+        Raises
+        ------
+        NotAvailableError
+            If the step is for dense rows.
+        """
+        raise NotAvailableError(
+            f"{type(self).__name__} is for dense rows: the rows are sparse, of which zeros are not stored"
+        )
+
+    def dtype(self, dtype: DType) -> DType:
+        """Return the data type of rows after the step, of those of `dtype`."""
+        return dtype
+
+    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
+        """Return the memory in bytes that `apply` takes beside `values`, ``(n_rows, n_features)`` of `dtype`, and `out`."""
+        return 0
+
+    def slice(self, start: int, stop: int) -> Step:
+        """Return the step for a worker, which applies it to rows `start` to `stop`."""
+        return self
+
+    def by_features(self) -> Step | None:
+        """Return the same step for blocks of features ``(n_features, n_samples)``, None where it needs whole rows."""
+        return None
+
+
+class Elementwise(Step):
+    """A step that maps every value by itself; zeros stay zeros, so that it is for sparse rows, too."""
+
+    @abstractmethod
+    def of_values(self, values: Array, out: Array) -> None:
+        """Write `values` to `out`, of the same shape, as they are after the step."""
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the values to `out` as they are after the step."""
+        self.of_values(values, out)
+
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Return sparse rows with the stored values as they are after the step."""
+        out = np.empty(data.shape, dtype=self.dtype(data.dtype))
+        self.of_values(data, out)
+        return out, indices, indptr
+
+    def by_features(self) -> Step | None:
+        """Return the step."""
+        return self
+
+
+class SteppedSource(DerivedSource):
+    """The rows of a source after a list of steps; what is known of stored rows is known of these.
+
+    Parameters
+    ----------
+    source : Source
+        The rows before the steps. Those of a `SteppedSource` have its steps first.
+    steps : sequence of Step
+        What is done to them, in this order.
+    alike : Source, optional
+        The same table opened by itself, which this one is described as.
+    part_of : Source, optional
+        The table of which this one has some features: one reading of it serves several such tables.
+    mark : str
+        What the fingerprint has beside that of the rows and the steps.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        steps: Sequence[Step],
+        *,
+        alike: Source | None = None,
+        part_of: Source | None = None,
+        mark: str = "",
+    ):
+        inner = source if isinstance(source, SteppedSource) else None
+        super().__init__(source if inner is None else inner.source)
+        self.steps: tuple[Step, ...] = (*(() if inner is None else inner.steps), *steps)
+        self.mark: str = mark if inner is None else inner.mark + mark
+        self.alike, self.part_of = alike, part_of
+        self._described = alike or (source if steps and all(step.of_fit for step in steps) else None)
+        self._forms = [(self.source.shape[1], self.source.dtype)]
+        for step in self.steps:
+            n_features, dtype = self._forms[-1]
+            n_features = n_features if step.columns is None else len(step.columns)
+            self._forms.append((n_features, step.dtype(dtype)))
+        self.shape, self.dtype = (self.source.shape[0], self._forms[-1][0]), self._forms[-1][1]
+        self.buffered = not self.sparse and (bool(self.steps) or self.source.buffered)
+        self.details: Mapping[str, object] = {}
+        self._name_features(alike or source, steps)
+
+    def _name_features(self, source: Source, steps: Sequence[Step]) -> None:
+        """Name the features as those of `source`, without those that `steps` leave out."""
+        self.feature_shape, self.feature_names, self.labels = source.feature_shape, source.feature_names, source.labels
+        if self.alike is not None:
+            self.fragments = self.alike.fragments  # whose fingerprints are of the columns that are read
+            return
+        for columns in (step.columns for step in steps):
+            if columns is None:
+                continue
+            self.feature_shape, names = None, self.feature_names
+            self.feature_names = None if names is None else tuple(names[column] for column in columns)
+            self.labels = None if self.labels is None else _with_features(self.labels, columns)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _stepped, (self.source, self.steps, self.mark)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the fingerprint of the rows and of the digests of the steps."""
+        if self.alike is not None:
+            return self.alike.fingerprint
+        digest = xxhash.xxh3_128(self.source.fingerprint.encode() + self.mark.encode())
+        for step in self.steps:
+            digest.update(step.digest)
+        return digest.hexdigest()
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the table for a manifest: of the stored one, where the steps belong to a fit."""
+        if self._described is not None:
+            return self._described.describe()
+        return (self.source.describe() if self.details else {}) | super().describe() | dict(self.details)
+
+    @property
+    def stored_arrays(self) -> tuple[Source, ...]:
+        """Return the sources of the arrays that the rows are stored in."""
+        return self.source.stored_arrays
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the size of one row in bytes; of sparse rows the mean size as they are stored."""
+        return self.source.row_bytes if self.sparse else self.dense_row_bytes
+
+    @property
+    def n_features_read(self) -> int:
+        """Return the length of the rows in memory while a block is read."""
+        return self.shape[1] if self.sparse else self.source.n_features_read
+
+    @property
+    def decoded_rows(self) -> int:
+        """Return the rows of what is decoded at once."""
+        return self.source.decoded_rows
+
+    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
+        """Return the edges of blocks that read nothing twice."""
+        return self.source.block_edges(n_rows)
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
+        return self.source.reads_of(start, stop)
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
+        return self.source.keys(start, stop)
+
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
+        """Enclose the reading of the blocks of `schedule`, whose stored rows may be requested ahead."""
+        return self.source.ahead(schedule)
+
+    def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of rows that equal one row, which the steps change in the same way."""
+        return () if any(step.by_place for step in self.steps) else self.source.equal_rows(start, stop)
+
+    def slice(self, start: int, stop: int) -> SteppedSource:
+        """Return a source for a worker that can read rows `start` to `stop`."""
+        steps = [step.slice(start, stop) for step in self.steps]
+        return SteppedSource(self.source.slice(start, stop), steps, mark=self.mark)
+
+    def by_features(self) -> Source:
+        """Return a source whose rows are the features of this one."""
+        if self.sparse:
+            return SparseFeatures(self)
+        turned = [step.by_features() for step in self.steps]
+        if any(step is None for step in turned):
+            return TransposedRows(self)
+        features = self.source.by_features()
+        return SteppedSource(features, [step for step in turned if step is not None]) if turned else features
+
+    def _rows_at_once(self, n_rows: int) -> int:
+        """Return how many of `n_rows` rows pass the steps at once: all where there is one, which divides them by itself."""
+        if len(self.steps) == 1:
+            return n_rows
+        return min(n_rows, max(1, SLAB_BYTES // (8 * self.shape[1])))
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory of the stored rows, of rows between two steps, and of what the steps take."""
+        reading = self.source.overhead_bytes(n_rows)
+        if self.sparse or not self.steps:
+            return reading
+        rows = self._rows_at_once(n_rows)
+        between = 2 * rows * max((n * dtype.itemsize for n, dtype in self._forms[1:-1]), default=0)
+        scratch = sum(step.scratch_bytes(rows, *form) for step, form in zip(self.steps, self._forms, strict=False))
+        return reading + n_rows * self.source.row_bytes + between + scratch
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
+        """Return the rows after all steps."""
+        if self.sparse:
+            values, count = self.source.read(start, stop)
+            return (self._of_sparse(as_rows(values), start) if self.steps else values), count
+        if not self.steps:
+            return self.source.read(start, stop, out)
+        stored = self._scratch("rows before steps", stop - start, *self._forms[0]) if self.source.buffered else None
+        rows, count = self.source.read(start, stop, stored)
+        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
+        step = self._rows_at_once(len(rows))
+        for first in range(0, len(rows), max(1, step)):
+            part = slice(first, first + step)
+            self._apply(rows[part], start + first, out[part])
+        return out, count
+
+    def _scratch(self, purpose: str, n_rows: int, n_features: int, dtype: DType) -> Array:
+        """Return scratch memory for rows, in the order of memory of blocks."""
+        if self.column_major:
+            return borrow(purpose, (n_features, n_rows), dtype).T
+        return borrow(purpose, (n_rows, n_features), dtype)
+
+    def _apply(self, values: Array, start: int, out: Array) -> None:
+        """Write `values`, of which the first is row `start`, to `out` as they are after all steps."""
+        for index, step in enumerate(self.steps[:-1]):
+            after = self._scratch(f"rows after step {index % 2}", len(values), *self._forms[index + 1])
+            step.apply(values, start, after)
+            values = after
+        self.steps[-1].apply(values, start, out)
+
+    def _of_sparse(self, rows: csr_array, start: int) -> csr_array:
+        """Return sparse rows after all steps."""
+        parts = [self._of_piece(rows, low, high, start) for low, high in _pieces(rows.indptr)]
+        data, indices, counts = (np.concatenate(each) for each in zip(*parts, strict=True))
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(rows.indptr.dtype)
+        return csr_array((data, indices, indptr), shape=(rows.shape[0], self.shape[1]))
+
+    def _of_piece(self, rows: csr_array, low: int, high: int, start: int) -> tuple[Array, Array, Array]:
+        """Return rows `low` to `high` after all steps: stored values, their columns, and how many there are in each row."""
+        edges = rows.indptr[low : high + 1]
+        stored = slice(int(edges[0]), int(edges[-1]))
+        data, indices, indptr = rows.data[stored], rows.indices[stored], edges - edges[0]
+        for step in self.steps:
+            data, indices, indptr = step.apply_stored(data, indices, indptr, start + low)
+        return data, indices, np.diff(indptr)
+
+
+def _stepped(source: Source, steps: Sequence[Step], mark: str) -> SteppedSource:
+    """Return what another process makes of a pickled source with steps."""
+    return SteppedSource(source, steps, mark=mark)
+
+
+def _pieces(indptr: Array) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of some sparse rows at a time, which stay in the cache."""
+    low, n_rows = 0, len(indptr) - 1
+    while low < n_rows or not low:
+        high = int(np.searchsorted(indptr, int(indptr[low]) + _PIECE, "right")) - 1
+        yield low, min(max(high, low + 1), n_rows)
+        low = max(high, low + 1)
+
+
+def _with_features(labels: Labels, columns: IntArray) -> Labels:
+    """Return the labels of a table of which only some `columns` are used."""
+    mask = np.zeros(sum(variable.size for variable in labels.variables), dtype=bool)
+    mask[labels.indices()[columns]] = True
+    return labels.with_mask(mask).with_used_variables()
