@@ -40,6 +40,9 @@ from streampca.solvers.quality import quality_of, with_statistics
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.fetching import division
+from streampca.sources.grid import Grid
+from streampca.sources.steps import Elementwise, Step, SteppedSource
+from streampca.sources.subsets import with_features
 from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import BEAT, Lock, lock_of
@@ -55,11 +58,15 @@ __all__ = [
     "AtomicDirectory",
     "Block",
     "CheckpointDirectory",
+    "Elementwise",
+    "Grid",
     "Lock",
     "Parameters",
     "ReadCount",
     "Resources",
     "Source",
+    "Step",
+    "SteppedSource",
     "StopSignalError",
     "Unread",
     "all_checkpoints",
@@ -96,6 +103,7 @@ __all__ = [
     "sent_apart",
     "uninterrupted",
     "verify_run",
+    "with_features",
     "write_fingerprint",
 ]
 
@@ -190,8 +198,8 @@ class Unread(Source):
     fingerprint = "unread"
 
     def __init__(self, shape: tuple[int, int], dtype: str = "float32", chunk_rows: int = 1000):
-        self.shape, self.dtype, self.chunk_rows = shape, np.dtype(dtype), chunk_rows
-        self.chunk_bytes = chunk_rows * shape[1] * self.dtype.itemsize
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.grid = Grid(chunk_rows, chunk_bytes=chunk_rows * shape[1] * self.dtype.itemsize)
 
     def read(self, start: int, stop: int, out: Any = None) -> Any:
         raise AssertionError("read before the plan was accepted")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.sources import ReadCount, Source
+from streampca.sources.grid import Grid
 
 _BAND = 262_144  # rows of a chunk: with 16 features 16 MiB, a block, of which a leaf has four
 
@@ -21,7 +22,7 @@ class FreeSource(Source):
 
     def __init__(self, n_blocks: int, n_features: int, seconds: float = 0.0, band: int = _BAND):
         self.shape, self.dtype = (n_blocks * band, n_features), np.dtype(np.float32)
-        self.chunk_rows, self.chunk_bytes = band, band * n_features * 4
+        self.grid = Grid(band, chunk_bytes=band * n_features * 4)
         self.description, self.seconds = "rows that cost nothing", seconds
 
     @property

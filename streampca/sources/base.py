@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.errors import DataError, NotAvailableError
+from streampca.errors import DataError
 from streampca.labels import Labels, SampleColumns
 from streampca.sources.files.records import Fragment
+from streampca.sources.grid import Grid
 from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, one_listing
 from streampca.storage.state_file import storable
@@ -53,12 +53,8 @@ class Source(ABC):
     """Data type of the rows."""
     description: str
     """Path or kind, for messages."""
-    chunk_rows: int = 1
-    """Rows of one chunk: blocks that are multiples of it read no chunk twice."""
-    chunk_columns: int = 0
-    """Columns of one chunk; 0 where chunks hold whole rows, or are not known."""
-    chunk_bytes: int = 0
-    """Size in bytes of the largest decoded chunk; 0 where rows are not stored in chunks."""
+    grid: Grid = Grid()
+    """Where its chunks lie, from which it follows what reading some rows takes; by default any rows are read alone."""
     portable: bool = False
     """Whether another process can open it, so that leaves may run on a cluster."""
     buffered: bool = True
@@ -133,18 +129,37 @@ class Source(ABC):
         """Enclose the reading of the blocks of `schedule`, which a source in a remote store requests ahead of their use."""
         return nullcontext()
 
+    @property
+    def chunk_rows(self) -> int:
+        """Return the rows of one chunk: blocks that are multiples of it read no chunk twice."""
+        return self.grid.chunk_rows
+
+    @property
+    def chunk_columns(self) -> int:
+        """Return the columns of one chunk; 0 where chunks hold whole rows, or are not known."""
+        return self.grid.chunk_columns
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Return the size in bytes of the largest decoded chunk; 0 where rows are not stored in chunks."""
+        return self.grid.chunk_bytes
+
+    @property
+    def decoded_rows(self) -> int:
+        """Return the rows of what is decoded at once: blocks that are multiples of it decode nothing twice."""
+        return self.grid.decoded_rows
+
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
-        return (stop - start) * self.row_bytes
+        return self.grid.decoded(start, stop, self.shape[0]) * self.row_bytes
+
+    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
+        """Return the edges of blocks of at most `n_rows` rows that read nothing twice, None where equal blocks do not."""
+        return self.grid.block_edges(n_rows, self.shape[0])
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes that reading `n_rows` rows takes beside the block itself."""
         return 0
-
-    @property
-    def decoded_rows(self) -> int:
-        """Return the rows of what is decoded at once: blocks that are multiples of it decode nothing twice; less than `chunk_rows` in shards."""
-        return self.chunk_rows
 
     @property
     def stored_arrays(self) -> tuple[Source, ...]:
@@ -152,18 +167,14 @@ class Source(ABC):
         return (self,)
 
     def by_features(self) -> Source:
-        """Return a source whose rows are the features of this one.
+        """Return a source whose rows are the features of this one; by default every reading of it reads all rows.
 
         Raises
         ------
         NotAvailableError
             If the source cannot be read by features.
         """
-        raise NotAvailableError(f"{self.description} cannot be read by features: use solver='covariance'")
-
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks of at most `n_rows` rows that read nothing twice, None where equal blocks do not."""
-        return None
+        return TransposedRows(self)
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of rows from `start` to `stop` that all equal one row, which is known without reading them."""
@@ -227,8 +238,6 @@ class Source(ABC):
 _OF_STORED_ROWS = (
     *(
         "description",
-        "chunk_rows",
-        "chunk_bytes",
         "portable",
         "buffered",
         "column_major",
@@ -250,6 +259,7 @@ class DerivedSource(Source):
     def __init__(self, source: Source):
         self.source = source
         self.shape, self.dtype = source.shape, source.dtype
+        self.grid = replace(source.grid, chunk_columns=0)  # of the features of that one
         for name in _OF_STORED_ROWS:
             setattr(self, name, getattr(source, name))
 
@@ -312,7 +322,7 @@ class TransposedRows(TransposedSource):
 
     def __init__(self, source: Source):
         super().__init__(source)
-        self.chunk_rows = self.shape[0]
+        self.grid = Grid(self.shape[0])
 
     @property
     def _rows_at_once(self) -> int:
@@ -352,33 +362,6 @@ class SourceArray:
         values, _ = self.source.read(start, stop)
         dense: Array = values.toarray() if self.source.sparse else values  # type: ignore[attr-defined]
         return dense[:, key[1]]
-
-
-def merged_edges(edges: Sequence[int], n_rows: int) -> tuple[int, ...] | None:
-    """Return those of the `edges` of bands that make blocks of at most `n_rows` rows, None if a band or equal blocks do.
-
-    None where all bands but the last have the same size, of which `n_rows` is a multiple or all rows, so that equal blocks
-    hold whole bands, and where one band is larger than a block.
-    """
-    sizes = np.diff(edges)
-    whole = n_rows >= edges[-1] or n_rows % int(sizes[0]) == 0
-    equal = whole and bool((sizes[:-1] == sizes[0]).all()) and sizes[-1] <= sizes[0]
-    if sizes.max() > n_rows or equal:
-        return None
-    merged = [0]
-    for edge, following in zip(edges[1:], [*edges[2:], None], strict=True):
-        if following is None or following - merged[-1] > n_rows:
-            merged.append(int(edge))
-    return tuple(merged)
-
-
-def divided_edges(edges: Sequence[int], n_rows: int) -> list[int]:
-    """Return the `edges` of bands, of which those of more than `n_rows` rows are divided into equal parts of at most as many."""
-    divided = [0]
-    for start, stop in pairwise(edges):
-        n_parts = -(-(stop - start) // n_rows)
-        divided += [start + (stop - start) * (i + 1) // n_parts for i in range(n_parts)]
-    return divided
 
 
 def require_unmasked(values: object, what: str) -> None:

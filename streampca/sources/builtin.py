@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from streampca.errors import DataError, ParameterError
 from streampca.labels import Dimension, Labels, Variable
-from streampca.sources.base import ReadCount, Source, TransposedRows
+from streampca.sources.base import ReadCount, Source
 from streampca.sources.numbered import table_of
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
@@ -84,10 +84,6 @@ class _BuiltinSource(Source):
     """A data set that every process makes for itself."""
 
     portable = True
-
-    @override
-    def by_features(self) -> Source:
-        return TransposedRows(self)
 
 
 class SmallTable(_BuiltinSource):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
-from streampca.sources.base import ReadCount, Source, SourceArray, merged_edges, require_table, require_unmasked
+from streampca.sources.base import ReadCount, Source, SourceArray, require_table, require_unmasked
 from streampca.sources.dask_graph import BlockGraph, GraphCost
+from streampca.sources.grid import Grid
 from streampca.sources.sparse import is_sparse, joined
 from streampca.typing import Array
 
@@ -75,8 +76,8 @@ class DaskSource(Source):
         self.shape, self.dtype = (int(array.shape[0]), int(array.shape[1])), array.dtype
         self.edges = np.concatenate([[0], np.cumsum(array.chunks[0])]).astype(int)
         sizes = array.chunks[0]
-        self.chunk_rows = int(max(sizes))
-        self.chunk_bytes = int(max(sizes) * max(array.chunks[1]) * self.dtype.itemsize)
+        n_bytes = int(max(sizes) * max(array.chunks[1]) * self.dtype.itemsize)
+        self.grid = Grid.of_edges(self.edges.tolist(), n_bytes)
         self._keys: dict[int, list[Key]] = {
             i: [(array.name, i, j) for j in range(len(array.chunks[1]))] for i in range(len(sizes))
         }
@@ -161,10 +162,6 @@ class DaskSource(Source):
                 f"{message}, more than {self.max_reads:g}: {cure}; open_source(x, max_reads={math.ceil(cost.repeats)}) allows it"
             )
         return (f"{message}: {cure}",)
-
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks of at most `n_rows` rows that are runs of whole Dask blocks; None if regular ones are."""
-        return merged_edges(self.edges.tolist(), n_rows)
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of a block while it is computed, by its graph, and of a block kept for the next reading.

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from streampca.labels import Labels, SampleColumns
-from streampca.sources.base import DerivedSource, ReadCount, Source, divided_edges, merged_edges
+from streampca.sources.base import DerivedSource, ReadCount, Source
 from streampca.sources.schedule import Schedule
 from streampca.typing import Array
 
@@ -18,7 +18,7 @@ class RowRange(DerivedSource):
     def __init__(self, source: Source, start: int, stop: int):
         super().__init__(source)
         self.start, self.stop, self.fragments = start, stop, ()
-        self.shape, self.chunk_rows = (stop - start, source.shape[1]), min(source.chunk_rows, stop - start)
+        self.shape, self.grid = (stop - start, source.shape[1]), self.grid.part(start, stop)
         self.labels = None if source.labels is None else _labels_of(source.labels, start, stop)
         columns = source.sample_columns
         self.sample_columns = None if columns is None else _ColumnsOfRange(columns, start, stop)
@@ -34,20 +34,6 @@ class RowRange(DerivedSource):
     def describe(self) -> dict[str, object]:
         """Return the description of the source with the shape of these rows."""
         return self.source.describe() | {"shape": list(self.shape), "fingerprint": self.fingerprint}
-
-    @property
-    def decoded_rows(self) -> int:
-        """Return the rows of what is decoded at once."""
-        return min(self.source.decoded_rows, self.shape[0])
-
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks of at most `n_rows` rows, of which all but the first begin with a chunk where that is possible."""
-        offset, size = self.start % self.source.chunk_rows, self.source.chunk_rows
-        if offset == 0:
-            return None
-        step = n_rows // size * size or size
-        edges = [0, *range(step - offset, self.shape[0], step), self.shape[0]]
-        return merged_edges(divided_edges(edges, n_rows), n_rows)
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of rows from `start` to `stop` that all equal one row, which is known without reading them."""

@@ -10,6 +10,7 @@ from scipy.sparse import csc_array, csr_array, hstack, issparse, vstack
 
 from streampca.errors import DataError
 from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
+from streampca.sources.grid import Grid
 from streampca.typing import Array
 
 _BLOCK_BYTES = 32 * 2**20
@@ -44,7 +45,7 @@ class SparseSource(Source):
         self.rows, self.description = as_rows(matrix), description
         self.shape, self.dtype = (int(matrix.shape[0]), int(matrix.shape[1])), np.dtype(matrix.dtype)
         # A block is given by what is stored, since that is what it takes.
-        self.chunk_rows = int(max(1, min(self.shape[0], _BLOCK_BYTES // self.row_bytes)))
+        self.grid = Grid(int(max(1, min(self.shape[0], _BLOCK_BYTES // self.row_bytes))))
 
     @property
     def row_bytes(self) -> int:
@@ -94,7 +95,7 @@ class SparseFeatures(TransposedSource):
 
     def __init__(self, source: Source):
         super().__init__(source)
-        self.chunk_rows, self.keep = self.shape[0], False
+        self.grid, self.keep = Grid(self.shape[0]), False
         self._kept: csr_array | None = None
 
     @property

@@ -189,15 +189,6 @@ class SteppedSource(DerivedSource):
         """Return the length of the rows in memory while a block is read."""
         return self.shape[1] if self.sparse else self.source.n_features_read
 
-    @property
-    def decoded_rows(self) -> int:
-        """Return the rows of what is decoded at once."""
-        return self.source.decoded_rows
-
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks that read nothing twice."""
-        return self.source.block_edges(n_rows)
-
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
         return self.source.reads_of(start, stop)

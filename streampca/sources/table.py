@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,8 @@ import xxhash
 
 from streampca.errors import NotAvailableError, ParameterError, PartlyMissingError
 from streampca.labels import Labels
-from streampca.sources.base import ReadCount, Source, TransposedSource, divided_edges, merged_edges, require_table
+from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
+from streampca.sources.grid import Grid
 from streampca.sources.schedule import Schedule, Span
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.versions import InputVersion
@@ -35,8 +35,7 @@ class TableSource(Source):
         self.dtype = np.result_type(*(part.dtype for part in self.parts))
         self.shape = (sources[0].shape[0], sum(part.n_features for part in self.parts))
         require_table(self.shape, self.dtype, description)
-        self.chunk_rows = min(math.lcm(*(source.chunk_rows for source in sources)), self.shape[0])
-        self.chunk_bytes = max(source.chunk_bytes for source in sources)
+        self.grid = Grid.joined([source.grid for source in sources], self.shape[0])
         self.portable = all(source.portable for source in sources)
         self.reads_ahead = any(source.reads_ahead for source in sources)
         self.column_major = all(source.column_major for source in sources)
@@ -46,11 +45,6 @@ class TableSource(Source):
 
     def __reduce__(self) -> tuple[object, ...]:
         return TableSource, (self.parts, self.labels, self.description)
-
-    @property
-    def decoded_rows(self) -> int:
-        """Return the rows of what is decoded at once of every array."""
-        return min(math.lcm(*(part.source.decoded_rows for part in self.parts)), self.shape[0])
 
     @property
     def stored_arrays(self) -> tuple[Source, ...]:
@@ -100,10 +94,6 @@ class TableSource(Source):
         values = ", ".join(map(str, self.missing_values))
         notes = (f"{self.description}: missing are NaN and the stored numbers {values}",) if values else ()
         return (*(note for part in self.parts for note in part.source.plan_notes()), *notes)
-
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks that read nothing of a single array twice."""
-        return self.parts[0].source.block_edges(n_rows) if len(self.parts) == 1 else None
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of rows of which no chunk of any array was ever written."""
@@ -232,11 +222,9 @@ class _TransposedTable(TransposedSource):
             bands = np.arange(0, part.source.shape[0], part.source.chunk_rows)
             counts = bands if part.mask is None else np.concatenate([[0], np.cumsum(part.mask)])[bands]
             edges += (first + counts).tolist()
-        self.edges = sorted({*edges, self.shape[0]})
         self._places = [None if part.mask is None else np.flatnonzero(part.mask) for part in self.parts]
-        self.chunk_rows = int(np.diff(self.edges).max())
-        self.chunk_bytes, self.column_major = table.chunk_bytes, not table.column_major
-        self.reads_ahead = table.reads_ahead
+        self.grid = Grid.of_edges(sorted({*edges, self.shape[0]}), table.chunk_bytes, whole=True)
+        self.column_major, self.reads_ahead = not table.column_major, table.reads_ahead
 
     def cancel(self) -> None:
         """Cancel pending reads with an error."""
@@ -259,10 +247,6 @@ class _TransposedTable(TransposedSource):
                 places = self.parts[index].places(low, high)
                 return int(places[0]), int(places[-1]) + 1
         return None
-
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks of at most `n_rows` features that hold whole bands of chunks, or equal parts of one band."""
-        return merged_edges(divided_edges(self.edges, n_rows), n_rows)
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of stored bytes, decoded, that reading features `start` to `stop` takes."""

@@ -104,7 +104,7 @@ class Slow(Source):
 
     def __init__(self, source: Source, seed: int):
         self.source, self.seed = source, seed
-        for name in ("shape", "dtype", "description", "chunk_rows", "chunk_bytes", "buffered", "column_major"):
+        for name in ("shape", "dtype", "description", "grid", "buffered", "column_major"):
             setattr(self, name, getattr(source, name))
 
     @property

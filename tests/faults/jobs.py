@@ -77,7 +77,7 @@ class Disturbed(Source):
 
     def __init__(self, source: Source, delay: float, fault: Callable[[], None] | None = None, at: int = -1):
         self.source, self.delay, self.fault, self.at = source, delay, fault, at
-        for name in ("shape", "dtype", "description", "chunk_rows", "chunk_bytes", "buffered", "column_major"):
+        for name in ("shape", "dtype", "description", "grid", "buffered", "column_major"):
             setattr(self, name, getattr(source, name))
 
     @property

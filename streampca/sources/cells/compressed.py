@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from streampca.errors import DamagedChunkError, DataError
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.cells.vectors import Vector
+from streampca.sources.grid import Grid
 from streampca.sources.sparse import SparseFeatures
 from streampca.sources.versions import InputVersion
 from streampca.typing import Array, IntArray
@@ -64,7 +65,7 @@ class CompressedRows(Source):
         self.shape = (len(indptr) - 1, n_features)
         self.dtype = np.dtype(np.float32) if data.dtype == np.float16 else data.dtype.newbyteorder("=")
         self._index = np.dtype(np.int32 if max(self.shape[1], _BLOCK_BYTES) < 2**31 else np.int64)
-        self.chunk_rows = int(max(1, min(self.shape[0], _BLOCK_BYTES // self.row_bytes)))
+        self.grid = Grid(int(max(1, min(self.shape[0], _BLOCK_BYTES // self.row_bytes))))
         self.portable = data.source.portable and indices.source.portable
 
     def __reduce__(self) -> tuple[object, ...]:

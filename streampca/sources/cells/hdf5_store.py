@@ -13,7 +13,7 @@ import xxhash
 
 from streampca.errors import DataError
 from streampca.formatting import one_line
-from streampca.sources.base import ReadCount, Source, TransposedRows, require_table
+from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.cells.compressed import CompressedRows
 from streampca.sources.cells.description import (
     MOST_NAMES,
@@ -28,6 +28,7 @@ from streampca.sources.cells.description import (
 from streampca.sources.cells.hdf5_files import ObsOfFile, h5py_module, opened_h5ad, opening_error
 from streampca.sources.cells.vectors import Nothing, Vector
 from streampca.sources.files.fragments import damage_named
+from streampca.sources.grid import Grid
 from streampca.sources.options import ReadOptions
 from streampca.sources.versions import InputVersion, InputWatch, files
 from streampca.typing import Array, BoolArray
@@ -172,8 +173,8 @@ class HDF5Rows(Source):
         shape = (*shape, 1) if len(shape) == 1 else shape
         require_table(shape, dtype, f"{path}/{name}")
         self.shape, self.dtype = (shape[0], shape[1]), dtype
-        self.chunk_rows = int(chunks[0]) if chunks else min(max(1, shape[0]), max(1, 2**20 // self.row_bytes))
-        self.chunk_bytes = int(np.prod(chunks)) * self.dtype.itemsize if chunks else 0
+        rows = int(chunks[0]) if chunks else min(max(1, shape[0]), max(1, 2**20 // self.row_bytes))
+        self.grid = Grid(rows, chunk_bytes=int(np.prod(chunks)) * self.dtype.itemsize if chunks else 0)
 
     def __reduce__(self) -> tuple[object, ...]:
         return HDF5Rows, (self._place, self.name)
@@ -206,10 +207,6 @@ class HDF5Rows(Source):
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of a chunk as stored and decoded."""
         return 2 * self.chunk_bytes
-
-    def by_features(self) -> TransposedRows:
-        """Return a source whose rows are the columns of this one."""
-        return TransposedRows(self)
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the rows; `DamagedChunkError` if they cannot be decoded, `DataError` if the file cannot be opened."""

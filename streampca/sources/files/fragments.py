@@ -15,8 +15,9 @@ import xxhash
 
 from streampca.errors import ChangedInputError, DamagedChunkError, DataError, StreamPCAError
 from streampca.formatting import one_line
-from streampca.sources.base import ReadCount, Source, TransposedSource, divided_edges, merged_edges, require_table
+from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
 from streampca.sources.files.records import Fragment
+from streampca.sources.grid import Grid
 from streampca.sources.versions import InputVersion, InputWatch, files
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType
@@ -107,10 +108,9 @@ class FragmentedRows(Source):
         require_table(self.shape, self.dtype, description)
         self.fragments = tuple(reader.record for reader in readers)
         self.column_major = all(reader.column_major for reader in readers)
-        self.edges = None if all(reader.edges is None for reader in readers) else self._chunk_edges()
-        sizes = [1] if self.edges is None else np.diff(self.edges)
-        self.chunk_rows = int(max(sizes))
-        self.chunk_bytes = 0 if self.edges is None else self.chunk_rows * self.row_bytes
+        if any(reader.edges is not None for reader in readers):
+            edges = self._chunk_edges()
+            self.grid = Grid.of_edges(edges, int(np.diff(edges).max()) * self.row_bytes, whole=True)
         self.watch = InputWatch()
 
     def __getstate__(self) -> dict[str, object]:
@@ -152,17 +152,6 @@ class FragmentedRows(Source):
             reader.require_same()
         super().require_unchanged()
 
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks of at most `n_rows` rows that are whole chunks or parts of one, None where equal blocks are."""
-        return None if self.edges is None else merged_edges(divided_edges(self.edges, n_rows), n_rows)
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes: whole chunks, even where only some of their rows are wanted."""
-        if self.edges is not None:
-            start = self.edges[int(np.searchsorted(self.edges, start, "right")) - 1]
-            stop = self.edges[int(np.searchsorted(self.edges, stop, "left"))]
-        return (stop - start) * self.row_bytes
-
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory that the largest file needs beside the block."""
         return max(reader.overhead_bytes(n_rows) for reader in self._readers.values())
@@ -172,7 +161,7 @@ class FragmentedRows(Source):
         subset = copy.copy(self)
         subset._readers = {index: self._readers[index] for index, _, _ in self._spans(start, stop)}
         subset.fragments = tuple(reader.record for reader in subset._readers.values())
-        subset.edges = None  # for the planner only, and as many as there are chunks
+        subset.grid = Grid()  # for the planner only, with as many edges as there are chunks
         return subset
 
     def subset(self, positions: Sequence[int]) -> FragmentedRows:
@@ -216,7 +205,7 @@ class _TransposedRows(TransposedSource):
         super().__init__(source)
         readers = source._readers.values()
         self.needs_all_rows = any(type(reader).read_features is FragmentReader.read_features for reader in readers)
-        self.chunk_rows = self.shape[0] if self.needs_all_rows else self.chunk_rows
+        self.grid = Grid(self.shape[0]) if self.needs_all_rows else Grid()
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes: all rows, where the features of a file cannot be read alone."""
@@ -224,7 +213,7 @@ class _TransposedRows(TransposedSource):
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the rows of one chunk, or of a slab, with all features."""
-        rows = self.source.chunk_rows if self.source.edges else max(1, _SLAB_BYTES // self.source.row_bytes)
+        rows = self.source.chunk_rows if self.source.grid.edges else max(1, _SLAB_BYTES // self.source.row_bytes)
         return self.source.overhead_bytes(rows) + rows * self.source.row_bytes
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:

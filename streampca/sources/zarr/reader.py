@@ -30,6 +30,7 @@ from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import packing
+from streampca.sources.grid import Grid
 from streampca.sources.remote import RemoteStore, retrying
 from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, listed_by_obstore, objects
@@ -101,11 +102,13 @@ class ZarrSource(Source):
         self.store.n_held = min(_DECODED_BY_ZARR, self.layout.most_chunks_read(1))
         self.array = array_of(metadata, self.store, array.path)
         self._bounded = bounded(self.array, fill)
-        self.shape, self.chunk_rows = self.layout.table_shape, self.layout.chunk_rows
+        self.shape = self.layout.table_shape
         # Inner chunks of shards are decoded by themselves.
         self._decoded = replace(self.layout, grid=tuple(int(n) for n in array.chunks))
-        self.chunk_columns = self.layout.turned().chunk_rows
-        self.chunk_bytes = math.prod(self.layout.grid) * self.dtype.itemsize
+        chunk_bytes = math.prod(self.layout.grid) * self.dtype.itemsize
+        self.grid = Grid(
+            self.layout.chunk_rows, self.layout.turned().chunk_rows, chunk_bytes, self._decoded.chunk_rows, whole=True
+        )
         self.feature_shape = feature_shape(metadata.attributes, self.shape[1])
         self.feature_names = feature_names(metadata.attributes, self.shape[1])
         self.remote = isinstance(store, RemoteStore)
@@ -118,6 +121,8 @@ class ZarrSource(Source):
         self.stored: BoolArray | None = None
         self.known: Digests | None = None
         self.direct = None if fill and digests is not None else self._direct_reader(store)
+        if self.direct is not None and self.direct.scatters:
+            self.grid = replace(self.grid, whole=False)
         self.reads_ahead = isinstance(self.direct, FetchedReader)
         self._knows_missing, self._n_missing_values = False, 0
 
@@ -334,11 +339,7 @@ class ZarrSource(Source):
         """
         if (start, stop) == (0, self.shape[0]) and self._known_missing():
             return max(1, (math.prod(self.shape) - self._n_missing_values) * self.dtype.itemsize)
-        if self.direct is not None and self.direct.scatters:
-            return (stop - start) * self.row_bytes
-        size = self.decoded_rows
-        rows = min(-(-stop // size) * size, self.shape[0]) - start // size * size
-        return rows * self.row_bytes
+        return super().reads_of(start, stop)
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes that decoding takes beside the block."""
@@ -373,11 +374,6 @@ class ZarrSource(Source):
         if n_values * self.dtype.itemsize > _LARGE_BYTES:
             release_freed_memory()
         return out, ReadCount(n_chunks, n_values * self.dtype.itemsize, self.store.stored_bytes - before)
-
-    @property
-    def decoded_rows(self) -> int:
-        """Return the rows of a chunk, or of an inner chunk of shards."""
-        return self._decoded.chunk_rows
 
     def _is_stored(self, place: tuple[int, ...]) -> bool:
         """Return whether the chunk or shard at `place` was written, as far as is known."""

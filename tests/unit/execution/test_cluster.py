@@ -24,12 +24,11 @@ class Flaky(facade.Source):
 
     description = "rows.zarr"
     fingerprint = "flaky"
-    chunk_rows = 256
+    grid = facade.Grid(256, chunk_bytes=256 * 3 * 8)
 
     def __init__(self, errors: tuple[Exception, ...] = (), buffered: bool = False):
         self.rows = np.random.default_rng(1).standard_normal((2000, 3))
         self.shape, self.dtype, self.buffered = self.rows.shape, self.rows.dtype, buffered
-        self.chunk_bytes = 256 * 3 * 8
         self.errors, self.readings = list(errors), list[int]()
 
     def read(self, start: int, stop: int, out: Any = None) -> tuple[Any, facade.ReadCount]:

@@ -1,0 +1,114 @@
+"""Where the chunks of a table lie, and what reading some of its rows takes: arithmetic, without a source."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The chunks of a table: all of as many rows, or with the `edges` of their bands."""
+
+    chunk_rows: int = 1
+    """Rows of one chunk, the largest: blocks that are multiples of it read no chunk twice."""
+    chunk_columns: int = 0
+    """Columns of one chunk; 0 where chunks hold whole rows, or are not known."""
+    chunk_bytes: int = 0
+    """Size in bytes of the largest decoded chunk; 0 where rows are not stored in chunks."""
+    unit_rows: int = 0
+    """Rows of what is decoded at once, less than `chunk_rows` in shards; 0 = those of a chunk."""
+    whole: bool = False
+    """Whether a unit is decoded as a whole wherever some of its rows are read; if not, rows are read alone or what is left is kept."""
+    edges: tuple[int, ...] | None = None
+    """First rows of the bands of chunks and the end of the last, where these are not all of `chunk_rows` rows."""
+    skipped: int = 0
+    """Rows of the first chunk that are before the first of the table."""
+
+    @classmethod
+    def of_edges(cls, edges: Sequence[int], band_bytes: int = 0, *, whole: bool = False) -> Grid:
+        """Return the grid of bands with these edges, of which the largest is decoded to `band_bytes`."""
+        return cls(int(np.diff(edges).max()), 0, band_bytes, whole=whole, edges=tuple(edges))
+
+    @classmethod
+    def joined(cls, grids: Sequence[Grid], n_rows: int) -> Grid:
+        """Return the grid of tables of `n_rows` rows side by side."""
+        if len(grids) == 1:
+            (grid,) = grids
+            unit = min(grid.decoded_rows, n_rows)
+            return replace(grid, chunk_rows=min(grid.chunk_rows, n_rows), chunk_columns=0, unit_rows=unit)
+        rows, units = (
+            min(math.lcm(*sizes), n_rows)
+            for sizes in ([grid.chunk_rows for grid in grids], [grid.decoded_rows for grid in grids])
+        )
+        return cls(rows, 0, max(grid.chunk_bytes for grid in grids), units)
+
+    @property
+    def decoded_rows(self) -> int:
+        """Return the rows of what is decoded at once: blocks that are multiples of it decode nothing twice."""
+        return self.unit_rows or self.chunk_rows
+
+    def decoded(self, start: int, stop: int, n_rows: int) -> int:
+        """Return how many of `n_rows` rows are decoded where rows `start` to `stop` are read."""
+        if not self.whole:
+            return stop - start
+        if self.edges is not None:
+            first = self.edges[int(np.searchsorted(self.edges, start, "right")) - 1]
+            return self.edges[int(np.searchsorted(self.edges, stop, "left"))] - first
+        size = self.decoded_rows
+        return min(-(-stop // size) * size, n_rows) - start // size * size
+
+    def block_edges(self, most_rows: int, n_rows: int) -> tuple[int, ...] | None:
+        """Return the edges of blocks of at most `most_rows` rows that read nothing twice, None where equal blocks do not.
+
+        Bands of more rows are divided into equal parts where a unit is decoded as a whole; if not, equal blocks do as well.
+        """
+        edges: Sequence[int] | None = self.edges
+        if self.skipped:
+            step = most_rows // self.chunk_rows * self.chunk_rows or self.chunk_rows
+            edges = [0, *range(step - self.skipped, n_rows, step), n_rows]
+        if edges is None:
+            return None
+        return merged_edges(divided_edges(edges, most_rows) if self.whole or self.skipped else edges, most_rows)
+
+    def part(self, start: int, stop: int) -> Grid:
+        """Return the grid of rows `start` to `stop` alone."""
+        n_rows = stop - start
+        return replace(
+            self,
+            chunk_rows=min(self.chunk_rows, n_rows),
+            unit_rows=min(self.decoded_rows, n_rows),
+            edges=None,
+            skipped=start % self.chunk_rows,
+        )
+
+
+def merged_edges(edges: Sequence[int], n_rows: int) -> tuple[int, ...] | None:
+    """Return those of the `edges` of bands that make blocks of at most `n_rows` rows, None if a band or equal blocks do.
+
+    None where all bands but the last have the same size, of which `n_rows` is a multiple or all rows, so that equal blocks
+    hold whole bands, and where one band is larger than a block.
+    """
+    sizes = np.diff(edges)
+    whole = n_rows >= edges[-1] or n_rows % int(sizes[0]) == 0
+    equal = whole and bool((sizes[:-1] == sizes[0]).all()) and sizes[-1] <= sizes[0]
+    if sizes.max() > n_rows or equal:
+        return None
+    merged = [0]
+    for edge, following in zip(edges[1:], [*edges[2:], None], strict=True):
+        if following is None or following - merged[-1] > n_rows:
+            merged.append(int(edge))
+    return tuple(merged)
+
+
+def divided_edges(edges: Sequence[int], n_rows: int) -> list[int]:
+    """Return the `edges` of bands, of which those of more than `n_rows` rows are divided into equal parts of at most as many."""
+    divided = [0]
+    for start, stop in pairwise(edges):
+        n_parts = -(-(stop - start) // n_rows)
+        divided += [start + (stop - start) * (i + 1) // n_parts for i in range(n_parts)]
+    return divided

@@ -1,0 +1,111 @@
+"""Steps between stored rows and those that are used: their order, their labels, their memory, and rows of any kind."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from facade import Elementwise, Grid, ReadCount, Source, Step, SteppedSource, with_features
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from stores import write_store
+
+import streampca as sp
+from streampca.errors import NotAvailableError
+
+RANDOM = np.random.default_rng(3)
+COUNTS = RANDOM.poisson(0.7, (300, 40)).astype(np.uint16)
+USED = RANDOM.random(40) < 0.4
+
+
+class SquareRoots(Elementwise):
+    """Square roots, as somebody would add them who has never seen the package."""
+
+    digest = b"roots"
+
+    def dtype(self, dtype: Any) -> Any:
+        return np.dtype(np.float32)
+
+    def of_values(self, values: NDArray[Any], out: NDArray[Any]) -> None:
+        np.sqrt(values, out=out)
+
+
+def sources(directory: Path) -> dict[str, Source]:
+    """Return the counts as sources of several kinds."""
+    return {
+        "memory": sp.open(COUNTS),
+        "sparse": sp.open(csr_array(COUNTS)),
+        "chunks": sp.open(str(write_store(directory / "x.zarr", COUNTS, chunks=(70, 9)))),
+        "features first": sp.open(
+            str(write_store(directory / "y.zarr", np.ascontiguousarray(COUNTS.T), chunks=(11, 90))),
+            orientation="features_first",
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["memory", "sparse", "chunks", "features first"])
+def test_steps_are_done_in_their_order(tmp_path: Path, kind: str) -> None:
+    source = SteppedSource(sources(tmp_path)[kind], [SquareRoots()])
+    table = with_features(source, USED) if kind != "sparse" else source
+    expected = np.sqrt(COUNTS.astype(np.float32))
+    expected = expected if kind == "sparse" else expected[:, USED]
+    for each in (table, pickle.loads(pickle.dumps(table)), table.slice(40, 260)):
+        values, count = each.read(50, 250)
+        values = values.toarray() if kind == "sparse" else values
+        assert values.dtype == np.float32
+        np.testing.assert_array_equal(values, expected[50:250])
+        assert count == source.source.read(50, 250)[1]
+    features = table.by_features()
+    values = features.read(3, 9)[0]
+    np.testing.assert_array_equal(values.toarray() if kind == "sparse" else values, expected[:, 3:9].T)
+
+
+def test_what_is_known_of_stored_rows_is_known_of_the_others(tmp_path: Path) -> None:
+    stored = sources(tmp_path)["chunks"]
+    table = with_features(stored, USED)
+    for name in ("description", "chunk_rows", "chunk_bytes", "decoded_rows", "portable", "column_major", "repeats"):
+        assert getattr(table, name) == getattr(stored, name), name
+    assert table.keys(0, 80) == stored.keys(0, 80)
+    assert table.reads_of(0, 80) == stored.reads_of(0, 80)
+    assert table.version() == stored.version()
+    assert table.shape == (300, USED.sum())
+    assert table.fingerprint != stored.fingerprint
+
+
+def test_answers_are_those_of_numpy(tmp_path: Path) -> None:
+    table = SteppedSource(sources(tmp_path)["chunks"], [SquareRoots()])
+    rows = np.sqrt(COUNTS.astype(np.float32))
+    for solver in ("covariance", "gram", "qr"):
+        found = sp.PCA(3, solver=solver).fit(table).explained_variance_
+        np.testing.assert_allclose(found, sp.PCA(3).fit(rows).explained_variance_, rtol=1e-5)
+
+
+def test_steps_for_dense_rows_refuse_sparse_ones() -> None:
+    class Halves(SquareRoots):
+        apply_stored = Step.apply_stored
+
+    table = SteppedSource(sp.open(csr_array(COUNTS)), [Halves()])
+    with pytest.raises(NotAvailableError, match="Halves is for dense rows"):
+        table.read(0, 10)
+
+
+class Rows(Source):
+    """Rows of something else, with what a source must have and nothing more."""
+
+    description, fingerprint = "other rows", "other"
+
+    def __init__(self) -> None:
+        self.shape, self.dtype, self.grid = COUNTS.shape, COUNTS.dtype, Grid(64, whole=True)
+
+    def read(self, start: int, stop: int, out: Any = None) -> Any:
+        return COUNTS[start:stop], ReadCount(1, 0, 0)
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr"])
+def test_a_source_needs_little(solver: str) -> None:
+    found = sp.PCA(3, solver=solver).fit(Rows())
+    expected = sp.PCA(3, solver=solver).fit(COUNTS)
+    np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_, rtol=1e-6)
