@@ -219,21 +219,28 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
         if options.of_cells:
             raise ParameterError(f"{files.description}: {', '.join(options.of_cells)} is for AnnData: leave it out")
         return open_files(files, options)
+    kind = next(kind for kind in _PATHS if path.startswith(kind.begins) and path.endswith(kind.ends))
     given = [name for name in OF_COLUMNS if getattr(options, name) is not None]
-    if given:
+    if given and not kind.columns:
         raise NotAvailableError(
             f"{path}: {', '.join(given)}: expected a Parquet file or a data frame, which have columns"
         )
-    if path.startswith("builtin:"):
-        from streampca.sources.builtin import open_builtin
+    return kind.opened(path, options)
 
-        return open_builtin(path.removeprefix("builtin:"), options)
-    if path.endswith(".npy"):
-        return _open_npy(path, options)
-    if path.endswith(".h5ad"):
-        from streampca.sources.cells.hdf5_store import open_h5ad
 
-        return open_h5ad(path, options)
+def _open_builtin(path: str, options: ReadOptions) -> Source:
+    from streampca.sources.builtin import open_builtin
+
+    return open_builtin(path.removeprefix("builtin:"), options)
+
+
+def _open_h5ad(path: str, options: ReadOptions) -> Source:
+    from streampca.sources.cells.hdf5_store import open_h5ad
+
+    return open_h5ad(path, options)
+
+
+def _open_zarr(path: str, options: ReadOptions) -> Source:
     from streampca.sources.zarr.opening import open_path
 
     return open_path(path, options)
@@ -328,6 +335,28 @@ class _Kind(NamedTuple):
 
 
 _OF_ARRAYS = ("samples", "features", "mask")
+
+
+class _Path(NamedTuple):
+    """A kind of path or URL."""
+
+    begins: str
+    """With what it begins."""
+    ends: str
+    """With what it ends."""
+    opened: Callable[[str, ReadOptions], Source]
+    """Function that returns the source; it refuses options that it does not have, see `ReadOptions.require_only`."""
+    columns: bool = False
+    """Whether it has the options of columns with names."""
+
+
+_PATHS = (
+    _Path("builtin:", "", _open_builtin),
+    _Path("", ".npy", _open_npy),
+    _Path("", ".h5ad", _open_h5ad),
+    _Path("", "", _open_zarr),
+)
+"""Kinds of paths that are no Parquet, HDF5 or several files (`files.paths`); the first that fits is opened. A new one has a line here."""
 
 _KINDS = (
     _Kind(is_paths, _opened_path, verifies=True, understood=BY_NAME, cells=True),

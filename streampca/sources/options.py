@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from numpy.typing import ArrayLike
 
-from streampca.errors import ParameterError
+from streampca.errors import NotAvailableError, ParameterError
 from streampca.sources.conventions import number_of
 
 StorageOptions = Mapping[str, Any]
@@ -147,6 +147,19 @@ class ReadOptions:
     def of_cells(self) -> tuple[str, ...]:
         """Return the names of those of the options that are about AnnData alone and are given."""
         return tuple(name for name in ("layer", "mask_var", "normalize") if getattr(self, name) is not None)
+
+    def require_only(self, label: str, *names: str) -> None:
+        """Raise `NotAvailableError` if options are given that a table does not have: `label` is what messages call it, `names` those it has."""
+        others = {f.name: (getattr(self, f.name), f.default) for f in fields(self) if f.name not in names}
+        given = [
+            name
+            for name, (value, default) in others.items()
+            if value is not default and not (isinstance(value, str) and value == default)
+        ]
+        if given:
+            raise NotAvailableError(
+                f"{label}: {', '.join(given)} does not apply to it: expected {', '.join(names) or 'none'} of the options; leave it out"
+            )
 
     @property
     def fills_data(self) -> bool:
