@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xxhash
 
 from streampca.errors import DataError
 from streampca.labels import Labels, SampleColumns
@@ -85,9 +86,9 @@ class Source(ABC):
     """The version of the stored data that was read first, shared by all views of the source; None where none is known."""
 
     @property
-    @abstractmethod
     def fingerprint(self) -> str:
-        """Return a hash that identifies the data without reading it."""
+        """Return a hash that identifies the data without reading it: of description, shape and type; `version` tells when they change."""
+        return xxhash.xxh3_128(f"{self.description}|{self.shape}{self.dtype}".encode()).hexdigest()
 
     @abstractmethod
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
@@ -235,33 +236,11 @@ class Source(ABC):
         return lazy
 
 
-_OF_STORED_ROWS = (
-    *(
-        "description",
-        "portable",
-        "buffered",
-        "column_major",
-        "sparse",
-        "in_memory",
-        "reads_ahead",
-    ),
-    *("repeats", "fragments", "watch", "feature_shape", "feature_names", "labels", "sample_columns"),
-)
-"""Attributes of a source that other rows made from the same stored rows have, too."""
-
-
 class DerivedSource(Source):
-    """Rows made from those of another source, `source`: what is known of the stored rows is known of these."""
+    """A source computed from another one, `source`, whose checks are those of that one."""
 
     source: Source
     """The source that is read."""
-
-    def __init__(self, source: Source):
-        self.source = source
-        self.shape, self.dtype = source.shape, source.dtype
-        self.grid = replace(source.grid, chunk_columns=0)  # of the features of that one
-        for name in _OF_STORED_ROWS:
-            setattr(self, name, getattr(source, name))
 
     @property
     def missing_chunks_filled(self) -> int:  # type: ignore[override]
@@ -287,6 +266,57 @@ class DerivedSource(Source):
     def cancel(self) -> None:
         """Cancel pending reads with an error."""
         self.source.cancel()
+
+
+_OF_STORED_ROWS = (
+    *(
+        "description",
+        "portable",
+        "buffered",
+        "column_major",
+        "sparse",
+        "in_memory",
+        "reads_ahead",
+        "repeats",
+        "fragments",
+    ),
+    *("watch", "feature_shape", "feature_names", "labels", "sample_columns"),
+)
+"""Attributes of a source that other rows made from the same stored rows have, too."""
+
+
+class RowsOfSource(DerivedSource):
+    """Rows each of which is made from one row of another source, from row `start` on: what is known of those is known of these."""
+
+    def __init__(self, source: Source, start: int = 0, stop: int | None = None):
+        self.source, self.start, self.stop = source, start, source.shape[0] if stop is None else stop
+        self.shape, self.dtype = (self.stop - start, source.shape[1]), source.dtype
+        grid = source.grid if self.shape == source.shape else source.grid.part(start, self.stop)
+        self.grid = replace(grid, chunk_columns=0)  # of the features of that one
+        for name in _OF_STORED_ROWS:
+            setattr(self, name, getattr(source, name))
+
+    @property
+    def n_features_read(self) -> int:
+        """Return the length of the rows of the other source."""
+        return self.source.n_features_read
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
+        return self.source.reads_of(self.start + start, self.start + stop)
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
+        return self.source.keys(self.start + start, self.start + stop)
+
+    def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of rows from `start` to `stop` that all equal one row, which is known without reading them."""
+        runs = self.source.equal_rows(self.start + start, self.start + stop)
+        return tuple((low - self.start, high - self.start) for low, high in runs)
+
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
+        """Enclose the reading of the blocks of `schedule`, whose stored rows may be requested ahead."""
+        return self.source.ahead(schedule.mapped(lambda span: (self.start + span[0], self.start + span[1])))
 
 
 class TransposedSource(DerivedSource):

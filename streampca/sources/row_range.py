@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from streampca.labels import Labels, SampleColumns
-from streampca.sources.base import DerivedSource, ReadCount, Source
-from streampca.sources.schedule import Schedule
+from streampca.sources.base import ReadCount, RowsOfSource, Source
 from streampca.typing import Array
 
 
-class RowRange(DerivedSource):
+class RowRange(RowsOfSource):
     """Rows `start` to `stop` of a source; blocks begin where its chunks do."""
 
     def __init__(self, source: Source, start: int, stop: int):
-        super().__init__(source)
-        self.start, self.stop, self.fragments = start, stop, ()
-        self.shape, self.grid = (stop - start, source.shape[1]), self.grid.part(start, stop)
+        super().__init__(source, start, stop)
+        self.fragments = ()
         self.labels = None if source.labels is None else _labels_of(source.labels, start, stop)
         columns = source.sample_columns
         self.sample_columns = None if columns is None else _ColumnsOfRange(columns, start, stop)
@@ -35,33 +32,11 @@ class RowRange(DerivedSource):
         """Return the description of the source with the shape of these rows."""
         return self.source.describe() | {"shape": list(self.shape), "fingerprint": self.fingerprint}
 
-    def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
-        """Return the runs of rows from `start` to `stop` that all equal one row, which is known without reading them."""
-        runs = self.source.equal_rows(self.start + start, self.start + stop)
-        return tuple((low - self.start, high - self.start) for low, high in runs)
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
-        return self.source.reads_of(self.start + start, self.start + stop)
-
-    @property
-    def n_features_read(self) -> int:
-        """Return the length of the rows of the other source."""
-        return self.source.n_features_read
-
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes that reading `n_rows` rows takes beside the block itself: a chunk more where the range ends in one."""
         n_stored, size = self.source.shape[0], self.source.chunk_rows
         divides = any(edge % size and edge != n_stored for edge in (self.start, self.stop))
         return self.source.overhead_bytes(n_rows) + (self.source.chunk_bytes if divides else 0)
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return self.source.keys(self.start + start, self.start + stop)
-
-    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
-        """Enclose the reading of the blocks of `schedule`, whose stored rows may be requested ahead."""
-        return self.source.ahead(schedule.mapped(lambda span: (self.start + span[0], self.start + span[1])))
 
     def slice(self, start: int, stop: int) -> RowRange:
         """Return a source for a worker that can read rows `start` to `stop`."""

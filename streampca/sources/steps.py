@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from scipy.sparse import csr_array
 
 from streampca.errors import NotAvailableError
 from streampca.labels import Labels
-from streampca.sources.base import DerivedSource, ReadCount, Source, TransposedRows
-from streampca.sources.schedule import Schedule
+from streampca.sources.base import ReadCount, RowsOfSource, Source, TransposedRows
 from streampca.sources.sparse import SparseFeatures, as_rows
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, IntArray
@@ -100,7 +98,7 @@ class Elementwise(Step):
         return self
 
 
-class SteppedSource(DerivedSource):
+class SteppedSource(RowsOfSource):
     """The rows of a source after a list of steps; what is known of stored rows is known of these.
 
     Parameters
@@ -189,21 +187,9 @@ class SteppedSource(DerivedSource):
         """Return the length of the rows in memory while a block is read."""
         return self.shape[1] if self.sparse else self.source.n_features_read
 
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
-        return self.source.reads_of(start, stop)
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return self.source.keys(start, stop)
-
-    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
-        """Enclose the reading of the blocks of `schedule`, whose stored rows may be requested ahead."""
-        return self.source.ahead(schedule)
-
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of rows that equal one row, which the steps change in the same way."""
-        return () if any(step.by_place for step in self.steps) else self.source.equal_rows(start, stop)
+        return () if any(step.by_place for step in self.steps) else super().equal_rows(start, stop)
 
     def slice(self, start: int, stop: int) -> SteppedSource:
         """Return a source for a worker that can read rows `start` to `stop`."""
