@@ -253,34 +253,36 @@ class SteppedSource(RowsOfSource):
         self.steps[-1].apply(values, start, out)
 
     def _of_sparse(self, rows: csr_array, start: int) -> csr_array:
-        """Return sparse rows after all steps."""
-        parts = [self._of_piece(rows, low, high, start) for low, high in _pieces(rows.indptr)]
-        data, indices, counts = (np.concatenate(each) for each in zip(*parts, strict=True))
-        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(rows.indptr.dtype)
-        return csr_array((data, indices, indptr), shape=(rows.shape[0], self.shape[1]))
+        """Return sparse rows after all steps, which a few of them pass at a time."""
+        indices, indptr, shape = rows.indices, rows.indptr, (rows.shape[0], self.shape[1])
+        if all(step.columns is None for step in self.steps):
+            data = np.empty(len(rows.data), dtype=self.dtype)
+            for stored, (values, _, _) in self._of_pieces(rows, start):
+                data[stored] = values
+            return csr_array((data, indices, indptr), shape=shape)
+        parts = [part for _, part in self._of_pieces(rows, start)]
+        data, indices = (np.concatenate([part[i] for part in parts]) for i in range(2))
+        counts = np.concatenate([np.diff(part[2]) for part in parts])
+        return csr_array((data, indices, np.concatenate([[0], np.cumsum(counts)]).astype(indptr.dtype)), shape=shape)
 
-    def _of_piece(self, rows: csr_array, low: int, high: int, start: int) -> tuple[Array, Array, Array]:
-        """Return rows `low` to `high` after all steps: stored values, their columns, and how many there are in each row."""
-        edges = rows.indptr[low : high + 1]
-        stored = slice(int(edges[0]), int(edges[-1]))
-        data, indices, indptr = rows.data[stored], rows.indices[stored], edges - edges[0]
-        for step in self.steps:
-            data, indices, indptr = step.apply_stored(data, indices, indptr, start + low)
-        return data, indices, np.diff(indptr)
+    def _of_pieces(self, rows: csr_array, start: int) -> Iterator[tuple[slice, tuple[Array, Array, Array]]]:
+        """Yield some sparse rows at a time after all steps, which stay in the cache, and where their values are stored."""
+        low, n_rows = 0, rows.shape[0]
+        while low < n_rows or not low:
+            high = int(np.searchsorted(rows.indptr, int(rows.indptr[low]) + _PIECE, "right")) - 1
+            high = min(max(high, low + 1), n_rows)
+            edges = rows.indptr[low : high + 1]
+            stored = slice(int(edges[0]), int(edges[-1]))
+            part = rows.data[stored], rows.indices[stored], edges - edges[0]
+            for step in self.steps:
+                part = step.apply_stored(*part, start + low)
+            yield stored, part
+            low = max(high, low + 1)
 
 
 def _stepped(source: Source, steps: Sequence[Step], mark: str) -> SteppedSource:
     """Return what another process makes of a pickled source with steps."""
     return SteppedSource(source, steps, mark=mark)
-
-
-def _pieces(indptr: Array) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last of some sparse rows at a time, which stay in the cache."""
-    low, n_rows = 0, len(indptr) - 1
-    while low < n_rows or not low:
-        high = int(np.searchsorted(indptr, int(indptr[low]) + _PIECE, "right")) - 1
-        yield low, min(max(high, low + 1), n_rows)
-        low = max(high, low + 1)
 
 
 def _with_features(labels: Labels, columns: IntArray) -> Labels:

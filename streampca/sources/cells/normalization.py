@@ -24,13 +24,10 @@ class ScaledCounts(Step):
     Sums are those of all features, also of those that a later step leaves out.
     """
 
+    digest = b""  # the mark of the table has all keys of `normalize`
+
     def __init__(self, total: float):
         self.total = total
-
-    @property
-    def digest(self) -> bytes:
-        """Return nothing: the mark of the table has all keys of `normalize`."""
-        return b""
 
     def apply(self, values: Array, start: int, out: Array) -> None:
         """Write the scaled rows to `out`."""
@@ -52,10 +49,7 @@ class ScaledCounts(Step):
 class ElementwiseCounts(Elementwise):
     """A step that does the same with every count, where its key of `normalize` is True."""
 
-    @property
-    def digest(self) -> bytes:
-        """Return nothing: the mark of the table has all keys of `normalize`."""
-        return b""
+    digest = b""  # the mark of the table has all keys of `normalize`
 
     def by_features(self) -> None:
         """Return None: counts are checked in whole rows."""

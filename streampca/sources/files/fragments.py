@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -161,7 +162,9 @@ class FragmentedRows(Source):
         subset = copy.copy(self)
         subset._readers = {index: self._readers[index] for index, _, _ in self._spans(start, stop)}
         subset.fragments = tuple(reader.record for reader in subset._readers.values())
-        subset.grid = Grid()  # for the planner only, with as many edges as there are chunks
+        subset.grid = replace(
+            self.grid, edges=None, whole=False
+        )  # for the planner only, and as many as there are chunks
         return subset
 
     def subset(self, positions: Sequence[int]) -> FragmentedRows:

@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 def test_row_groups_of_every_form_are_the_rows(form, path, values):
     table = sp.open(write_parquet(path, parquet_table(values, form), 70))
     assert (table.shape, table.dtype) == (values.shape, values.dtype)
-    assert table.edges == (0, 70, 140, 210, 250)
+    assert table.grid.edges == (0, 70, 140, 210, 250)
     for rows in (None, 70, 33, 200):
         np.testing.assert_array_equal(table.to_dask(rows).compute(), values)
     np.testing.assert_array_equal(table.by_features().to_dask(4).compute(), values.T)
