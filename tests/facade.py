@@ -39,6 +39,7 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.quality import quality_of, with_statistics
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.sources import ReadCount, Source, open_source, remote
+from streampca.sources.cells.normalization import Normalization
 from streampca.sources.fetching import division
 from streampca.sources.grid import Grid
 from streampca.sources.steps import Elementwise, Step, SteppedSource
@@ -61,6 +62,7 @@ __all__ = [
     "Elementwise",
     "Grid",
     "Lock",
+    "Normalization",
     "Parameters",
     "ReadCount",
     "Resources",

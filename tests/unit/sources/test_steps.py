@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from facade import Elementwise, Grid, ReadCount, Source, Step, SteppedSource, with_features
+from facade import Elementwise, Grid, Normalization, ReadCount, Source, Step, SteppedSource, with_features
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from stores import write_store
@@ -18,6 +20,7 @@ from streampca.errors import NotAvailableError
 
 RANDOM = np.random.default_rng(3)
 COUNTS = RANDOM.poisson(0.7, (300, 40)).astype(np.uint16)
+NORMALIZATION: Any = Normalization.of({"target_sum": 100, "log1p": True})
 USED = RANDOM.random(40) < 0.4
 
 
@@ -73,6 +76,28 @@ def test_what_is_known_of_stored_rows_is_known_of_the_others(tmp_path: Path) -> 
     assert table.version() == stored.version()
     assert table.shape == (300, USED.sum())
     assert table.fingerprint != stored.fingerprint
+
+
+@pytest.mark.parametrize("names", ["roots", "chosen", "roots chosen", "normalized"])
+def test_reading_takes_no_more_memory_than_is_said(tmp_path: Path, names: str) -> None:
+    rows = np.tile(COUNTS, (100, 10))
+    source = sp.open(str(write_store(tmp_path / "x.zarr", rows, chunks=(3000, 400))))
+    source = SteppedSource(source, [SquareRoots()] if "roots" in names else [])
+    source = SteppedSource(source, NORMALIZATION.steps(source.dtype)) if names == "normalized" else source
+    source = with_features(source, np.tile(USED, 10)) if names != "roots" else source
+    out = np.empty((9000, source.shape[1]), dtype=source.dtype)
+
+    def peak() -> int:
+        tracemalloc.start()
+        try:
+            source.read(6000, 15_000, out)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    source.read(0, 10, out[:10])  # imports
+    with ThreadPoolExecutor(1) as thread:  # without scratch memory of its own
+        assert thread.submit(peak).result() <= source.overhead_bytes(9000) + 2**18
 
 
 def test_answers_are_those_of_numpy(tmp_path: Path) -> None:
