@@ -133,7 +133,7 @@ class Source(ABC):
     @property
     def chunk_rows(self) -> int:
         """Return the rows of one chunk: blocks that are multiples of it read no chunk twice."""
-        return self.grid.chunk_rows
+        return min(self.grid.chunk_rows, self.shape[0])
 
     @property
     def chunk_columns(self) -> int:
@@ -148,7 +148,7 @@ class Source(ABC):
     @property
     def decoded_rows(self) -> int:
         """Return the rows of what is decoded at once: blocks that are multiples of it decode nothing twice."""
-        return self.grid.decoded_rows
+        return min(self.grid.decoded_rows, self.shape[0])
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
@@ -291,7 +291,7 @@ class RowsOfSource(DerivedSource):
     def __init__(self, source: Source, start: int = 0, stop: int | None = None):
         self.source, self.start, self.stop = source, start, source.shape[0] if stop is None else stop
         self.shape, self.dtype = (self.stop - start, source.shape[1]), source.dtype
-        grid = source.grid if self.shape == source.shape else source.grid.part(start, self.stop)
+        grid = source.grid if self.shape == source.shape else source.grid.from_row(start)
         self.grid = replace(grid, chunk_columns=0)  # of the features of that one
         for name in _OF_STORED_ROWS:
             setattr(self, name, getattr(source, name))

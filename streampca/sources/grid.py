@@ -15,7 +15,7 @@ class Grid:
     """The chunks of a table: all of as many rows, or with the `edges` of their bands."""
 
     chunk_rows: int = 1
-    """Rows of one chunk, the largest: blocks that are multiples of it read no chunk twice."""
+    """Rows of one chunk, the largest, of which a table may have fewer: blocks that are multiples of it read no chunk twice."""
     chunk_columns: int = 0
     """Columns of one chunk; 0 where chunks hold whole rows, or are not known."""
     chunk_bytes: int = 0
@@ -35,16 +35,11 @@ class Grid:
         return cls(int(np.diff(edges).max()), 0, band_bytes, whole=whole, edges=tuple(edges))
 
     @classmethod
-    def joined(cls, grids: Sequence[Grid], n_rows: int) -> Grid:
-        """Return the grid of tables of `n_rows` rows side by side."""
+    def joined(cls, grids: Sequence[Grid]) -> Grid:
+        """Return the grid of tables side by side."""
         if len(grids) == 1:
-            (grid,) = grids
-            unit = min(grid.decoded_rows, n_rows)
-            return replace(grid, chunk_rows=min(grid.chunk_rows, n_rows), chunk_columns=0, unit_rows=unit)
-        rows, units = (
-            min(math.lcm(*sizes), n_rows)
-            for sizes in ([grid.chunk_rows for grid in grids], [grid.decoded_rows for grid in grids])
-        )
+            return replace(grids[0], chunk_columns=0)
+        rows, units = math.lcm(*(grid.chunk_rows for grid in grids)), math.lcm(*(grid.decoded_rows for grid in grids))
         return cls(rows, 0, max(grid.chunk_bytes for grid in grids), units)
 
     @property
@@ -75,16 +70,9 @@ class Grid:
             return None
         return merged_edges(divided_edges(edges, most_rows) if self.whole or self.skipped else edges, most_rows)
 
-    def part(self, start: int, stop: int) -> Grid:
-        """Return the grid of rows `start` to `stop` alone."""
-        n_rows = stop - start
-        return replace(
-            self,
-            chunk_rows=min(self.chunk_rows, n_rows),
-            unit_rows=min(self.decoded_rows, n_rows),
-            edges=None,
-            skipped=start % self.chunk_rows,
-        )
+    def from_row(self, start: int) -> Grid:
+        """Return the grid of the rows from `start` on alone."""
+        return replace(self, edges=None, skipped=start % self.chunk_rows)
 
 
 def merged_edges(edges: Sequence[int], n_rows: int) -> tuple[int, ...] | None:

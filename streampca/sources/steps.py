@@ -257,26 +257,26 @@ class SteppedSource(RowsOfSource):
         indices, indptr, shape = rows.indices, rows.indptr, (rows.shape[0], self.shape[1])
         if all(step.columns is None for step in self.steps):
             data = np.empty(len(rows.data), dtype=self.dtype)
-            for stored, (values, _, _) in self._of_pieces(rows, start):
-                data[stored] = values
+            for low, (values, _, _) in self._of_pieces(rows, start):
+                data[low : low + len(values)] = values
             return csr_array((data, indices, indptr), shape=shape)
         parts = [part for _, part in self._of_pieces(rows, start)]
         data, indices = (np.concatenate([part[i] for part in parts]) for i in range(2))
         counts = np.concatenate([np.diff(part[2]) for part in parts])
         return csr_array((data, indices, np.concatenate([[0], np.cumsum(counts)]).astype(indptr.dtype)), shape=shape)
 
-    def _of_pieces(self, rows: csr_array, start: int) -> Iterator[tuple[slice, tuple[Array, Array, Array]]]:
-        """Yield some sparse rows at a time after all steps, which stay in the cache, and where their values are stored."""
+    def _of_pieces(self, rows: csr_array, start: int) -> Iterator[tuple[int, tuple[Array, Array, Array]]]:
+        """Yield some sparse rows at a time after all steps, which stay in the cache, and where their first value is stored."""
         low, n_rows = 0, rows.shape[0]
         while low < n_rows or not low:
             high = int(np.searchsorted(rows.indptr, int(rows.indptr[low]) + _PIECE, "right")) - 1
             high = min(max(high, low + 1), n_rows)
             edges = rows.indptr[low : high + 1]
-            stored = slice(int(edges[0]), int(edges[-1]))
-            part = rows.data[stored], rows.indices[stored], edges - edges[0]
+            first, last = int(edges[0]), int(edges[-1])
+            part = rows.data[first:last], rows.indices[first:last], edges - edges[0]
             for step in self.steps:
                 part = step.apply_stored(*part, start + low)
-            yield stored, part
+            yield first, part
             low = max(high, low + 1)
 
 

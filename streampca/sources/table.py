@@ -35,7 +35,7 @@ class TableSource(Source):
         self.dtype = np.result_type(*(part.dtype for part in self.parts))
         self.shape = (sources[0].shape[0], sum(part.n_features for part in self.parts))
         require_table(self.shape, self.dtype, description)
-        self.grid = Grid.joined([source.grid for source in sources], self.shape[0])
+        self.grid = Grid.joined([source.grid for source in sources])
         self.portable = all(source.portable for source in sources)
         self.reads_ahead = any(source.reads_ahead for source in sources)
         self.column_major = all(source.column_major for source in sources)
