@@ -32,7 +32,7 @@ class WatchedSource(facade.Source):
 
     def __init__(self, source: Any):
         self.source, self.shape, self.dtype, self.description = source, source.shape, source.dtype, "watched"
-        for name in ("chunk_rows", "chunk_bytes", "buffered", "column_major"):
+        for name in ("grid", "buffered", "column_major"):
             setattr(self, name, getattr(source, name))
         self.readings: list[tuple[str, facade.ReadCount]] = []
 

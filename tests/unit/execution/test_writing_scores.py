@@ -57,7 +57,7 @@ class Ending(facade.Source):
     """Rows whose second half is read when the directory of the scores has been removed."""
 
     description = fingerprint = "ending"
-    chunk_rows, chunk_bytes = 256, 256 * 4 * 8
+    grid = facade.Grid(256, chunk_bytes=256 * 4 * 8)
 
     def __init__(self, place: Path):
         self.place, self.shape, self.dtype = place, ROWS.shape, ROWS.dtype
