@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,16 @@ from scipy.sparse import csr_array
 
 from streampca.errors import NotAvailableError
 from streampca.labels import Labels
-from streampca.sources.base import ReadCount, RowsOfSource, Source, TransposedRows
+from streampca.sources.base import ReadCount, RowsOfSource, Source, TransposedRows, TransposedSource
+from streampca.sources.grid import Grid
+from streampca.sources.schedule import Schedule, Span
 from streampca.sources.sparse import SparseFeatures, as_rows
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, IntArray
+from streampca.typing import Array, BoolArray, DType, IntArray
 
 SLAB_BYTES = 2**21
 """Values in float64 that pass several steps at once, so that what is between them stays in the cache."""
+_CACHE_BYTES = 2**18  # of values that steps map one by one
 _PIECE = 2**16  # stored values of sparse rows that pass the steps at once
 
 
@@ -98,6 +103,73 @@ class Elementwise(Step):
         return self
 
 
+def take_columns(values: Array, columns: IntArray, out: Array) -> Array:
+    """Write some `columns` of `values` to `out`, ``(n_rows, n_columns)``, in the order of memory of both."""
+    if out.flags.c_contiguous:
+        return np.take(values, columns, axis=1, out=out, mode="clip")
+    np.take(values.T, columns, axis=0, out=out.T, mode="clip")
+    return out
+
+
+class ChosenFeatures(Step):
+    """Some of the features, in the order of the table.
+
+    Parameters
+    ----------
+    used : array, shape (n_features,)
+        True for the features that are left.
+    """
+
+    columns: IntArray
+
+    def __init__(self, used: BoolArray):
+        self.used, self.columns = used, np.flatnonzero(used)
+        self._places = (np.cumsum(used) - 1).astype(np.int64)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ChosenFeatures, (self.used,)
+
+    @property
+    def digest(self) -> bytes:
+        """Return which features are left, a bit each."""
+        return np.packbits(self.used).tobytes()
+
+    def require(self, values: Array, start: int) -> None:
+        """Raise an error if `values`, of which the first is row `start`, are not such that the other features can be left out."""
+
+    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
+        """Return the memory that numpy takes for the result where `out` is not contiguous, at most that of all features."""
+        return n_rows * n_features * dtype.itemsize
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the features that are left to `out`."""
+        self.require(values, start)
+        take_columns(values, self.columns, out)
+
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Return sparse rows with the stored values of the features that are left."""
+        used = self.used[indices]
+        edges = np.concatenate([[0], np.cumsum(used)])[indptr].astype(indptr.dtype)
+        return data[used], self._places[indices[used]].astype(indices.dtype), edges
+
+
+class Cast(Elementwise):
+    """Values in another data type."""
+
+    digest = b""
+
+    def __init__(self, dtype: DType):
+        self._dtype = dtype
+
+    def dtype(self, dtype: DType) -> DType:
+        """Return the data type."""
+        return self._dtype
+
+    def of_values(self, values: Array, out: Array) -> None:
+        """Write the values to `out`."""
+        out[...] = values
+
+
 class SteppedSource(RowsOfSource):
     """The rows of a source after a list of steps; what is known of stored rows is known of these.
 
@@ -136,6 +208,7 @@ class SteppedSource(RowsOfSource):
             n_features = n_features if step.columns is None else len(step.columns)
             self._forms.append((n_features, step.dtype(dtype)))
         self.shape, self.dtype = (self.source.shape[0], self._forms[-1][0]), self._forms[-1][1]
+        self._by_value = _by_value(self.steps)
         self.buffered = not self.sparse and (bool(self.steps) or self.source.buffered)
         self.details: Mapping[str, object] = {}
         self._name_features(alike or source, steps)
@@ -200,6 +273,8 @@ class SteppedSource(RowsOfSource):
         """Return a source whose rows are the features of this one."""
         if self.sparse:
             return SparseFeatures(self)
+        if self._by_value is not None and self.steps:
+            return _FeaturesAfterSteps(self, self._by_value)
         turned = [step.by_features() for step in self.steps]
         if any(step is None for step in turned):
             return TransposedRows(self)
@@ -217,6 +292,8 @@ class SteppedSource(RowsOfSource):
         reading = self.source.overhead_bytes(n_rows)
         if self.sparse or not self.steps:
             return reading
+        if self._by_value is not None:
+            return reading + n_rows * self.source.row_bytes + self._by_value.scratch_bytes
         rows = self._rows_at_once(n_rows)
         between = 2 * rows * max((n * dtype.itemsize for n, dtype in self._forms[1:-1]), default=0)
         scratch = sum(step.scratch_bytes(rows, *form) for step, form in zip(self.steps, self._forms, strict=False))
@@ -232,6 +309,9 @@ class SteppedSource(RowsOfSource):
         stored = self._scratch("rows before steps", stop - start, *self._forms[0]) if self.source.buffered else None
         rows, count = self.source.read(start, stop, stored)
         out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
+        if self._by_value is not None:
+            self._by_value.of_rows(rows, start, out, turned=self.column_major)
+            return out, count
         step = self._rows_at_once(len(rows))
         for first in range(0, len(rows), max(1, step)):
             part = slice(first, first + step)
@@ -278,6 +358,130 @@ class SteppedSource(RowsOfSource):
                 part = step.apply_stored(*part, start + low)
             yield first, part
             low = max(high, low + 1)
+
+
+@dataclass(frozen=True)
+class _ByValue:
+    """Steps that choose features and map every value by itself: blocks of any order of memory, and of features, pass them in slabs."""
+
+    chosen: tuple[ChosenFeatures, ...]
+    """Those that choose."""
+    maps: tuple[Elementwise, ...]
+    """The others, in their order."""
+    columns: IntArray | None
+    """Which stored features are left, ascending; None = all."""
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Return the memory in bytes of a slab with the chosen features, of what maps it, and of float64 between two maps."""
+        return 4 * _CACHE_BYTES + (2 * 8 * _CACHE_BYTES if len(self.maps) > 1 else 0)
+
+    def of_rows(self, stored: Array, start: int, out: Array, *, turned: bool) -> None:
+        """Write stored rows, of which the first is row `start`, to `out`; `turned` says that both are in Fortran order."""
+        for step in self.chosen:
+            step.require(stored, start)
+        if turned:
+            self.by_rows(stored.T, self.columns, out.T)
+        else:
+            self.by_columns(stored, self.columns, out)
+
+    def by_columns(self, stored: Array, used: IntArray | None, out: Array) -> None:
+        """Write the columns `used` of stored values to `out`, a few rows at a time, which stay in the cache."""
+        for rows in slabs(stored):
+            values, into = stored[rows], out[rows]
+            if used is not None and not self.maps and into.flags.c_contiguous:
+                take_columns(values, used, into)
+                continue
+            if used is not None:
+                columns = borrow("used columns", (len(values), len(used)), stored.dtype)
+                values = values.take(used, axis=1, out=columns, mode="clip")  # the mode that needs no copy of `columns`
+            self._map(values, into)
+
+    def by_rows(self, stored: Array, used: IntArray | None, out: Array) -> None:
+        """Write the rows `used` of stored values to `out`, a few at a time."""
+        for rows in slabs(out):
+            self._map(stored[rows] if used is None else stored[used[rows]], out[rows])
+
+    def _map(self, values: Array, out: Array) -> None:
+        """Write values to `out` as they are after the maps."""
+        for index, step in enumerate(self.maps[:-1]):
+            after = borrow(f"values after step {index % 2}", values.shape, step.dtype(values.dtype))
+            step.of_values(values, after)
+            values = after
+        if self.maps:
+            self.maps[-1].of_values(values, out)
+        else:
+            out[...] = values
+
+
+def _by_value(steps: Sequence[Step]) -> _ByValue | None:
+    """Return steps that only choose features and map every value by itself; None if there are others."""
+    chosen = tuple(step for step in steps if isinstance(step, ChosenFeatures))
+    maps = tuple(step for step in steps if isinstance(step, Elementwise))
+    if len(chosen) + len(maps) < len(steps):
+        return None
+    columns = None
+    for step in chosen:
+        columns = step.columns if columns is None else columns[step.columns]
+    return _ByValue(chosen, maps, columns)
+
+
+class _FeaturesAfterSteps(TransposedSource):
+    """The features of rows after steps that choose some of them and map every value by itself."""
+
+    def __init__(self, source: SteppedSource, steps: _ByValue):
+        super().__init__(source)
+        self._stored, self._steps = source.source.by_features(), steps
+        self._places = np.arange(self.shape[0]) if steps.columns is None else steps.columns
+        edges = np.searchsorted(self._places, np.arange(0, self._stored.shape[0], self._stored.chunk_rows))
+        self.grid = Grid.of_edges(sorted({*edges.tolist(), 0, self.shape[0]}), source.chunk_bytes, whole=True)
+        self.column_major, self.reads_ahead = not source.column_major, self._stored.reads_ahead
+        self.needs_all_rows = isinstance(self._stored, TransposedSource) and self._stored.needs_all_rows
+
+    def cancel(self) -> None:
+        """Cancel pending reads with an error."""
+        self._stored.cancel()
+
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
+        """Enclose the reading of the blocks of `schedule`, whose stored features may be requested ahead."""
+        return self._stored.ahead(schedule.mapped(self._span))
+
+    def _span(self, span: Span) -> Span:
+        """Return the stored features that are read for features in `span`."""
+        return int(self._places[span[0]]), int(self._places[span[1] - 1]) + 1
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes that reading features `start` to `stop` takes."""
+        return self._stored.reads_of(*self._span((start, stop)))
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory of the stored features between the first and the last of a block, at most, and of the steps."""
+        n = min(n_rows, self.shape[0])
+        span = int((self._places[n - 1 :] - self._places[: self.shape[0] - n + 1]).max()) + 1
+        return self._stored.overhead_bytes(span) + span * self._stored.row_bytes + self._steps.scratch_bytes
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return features `start` to `stop` as rows."""
+        low, high = self._span((start, stop))
+        shape, columns = (high - low, self.shape[1]), self._stored.column_major
+        scratch = None
+        if self._stored.buffered:
+            scratch = borrow("features before steps", shape[::-1] if columns else shape, self._stored.dtype)
+        stored, count = self._stored.read(low, high, scratch.T if columns and scratch is not None else scratch)
+        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
+        used = None if self._steps.columns is None else self._places[start:stop] - low
+        if columns:
+            self._steps.by_columns(stored.T, used, out.T)
+        else:
+            self._steps.by_rows(stored, used, out)
+        return out, count
+
+
+def slabs(values: Array) -> Iterator[slice]:
+    """Yield slices of rows that fit in the cache of a core while they pass the steps."""
+    step = max(1, _CACHE_BYTES // max(1, values[:1].nbytes))
+    for first in range(0, len(values), step):
+        yield slice(first, min(first + step, len(values)))
 
 
 def _stepped(source: Source, steps: Sequence[Step], mark: str) -> SteppedSource:

@@ -1,19 +1,16 @@
-"""The array of one variable of a table: decoded, and without the features that a mask leaves out."""
+"""The array of one variable of a table, and the steps to its rows in the table: a mask leaves features out, packed values are decoded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from streampca.errors import PartlyMissingError
-from streampca.sources.base import ReadCount, Source
+from streampca.sources.base import Source
 from streampca.sources.packing import Packing, can_hold
-from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, DType, IntArray
-
-_SLAB_BYTES = 1 << 18  # decoded while it is in the cache of a core
+from streampca.sources.steps import Cast, ChosenFeatures, Elementwise, Step, SteppedSource, slabs
+from streampca.typing import Array, BoolArray, DType
 
 
 @dataclass(frozen=True)
@@ -21,7 +18,7 @@ class StoredVariable:
     """The array of one variable."""
 
     source: Source
-    """Its rows as they are stored; if the table is turned, its features."""
+    """Its rows as they are stored."""
     packing: Packing | None = None
     """How its values are decoded; None where they are meant as they are stored."""
     mask: BoolArray | None = None
@@ -52,9 +49,7 @@ class StoredVariable:
 
     def missing(self, stored: Array) -> BoolArray:
         """Return where stored values mean that nothing was observed."""
-        if self.packing is not None:
-            return self.packing.missing(stored)
-        return np.isnan(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)
+        return _missing(self.packing, stored)
 
     def decoded_to(self, dtype: DType) -> StoredVariable:
         """Return the variable whose values are decoded to `dtype`."""
@@ -75,110 +70,72 @@ class StoredVariable:
         """Return the stored numbers that count as missing, beside NaN."""
         return () if self.packing is None else self.packing.fills
 
-    def turned(self) -> StoredVariable:
-        """Return the part whose source has features in rows."""
-        return replace(self, source=self.source.by_features())
+    def rows(self, dtype: DType) -> Source:
+        """Return its rows as they are in a table of `dtype`: the used features, decoded."""
+        steps: list[Step] = []
+        if self.mask is not None and self.observed_only:
+            steps.append(_Observed(self.mask, self.packing, self.source.description))
+        elif self.mask is not None:
+            steps.append(ChosenFeatures(self.mask))
+        if self.packing is not None:
+            steps.append(Unpacked(replace(self.packing, dtype=dtype)))
+        elif self.source.dtype != dtype:
+            steps.append(Cast(dtype))
+        return SteppedSource(self.source, steps) if steps else self.source
 
-    def overhead_bytes(self, n_rows: int, *, turned: bool = False) -> int:
-        """Return the memory in bytes that reading `n_rows` rows of its source takes beside the block."""
-        n_rows = self.longest_span(n_rows) if turned else n_rows
-        reading = self.source.overhead_bytes(n_rows)
-        if self.packing is None and self.mask is None:
-            return reading
-        return reading + n_rows * self.source.row_bytes + 4 * _SLAB_BYTES
 
-    def read(self, start: int, stop: int, out: Array) -> ReadCount:
-        """Fill `out`, ``(stop - start, n_features)``, with the used features of rows `start` to `stop`."""
-        if self.packing is None and self.mask is None and out.dtype == self.source.dtype:
-            return _read_into(self.source, start, stop, out)
-        stored, count = self._stored(start, stop)
-        if self.observed_only and self.mask is not None:
-            self._require_missing(stored, np.flatnonzero(~self.mask), start)
-        used = None if self.mask is None else np.flatnonzero(self.mask)
-        if self.source.column_major:
-            self._decode_rows(stored.T, used, out.T)
-        else:
-            self._decode_columns(stored, used, out)
-        return count
+class Unpacked(Elementwise):
+    """Packed values as they are meant, NaN where nothing was observed; dense."""
 
-    def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
-        """Fill `out` with used features `start` to `stop` as rows; the source is a turned one."""
-        if self.packing is None and self.mask is None and out.dtype == self.source.dtype:
-            return _read_into(self.source, start, stop, out)
-        places = self.places(start, stop)
-        stored, count = self._stored(int(places[0]), int(places[-1]) + 1)
-        used = None if self.mask is None else places - places[0]
-        if self.source.column_major:
-            self._decode_columns(stored.T, used, out.T)
-        else:
-            self._decode_rows(stored, used, out)
-        return count
+    def __init__(self, packing: Packing):
+        self.packing = packing
 
-    def places(self, start: int, stop: int) -> IntArray:
-        """Return where used features `start` to `stop` are among all features of the array."""
-        return np.arange(start, stop) if self.mask is None else np.flatnonzero(self.mask)[start:stop]
+    @property
+    def digest(self) -> bytes:
+        """Return how values are decoded."""
+        return f"{self.packing}".encode()
 
-    def longest_span(self, n_features: int) -> int:
-        """Return how many features of the array lie between the first and the last of `n_features` used ones, at most."""
-        n = min(n_features, self.n_features)
-        if self.mask is None:
-            return n
-        places = np.flatnonzero(self.mask)
-        return int((places[n - 1 :] - places[: len(places) - n + 1]).max()) + 1
+    def dtype(self, dtype: DType) -> DType:
+        """Return the data type of decoded values."""
+        return self.packing.dtype
 
-    def _stored(self, start: int, stop: int) -> tuple[Array, ReadCount]:
-        """Return rows of the source as they are stored, in scratch memory."""
-        shape = (stop - start, self.source.shape[1])
-        if self.source.column_major:
-            return self.source.read(start, stop, borrow("stored rows", shape[::-1], self.source.dtype).T)
-        return self.source.read(start, stop, borrow("stored rows", shape, self.source.dtype))
+    def of_values(self, values: Array, out: Array) -> None:
+        """Write the decoded values to `out`."""
+        self.packing.decode(values, out)
 
-    def _decode_columns(self, stored: Array, used: IntArray | None, out: Array) -> None:
-        """Write the decoded columns `used` of stored values to `out`, a few rows at a time, which stay in the cache."""
-        for rows in _slabs(stored):
-            values = stored[rows]
-            if used is not None:
-                columns = borrow("used columns", (len(values), len(used)), stored.dtype)
-                values = values.take(used, axis=1, out=columns, mode="clip")  # the mode that needs no copy of `columns`
-            self._decode(values, out[rows])
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Raise `NotAvailableError`: values that are not stored need not be zero."""
+        return Step.apply_stored(self, data, indices, indptr, start)
 
-    def _decode_rows(self, stored: Array, used: IntArray | None, out: Array) -> None:
-        """Write the decoded rows `used` of stored values to `out`, a few at a time."""
-        for rows in _slabs(out):
-            self._decode(stored[rows] if used is None else stored[used[rows]], out[rows])
 
-    def _decode(self, stored: Array, out: Array) -> None:
-        """Write stored values to `out` as they are meant."""
-        if self.packing is None:
-            out[...] = stored
-        else:
-            self.packing.decode(stored, out)
+class _Observed(ChosenFeatures):
+    """Features that were observed in the first rows; the others must hold no value at all, which is checked as rows are read."""
 
-    def _require_missing(self, stored: Array, left_out: IntArray, start: int) -> None:
-        """Raise `DataError` if a feature that was left out because it was never observed has a value in rows from `start` on."""
-        for rows in _slabs(stored):
-            missing = self.missing(stored[rows].take(left_out, axis=1))
+    def __init__(self, used: BoolArray, packing: Packing | None, description: str):
+        super().__init__(used)
+        self.packing, self.description = packing, description
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Observed, (self.used, self.packing, self.description)
+
+    def require(self, values: Array, start: int) -> None:
+        """Raise `PartlyMissingError` if a feature that is left out has a value."""
+        left_out = np.flatnonzero(~self.used)
+        for rows in slabs(values):
+            missing = _missing(self.packing, values[rows].take(left_out, axis=1))
             if missing.all():
                 continue
             row, column = (int(index) for index in np.argwhere(~missing)[0])
             raise PartlyMissingError(
-                f"{self.source.description}: feature {int(left_out[column])} was missing in every row of the first chunk, "
+                f"{self.description}: feature {int(left_out[column])} was missing in every row of the first chunk, "
                 f"and has a value in row {start + rows.start + row}: mask='observed' leaves out features that are never observed; name "
                 "those to use with a mask of your own (mask='survey' reads all rows once more beforehand to find them), and say with "
                 "missing= what the remaining missing values mean"
             )
 
 
-def _slabs(values: Array) -> Iterator[slice]:
-    """Yield slices of rows that fit in the cache of a core while they are decoded."""
-    step = max(1, _SLAB_BYTES // max(1, values[:1].nbytes))
-    for first in range(0, len(values), step):
-        yield slice(first, min(first + step, len(values)))
-
-
-def _read_into(source: Source, start: int, stop: int, out: Array) -> ReadCount:
-    """Fill `out` with rows of a source, which may return a view of its own memory instead."""
-    values, count = source.read(start, stop, out)
-    if values is not out:
-        out[...] = values
-    return count
+def _missing(packing: Packing | None, stored: Array) -> BoolArray:
+    """Return where stored values mean that nothing was observed."""
+    if packing is not None:
+        return packing.missing(stored)
+    return np.isnan(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)

@@ -6,17 +6,9 @@ import numpy as np
 
 from streampca.block import Block
 from streampca.sources.base import Source
-from streampca.sources.steps import Step, SteppedSource
+from streampca.sources.steps import ChosenFeatures, SteppedSource, take_columns
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, DType, IntArray
-
-
-def take_columns(values: Array, columns: IntArray, out: Array) -> Array:
-    """Write some `columns` of `values` to `out`, ``(n_rows, n_columns)``, in the order of memory of both."""
-    if out.flags.c_contiguous:
-        return np.take(values, columns, axis=1, out=out, mode="clip")
-    np.take(values.T, columns, axis=0, out=out.T, mode="clip")
-    return out
+from streampca.typing import BoolArray, IntArray
 
 
 def columns_of_block(block: Block, columns: IntArray, *, column_major: bool) -> Block:
@@ -25,44 +17,6 @@ def columns_of_block(block: Block, columns: IntArray, *, column_major: bool) -> 
     out = borrow("some features", shape[::-1] if column_major else shape, block.values.dtype)
     out = out.T if column_major else out
     return Block(take_columns(block.values, columns, out), block.start, block.weights)
-
-
-class ChosenFeatures(Step):
-    """Some of the features, in the order of the table.
-
-    Parameters
-    ----------
-    used : array, shape (n_features,)
-        True for the features that are left.
-    """
-
-    columns: IntArray
-
-    def __init__(self, used: BoolArray):
-        self.used, self.columns = used, np.flatnonzero(used)
-        self._places = (np.cumsum(used) - 1).astype(np.int64)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return ChosenFeatures, (self.used,)
-
-    @property
-    def digest(self) -> bytes:
-        """Return which features are left, a bit each."""
-        return np.packbits(self.used).tobytes()
-
-    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
-        """Return the memory that numpy takes for the result where `out` is not contiguous, at most that of all features."""
-        return n_rows * n_features * dtype.itemsize
-
-    def apply(self, values: Array, start: int, out: Array) -> None:
-        """Write the features that are left to `out`."""
-        take_columns(values, self.columns, out)
-
-    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
-        """Return sparse rows with the stored values of the features that are left."""
-        used = self.used[indices]
-        edges = np.concatenate([[0], np.cumsum(used)])[indptr].astype(indptr.dtype)
-        return data[used], self._places[indices[used]].astype(indices.dtype), edges
 
 
 def with_features(source: Source, used: BoolArray, alike: Source | None = None) -> SteppedSource:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -41,6 +40,7 @@ class TableSource(Source):
         self.column_major = all(source.column_major for source in sources)
         self.repeats = max(source.repeats for source in sources)
         self.fragments = sources[0].fragments if len(sources) == 1 else ()
+        self._rows = [part.rows(self.dtype) for part in self.parts]
         self._edges = np.cumsum([0, *(part.n_features for part in self.parts)]).tolist()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -105,9 +105,8 @@ class TableSource(Source):
 
     def slice(self, start: int, stop: int) -> TableSource:
         """Return a source for a worker with no more of lazy arrays than rows `start` to `stop` need."""
-        subset = copy.copy(self)
-        subset.parts = tuple(replace(part, source=part.source.slice(start, stop)) for part in self.parts)
-        return subset
+        parts = [replace(part, source=part.source.slice(start, stop)) for part in self.parts]
+        return TableSource(parts, self.labels, self.description)
 
     def require_unchanged(self) -> None:
         """Raise `ChangedInputError` if an array was changed since it was first read."""
@@ -143,7 +142,7 @@ class TableSource(Source):
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of one array's rows as they are stored, and of what decodes them."""
-        return max(part.overhead_bytes(n_rows) for part in self.parts)
+        return max(rows.overhead_bytes(n_rows) for rows in self._rows)
 
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored chunks that hold rows `start` to `stop`."""
@@ -155,9 +154,9 @@ class TableSource(Source):
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         count = ReadCount()
         n_before = 0
-        for part, first in zip(self.parts, self._edges, strict=False):
+        for part, rows, (first, last) in zip(self.parts, self._rows, pairwise(self._edges), strict=True):
             try:
-                count += part.read(start, stop, out[:, first : first + part.n_features])
+                count += _read_into(rows, start, stop, out[:, first:last])
             except PartlyMissingError as error:
                 raise self._named(error, n_before) from None
             n_before += part.n_stored
@@ -217,45 +216,33 @@ class _TransposedTable(TransposedSource):
 
     def __init__(self, table: TableSource):
         super().__init__(table)
-        self.parts, edges = [part.turned() for part in table.parts], [0]
-        for part, first in zip(self.parts, table._edges, strict=False):
-            bands = np.arange(0, part.source.shape[0], part.source.chunk_rows)
-            counts = bands if part.mask is None else np.concatenate([[0], np.cumsum(part.mask)])[bands]
-            edges += (first + counts).tolist()
-        self._places = [None if part.mask is None else np.flatnonzero(part.mask) for part in self.parts]
-        self.grid = Grid.of_edges(sorted({*edges, self.shape[0]}), table.chunk_bytes, whole=True)
+        self._features, edges = [rows.by_features() for rows in table._rows], {self.shape[0]}
+        for part, first in zip(self._features, table._edges, strict=False):
+            bands = part.grid.edges or range(0, part.shape[0], part.chunk_rows)
+            edges.update(first + edge for edge in bands)
+        self.grid = Grid.of_edges(sorted(edges), table.chunk_bytes, whole=True)
         self.column_major, self.reads_ahead = not table.column_major, table.reads_ahead
 
     def cancel(self) -> None:
         """Cancel pending reads with an error."""
-        for part in self.parts:
-            part.source.cancel()
+        for part in self._features:
+            part.cancel()
 
     @contextmanager
     def ahead(self, schedule: Schedule) -> Iterator[None]:
         """Enclose the reading of the blocks of `schedule`, for which the arrays share the memory."""
         with ExitStack() as stack:
-            for index, part in enumerate(self.parts):
-                stored = schedule.mapped(partial(self._stored_span, index), len(self.parts))
-                stack.enter_context(part.source.ahead(stored))
+            for index, part in enumerate(self._features):
+                stack.enter_context(part.ahead(schedule.mapped(partial(self._span, index), len(self._features))))
             yield
 
-    def _stored_span(self, index: int, span: Span) -> Span | None:
-        """Return the stored features of a part that are read for features in `span`, None for none."""
-        for part, low, high in self._parts_of(*span):
-            if part == index:
-                places = self.parts[index].places(low, high)
-                return int(places[0]), int(places[-1]) + 1
-        return None
+    def _span(self, index: int, span: Span) -> Span | None:
+        """Return which features of a part are among the features in `span`, None for none."""
+        return next(((low, high) for part, low, high in self._parts_of(*span) if part == index), None)
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of stored bytes, decoded, that reading features `start` to `stop` takes."""
-        n_bytes = 0
-        for index, low, high in self._parts_of(start, stop):
-            places = self._places[index]
-            first, last = (low, high - 1) if places is None else places[[low, high - 1]].tolist()
-            n_bytes += self.parts[index].source.reads_of(first, last + 1)
-        return n_bytes
+        return sum(self._features[index].reads_of(low, high) for index, low, high in self._parts_of(start, stop))
 
     def _parts_of(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the index of each part with the first and last of its features that are among features `start` to `stop`."""
@@ -265,8 +252,8 @@ class _TransposedTable(TransposedSource):
                 yield index, low - first, high - first
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory of stored rows of one array, of which a block holds those in the mask."""
-        return max(part.overhead_bytes(n_rows, turned=True) for part in self.parts)
+        """Return the memory of stored features of one array, of which a block holds those in the mask."""
+        return max(part.overhead_bytes(min(n_rows, part.shape[0])) for part in self._features)
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return features `start` to `stop` as rows."""
@@ -274,6 +261,14 @@ class _TransposedTable(TransposedSource):
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         count, at = ReadCount(), 0
         for index, low, high in self._parts_of(start, stop):
-            count += self.parts[index].read_features(low, high, out[at : at + high - low])
+            count += _read_into(self._features[index], low, high, out[at : at + high - low])
             at += high - low
         return out, count
+
+
+def _read_into(source: Source, start: int, stop: int, out: Array) -> ReadCount:
+    """Fill `out` with rows of a source, which may return a view of its own memory instead."""
+    values, count = source.read(start, stop, out)
+    if values is not out:
+        out[...] = values
+    return count

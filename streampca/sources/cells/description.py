@@ -13,8 +13,7 @@ from streampca.sources.alignment import of_features
 from streampca.sources.base import Source
 from streampca.sources.cells.normalization import Normalization
 from streampca.sources.options import ReadOptions
-from streampca.sources.steps import Step, SteppedSource
-from streampca.sources.subsets import ChosenFeatures
+from streampca.sources.steps import ChosenFeatures, Step, SteppedSource
 from streampca.typing import Array, BoolArray, DType
 
 MOST_NAMES = 2**20

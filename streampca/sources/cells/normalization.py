@@ -14,7 +14,7 @@ import numpy as np
 
 from streampca.counts import NORMALIZE, CountKey, keys_in_words
 from streampca.errors import DataError, NotFiniteError, ParameterError
-from streampca.sources.steps import Elementwise, Step
+from streampca.sources.steps import Cast, Elementwise, Step
 from streampca.typing import Array, DType, FloatArray, JsonValue
 
 
@@ -101,7 +101,7 @@ class Normalization:
 
     def steps(self, stored: DType) -> tuple[Step, ...]:
         """Return all steps from rows of the type `stored` to normalised ones."""
-        return (Counts(), *self.asked, Rounded(normalized_dtype(stored)))
+        return (Counts(), *self.asked, Cast(normalized_dtype(stored)))
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return plain data that `of` takes."""
@@ -151,23 +151,6 @@ class Counts(Step):
         if _may_be_bad(data):
             _require_counts(data, np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices, start)
         return data.astype(np.float64), indices, indptr
-
-
-class Rounded(Elementwise):
-    """Values in another data type."""
-
-    digest = b""
-
-    def __init__(self, dtype: DType):
-        self._dtype = dtype
-
-    def dtype(self, dtype: DType) -> DType:
-        """Return the data type."""
-        return self._dtype
-
-    def of_values(self, values: Array, out: Array) -> None:
-        """Write the values to `out`."""
-        out[...] = values
 
 
 def _may_be_bad(values: Array) -> bool:
