@@ -14,9 +14,9 @@ from typing_extensions import override
 from streampca.errors import DataError, ParameterError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.numbered import table_of
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.table import table_of
 from streampca.system.optional import not_installed, optional_module
 from streampca.typing import Array
 
@@ -72,12 +72,8 @@ def open_builtin(name: str, options: ReadOptions) -> Source:
     dims = [Dimension(*each) for each in zip(dimensions, source.shape, strict=True)]
     (row,), (column,) = axes_of(dimensions, source.shape, options, label)
     source = source.by_features() if row == 1 else source
-    names = source.feature_names
     variable = Variable(None, (dims[column].name,), source.shape[1:], {"description": _DESCRIPTIONS[name]})
-    table = table_of([StoredVariable(source)], Labels((dims[row],), (dims[column],), (variable,)), label, options.mask)
-    if table is source and names is not None:
-        table.feature_names = names
-    return table
+    return table_of([StoredVariable(source)], Labels((dims[row],), (dims[column],), (variable,)), label, options.mask)
 
 
 class _BuiltinSource(Source):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,10 @@ from streampca.errors import NotAvailableError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source
-from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
+from streampca.sources.masks import FROM_DATA, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
-from streampca.sources.table import TableSource
+from streampca.sources.table import table_of
 
 if TYPE_CHECKING:
     from streampca.sources.zarr.reader import Axes
@@ -67,30 +66,6 @@ def _lazy(data: Any, axes: Axes, options: ReadOptions) -> Source:
     from streampca.sources.dask import DaskSource
 
     return DaskSource(as_table(data, axes), options.max_reads)
-
-
-def table_of(parts: Sequence[StoredVariable], labels: Labels, label: str, mask: object = None) -> Source:
-    """Return the table of variables side by side, with the features of a mask: `source` of the only one where nothing is to be done.
-
-    Parameters
-    ----------
-    parts : sequence of StoredVariable
-        The variables.
-    labels : Labels
-        Names of their rows and features.
-    label : str
-        What messages call the table.
-    mask : array or {"observed", "survey"}, optional
-        See `feature_mask`.
-    """
-    if mask is not None:
-        labels = labels.with_mask(feature_mask(mask, labels, parts, label))
-        observed = isinstance(mask, str) and mask in FROM_DATA
-        parts = [part.masked(used, observed) for part, (_, _, used) in zip(parts, labels.places(), strict=True)]
-    single = len(parts) == 1 and parts[0].packing is None and parts[0].mask is None
-    source = parts[0].source if single else TableSource(parts, labels, label)
-    source.labels, source.feature_names = labels, labels.column_names()
-    return source
 
 
 def as_table(lazy: Any, axes: Axes) -> Any:

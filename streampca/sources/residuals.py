@@ -57,6 +57,7 @@ class RowResiduals(Step):
 
     of_fit = True
     by_place = True
+    by_features = True
 
     def __init__(self, rows: RowRegressors, fitted: FittedRegression, dtype: DType):
         self.rows, self.fitted, self._dtype = rows, replace(fitted, rows=None), dtype
@@ -79,10 +80,6 @@ class RowResiduals(Step):
         """Return the step with the regressors of rows `start` to `stop` alone."""
         return RowResiduals(self.rows.slice(start, stop), self.fitted, self._dtype)
 
-    def by_features(self) -> Step:
-        """Return the step for blocks of features."""
-        return _ResidualFeatures(self)
-
     def of_block(self, block: Block, *, column_major: bool) -> Block:
         """Return the residuals of rows that have been read, in scratch memory."""
         shape = block.values.shape
@@ -95,34 +92,7 @@ class RowResiduals(Step):
         """Write the residuals of the rows to `out`."""
         subtract_fitted(values, self.rows.slice(start, start + len(values)), self.fitted, out)
 
-
-class _ResidualFeatures(Step):
-    """Residuals of blocks of features, each with all rows."""
-
-    of_fit = True
-    by_place = True
-
-    def __init__(self, of_rows: RowResiduals):
-        self.of_rows = of_rows
-
-    @property
-    def digest(self) -> bytes:
-        """Return that of the step for rows."""
-        return self.of_rows.digest
-
-    def dtype(self, dtype: DType) -> DType:
-        """Return the type of the residuals."""
-        return self.of_rows.dtype(dtype)
-
-    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
-        """Return that of the step for rows."""
-        return self.of_rows.scratch_bytes(n_features, n_rows, dtype)
-
-    def by_features(self) -> Step:
-        """Return the step for rows."""
-        return self.of_rows
-
-    def apply(self, values: Array, start: int, out: Array) -> None:
+    def apply_features(self, values: Array, start: int, out: Array) -> None:
         """Write the residuals of features from `start` on to `out`."""
-        fitted = self.of_rows.fitted.of_features(start, start + len(values))
-        subtract_fitted(values.T, self.of_rows.rows, fitted, out.T)
+        fitted = self.fitted.of_features(start, start + len(values))
+        subtract_fitted(values.T, self.rows, fitted, out.T)

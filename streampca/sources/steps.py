@@ -39,6 +39,8 @@ class Step(ABC):
     """Whether it belongs to a fit, so that manifests describe the table before it."""
     by_place: bool = False
     """Whether equal rows may become different ones, since it matters which row it is."""
+    by_features: bool = False
+    """Whether `apply_features` does the same with blocks of features; if not, features after the step are read by a reading of all rows."""
 
     @property
     @abstractmethod
@@ -76,9 +78,9 @@ class Step(ABC):
         """Return the step for a worker, which applies it to rows `start` to `stop`."""
         return self
 
-    def by_features(self) -> Step | None:
-        """Return the same step for blocks of features ``(n_features, n_samples)``, None where it needs whole rows."""
-        return None
+    def apply_features(self, values: Array, start: int, out: Array) -> None:
+        """Write features ``(n_features, n_samples)``, of which the first is feature `start`, to `out` as they are after the step."""
+        raise NotImplementedError
 
 
 class Elementwise(Step):
@@ -97,10 +99,6 @@ class Elementwise(Step):
         out = np.empty(data.shape, dtype=self.dtype(data.dtype))
         self.of_values(data, out)
         return out, indices, indptr
-
-    def by_features(self) -> Step | None:
-        """Return the step."""
-        return self
 
 
 def take_columns(values: Array, columns: IntArray, out: Array) -> Array:
@@ -273,13 +271,10 @@ class SteppedSource(RowsOfSource):
         """Return a source whose rows are the features of this one."""
         if self.sparse:
             return SparseFeatures(self)
-        if self._by_value is not None and self.steps:
-            return _FeaturesAfterSteps(self, self._by_value)
-        turned = [step.by_features() for step in self.steps]
-        if any(step is None for step in turned):
-            return TransposedRows(self)
-        features = self.source.by_features()
-        return SteppedSource(features, [step for step in turned if step is not None]) if turned else features
+        if not self.steps:
+            return self.source.by_features()
+        readable = self._by_value is not None or (len(self.steps) == 1 and self.steps[0].by_features)
+        return _FeaturesAfterSteps(self) if readable else TransposedRows(self)
 
     def _rows_at_once(self, n_rows: int) -> int:
         """Return how many of `n_rows` rows pass the steps at once: all where there is one, which divides them by itself."""
@@ -427,12 +422,15 @@ def _by_value(steps: Sequence[Step]) -> _ByValue | None:
 
 
 class _FeaturesAfterSteps(TransposedSource):
-    """The features of rows after steps that choose some of them and map every value by itself."""
+    """The features of rows after steps that choose some of them and map every value by itself, or after one step for features."""
 
-    def __init__(self, source: SteppedSource, steps: _ByValue):
+    source: SteppedSource
+
+    def __init__(self, source: SteppedSource):
         super().__init__(source)
-        self._stored, self._steps = source.source.by_features(), steps
-        self._places = np.arange(self.shape[0]) if steps.columns is None else steps.columns
+        self._stored, self._steps = source.source.by_features(), source._by_value
+        chosen = None if self._steps is None else self._steps.columns
+        self._places = np.arange(self.shape[0]) if chosen is None else chosen
         edges = np.searchsorted(self._places, np.arange(0, self._stored.shape[0], self._stored.chunk_rows))
         self.grid = Grid.of_edges(sorted({*edges.tolist(), 0, self.shape[0]}), source.chunk_bytes, whole=True)
         self.column_major, self.reads_ahead = not source.column_major, self._stored.reads_ahead
@@ -458,7 +456,12 @@ class _FeaturesAfterSteps(TransposedSource):
         """Return the memory of the stored features between the first and the last of a block, at most, and of the steps."""
         n = min(n_rows, self.shape[0])
         span = int((self._places[n - 1 :] - self._places[: self.shape[0] - n + 1]).max()) + 1
-        return self._stored.overhead_bytes(span) + span * self._stored.row_bytes + self._steps.scratch_bytes
+        scratch = (
+            self.source.steps[0].scratch_bytes(self.shape[1], span, self._stored.dtype)
+            if self._steps is None
+            else self._steps.scratch_bytes
+        )
+        return self._stored.overhead_bytes(span) + span * self._stored.row_bytes + scratch
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return features `start` to `stop` as rows."""
@@ -469,6 +472,9 @@ class _FeaturesAfterSteps(TransposedSource):
             scratch = borrow("features before steps", shape[::-1] if columns else shape, self._stored.dtype)
         stored, count = self._stored.read(low, high, scratch.T if columns and scratch is not None else scratch)
         out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
+        if self._steps is None:
+            self.source.steps[0].apply_features(stored, start, out)
+            return out, count
         used = None if self._steps.columns is None else self._places[start:stop] - low
         if columns:
             self._steps.by_columns(stored.T, used, out.T)

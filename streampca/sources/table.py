@@ -16,6 +16,7 @@ from streampca.errors import NotAvailableError, ParameterError, PartlyMissingErr
 from streampca.labels import Labels
 from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
 from streampca.sources.grid import Grid
+from streampca.sources.masks import FROM_DATA, feature_mask
 from streampca.sources.schedule import Schedule, Span
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.versions import InputVersion
@@ -177,6 +178,30 @@ class TableSource(Source):
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""
         return _TransposedTable(self)
+
+
+def table_of(parts: Sequence[StoredVariable], labels: Labels, label: str, mask: object = None) -> Source:
+    """Return the table of variables side by side, with the features of a mask: `source` of the only one where nothing is to be done.
+
+    Parameters
+    ----------
+    parts : sequence of StoredVariable
+        The variables.
+    labels : Labels
+        Names of their rows and features.
+    label : str
+        What messages call the table.
+    mask : array or {"observed", "survey"}, optional
+        See `feature_mask`.
+    """
+    if mask is not None:
+        labels = labels.with_mask(feature_mask(mask, labels, parts, label))
+        observed = isinstance(mask, str) and mask in FROM_DATA
+        parts = [part.masked(used, observed) for part, (_, _, used) in zip(parts, labels.places(), strict=True)]
+    single = len(parts) == 1 and parts[0].packing is None and parts[0].mask is None
+    source = parts[0].source if single else TableSource(parts, labels, label)
+    source.labels, source.feature_names = labels, source.feature_names or labels.column_names()
+    return source
 
 
 def with_missing_value(source: Source, value: float | None) -> Source:

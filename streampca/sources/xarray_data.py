@@ -21,9 +21,10 @@ from streampca.sources.columns_in_memory import XarrayColumns
 from streampca.sources.conventions import describes_others, describing_names
 from streampca.sources.coordinates import dimension_of, is_xarray, plain_attributes
 from streampca.sources.masks import FROM_DATA, read_mask_file
-from streampca.sources.numbered import as_table, table_of
+from streampca.sources.numbered import as_table
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.table import table_of
 from streampca.system.optional import package_of
 from streampca.typing import DType
 

@@ -51,9 +51,6 @@ class ElementwiseCounts(Elementwise):
 
     digest = b""  # the mark of the table has all keys of `normalize`
 
-    def by_features(self) -> None:
-        """Return None: counts are checked in whole rows."""
-
 
 class LogarithmOfCounts(ElementwiseCounts):
     """The logarithm of one more."""

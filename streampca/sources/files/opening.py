@@ -13,9 +13,9 @@ from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.npy import open_npy_files
 from streampca.sources.files.paths import Files
 from streampca.sources.masks import FROM_DATA, read_mask_file
-from streampca.sources.numbered import table_of
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.table import table_of
 
 _UNDERSTOOD = {
     "npy": frozenset({"mask"}),

@@ -13,12 +13,12 @@ from streampca.errors import DataError, ParameterError, StoreError, StreamPCAErr
 from streampca.formatting import one_line
 from streampca.labels import Dimension, Labels, equal_values
 from streampca.sources.base import Source
-from streampca.sources.masks import FROM_DATA, feature_mask, read_mask_file
+from streampca.sources.masks import FROM_DATA, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.sources.remote import place_of
 from streampca.sources.stored_variable import StoredVariable
-from streampca.sources.table import TableSource
+from streampca.sources.table import table_of
 from streampca.sources.zarr.beside import GroupColumns
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.dimensions import axes_of, labels_of, names_of
@@ -46,19 +46,10 @@ def open_arrays(
         )
     opened = [_opened(name, array, options, description, group) for name, array in arrays.items()]
     labels = joined_labels([labels for _, labels in opened], description or "the group")
-    table = first = opened[0][0].source
-    parts = [part for part, _ in opened]
+    first, parts = opened[0][0].source, [part for part, _ in opened]
     label = first.label if isinstance(first, ZarrSource) and len(parts) == 1 else description or first.description
-    if options.mask is not None:
-        labels = labels.with_mask(feature_mask(_mask(options, labels, group, label), labels, parts, label))
-        observed = isinstance(options.mask, str) and options.mask in FROM_DATA
-        parts = [part.masked(mask, observed) for part, (_, _, mask) in zip(parts, labels.places(), strict=True)]
-    if len(parts) == 1 and parts[0].packing is None and parts[0].mask is None:
-        first.labels, first.feature_names = labels, first.feature_names or labels.column_names()
-        table = first
-    else:
-        table = TableSource(parts, labels, label)
-        table.feature_names = labels.column_names()
+    mask = None if options.mask is None else _mask(options, labels, group, label)
+    table = table_of(parts, labels, label, mask)
     if group is not None:
         parent = next(iter(arrays.values())).path.rpartition("/")[0].removeprefix(group.path).strip("/")
         table.sample_columns = GroupColumns(group, parent, labels.samples, options, label)
