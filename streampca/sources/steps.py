@@ -429,11 +429,12 @@ class _FeaturesAfterSteps(TransposedSource):
     def __init__(self, source: SteppedSource):
         super().__init__(source)
         self._stored, self._steps = source.source.by_features(), source._by_value
-        chosen = None if self._steps is None else self._steps.columns
-        self._places = np.arange(self.shape[0]) if chosen is None else chosen
-        edges = np.searchsorted(self._places, np.arange(0, self._stored.shape[0], self._stored.chunk_rows))
-        self.grid = Grid.of_edges(sorted({*edges.tolist(), 0, self.shape[0]}), source.chunk_bytes, whole=True)
-        self.column_major, self.reads_ahead = not source.column_major, self._stored.reads_ahead
+        self.grid, self._places = self._stored.grid, np.arange(self.shape[0])
+        if self._steps is not None and self._steps.columns is not None:
+            self._places = self._steps.columns
+            edges = np.searchsorted(self._places, np.arange(0, self._stored.shape[0], self._stored.chunk_rows))
+            self.grid = Grid.of_edges(sorted({*edges.tolist(), 0, self.shape[0]}), source.chunk_bytes, whole=True)
+        self.column_major, self.reads_ahead = self._stored.column_major, self._stored.reads_ahead
         self.needs_all_rows = isinstance(self._stored, TransposedSource) and self._stored.needs_all_rows
 
     def cancel(self) -> None:
@@ -451,6 +452,10 @@ class _FeaturesAfterSteps(TransposedSource):
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading features `start` to `stop` takes."""
         return self._stored.reads_of(*self._span((start, stop)))
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold features `start` to `stop`."""
+        return self._stored.keys(*self._span((start, stop)))
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the stored features between the first and the last of a block, at most, and of the steps."""
