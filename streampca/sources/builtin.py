@@ -11,7 +11,7 @@ import xxhash
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from streampca.errors import DataError, ParameterError
+from streampca.errors import DataError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.options import ReadOptions
@@ -48,11 +48,9 @@ def open_builtin(name: str, options: ReadOptions) -> Source:
     Raises
     ------
     DataError
-        For an unknown name, when scikit-learn does not hold the data, or for options about what is stored.
-    ParameterError
-        For options of AnnData.
+        For an unknown name, or when scikit-learn does not hold the data.
     NotAvailableError
-        If scikit-learn, or for photographs Pillow, is not installed.
+        For options about what is stored, or if scikit-learn, or for photographs Pillow, is not installed.
     """
     from streampca.sources.zarr.dimensions import axes_of
 
@@ -61,12 +59,7 @@ def open_builtin(name: str, options: ReadOptions) -> Source:
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         raise DataError(f"builtin:{name} is not a built-in data set: expected one of {', '.join(BUILTIN_NAMES)}{hint}")
     label = f"builtin:{name}"
-    if options.verify is not None:
-        raise DataError(f"{label}: fingerprints are of zarr arrays, not of built-in data: leave source.verify out")
-    if options.names:
-        raise DataError(f"{label} is one table: expected no array name, found {', '.join(options.names)}")
-    if options.of_cells:
-        raise ParameterError(f"{label}: {', '.join(options.of_cells)} is for AnnData: leave it out")
+    options.require_only(label, "samples", "features", "mask", "orientation")
     source: Source = PatchSource() if name == "photo-patches" else SmallTable(name)
     dimensions = ("patch", "pixel") if name == "photo-patches" else ("sample", "feature")
     dims = [Dimension(*each) for each in zip(dimensions, source.shape, strict=True)]

@@ -225,6 +225,8 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
         raise NotAvailableError(
             f"{path}: {', '.join(given)}: expected a Parquet file or a data frame, which have columns"
         )
+    if options.of_cells and not kind.cells:
+        raise ParameterError(f"{path}: {', '.join(options.of_cells)} is for AnnData: leave it out")
     return kind.opened(path, options)
 
 
@@ -247,16 +249,9 @@ def _open_zarr(path: str, options: ReadOptions) -> Source:
 
 
 def _open_npy(path: str, options: ReadOptions) -> Source:
-    if options.verify is not None:
-        raise DataError(f"{path}: fingerprints are of zarr arrays, not of .npy files: leave source.verify out")
+    options.require_only(path, "orientation")
     if not Path(path).exists():
         raise DataError(f"{path}: no such file")
-    if options.by_name:
-        raise NotAvailableError(
-            f"{path}: {', '.join(options.by_name)}: .npy files have no named dimensions: expected a zarr store"
-        )
-    if options.of_cells:
-        raise ParameterError(f"{path}: {', '.join(options.of_cells)} is for AnnData, not for .npy files: leave it out")
     source = MappedSource.open(Path(path))
     if options.transposed:
         raise NotAvailableError(
@@ -348,13 +343,15 @@ class _Path(NamedTuple):
     """Function that returns the source; it refuses options that it does not have, see `ReadOptions.require_only`."""
     columns: bool = False
     """Whether it has the options of columns with names."""
+    cells: bool = False
+    """Whether it may be AnnData."""
 
 
 _PATHS = (
     _Path("builtin:", "", _open_builtin),
     _Path("", ".npy", _open_npy),
-    _Path("", ".h5ad", _open_h5ad),
-    _Path("", "", _open_zarr),
+    _Path("", ".h5ad", _open_h5ad, cells=True),
+    _Path("", "", _open_zarr, cells=True),
 )
 """Kinds of paths that are no Parquet, HDF5 or several files (`files.paths`); the first that fits is opened. A new one has a line here."""
 

@@ -26,6 +26,9 @@ _CHOICES = {
 OF_COLUMNS = ("columns", "id_column")
 """Options of tables whose columns have names: Parquet files and data frames."""
 
+_OF_STORES = ("decode", "missing_chunks", "missing_value", "follow_symlinks", "storage_options", "max_reads")
+"""Options about chunks and stores, and that of missing values, which all tables have."""
+
 BY_NAME = ("variables", "samples", "features", "mask", *OF_COLUMNS)
 """Options about names of dimensions, variables and columns."""
 
@@ -149,16 +152,15 @@ class ReadOptions:
         return tuple(name for name in ("layer", "mask_var", "normalize") if getattr(self, name) is not None)
 
     def require_only(self, label: str, *names: str) -> None:
-        """Raise `NotAvailableError` if options are given that a table does not have: `label` is what messages call it, `names` those it has."""
-        others = {f.name: (getattr(self, f.name), f.default) for f in fields(self) if f.name not in names}
-        given = [
-            name
-            for name, (value, default) in others.items()
-            if value is not default and not (isinstance(value, str) and value == default)
-        ]
-        if given:
+        """Raise `NotAvailableError` if options are given that a table does not have, which messages call `label`; `names` are those it has.
+
+        Options about chunks and stores say nothing to other tables, and are not refused.
+        """
+        others = (each for each in fields(self) if each.name not in (*names, *_OF_STORES))
+        if given := [each.name for each in others if getattr(self, each.name) is not None]:
             raise NotAvailableError(
-                f"{label}: {', '.join(given)} does not apply to it: expected {', '.join(names) or 'none'} of the options; leave it out"
+                f"{label}: {', '.join(given)} does not apply to it (expected of the options of a source: "
+                f"{', '.join(names) or 'none'}); leave it out"
             )
 
     @property

@@ -16,7 +16,14 @@ from facade import write_fingerprint
 from stores import CHAINS, Command, chunk_files, config_text, make_values, picture, write_store
 
 import streampca as sp
-from streampca.errors import AlteredChunkError, DamagedChunkError, DataError, MissingChunkError, OutputError
+from streampca.errors import (
+    AlteredChunkError,
+    DamagedChunkError,
+    DataError,
+    MissingChunkError,
+    NotAvailableError,
+    OutputError,
+)
 from streampca.sources import open_source
 
 LAYOUTS = {
@@ -305,7 +312,7 @@ def test_what_has_no_chunks_has_no_fingerprint(tmp_path):
     np.save(tmp_path / "x.npy", make_values())
     with pytest.raises(DataError, match="zarr arrays"):
         write_fingerprint(open_source(tmp_path / "x.npy"))
-    with pytest.raises(DataError, match="zarr arrays"):
+    with pytest.raises(NotAvailableError, match="verify does not apply to it"):
         open_source(tmp_path / "x.npy", verify="manifest")
     with pytest.raises(DataError, match="zarr arrays"):
         open_source(make_values(), verify="manifest")

@@ -107,9 +107,9 @@ def test_features_can_be_rows_and_some_can_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"array": "x"}, DataError, "expected no array name, found x"),
-        ({"variables": ["x", "y"]}, DataError, "expected no array name, found x, y"),
-        ({"verify": "manifest"}, DataError, "fingerprints are of zarr arrays"),
+        ({"array": "x"}, NotAvailableError, "builtin:iris: array does not apply to it"),
+        ({"variables": ["x", "y"]}, NotAvailableError, "variables does not apply to it"),
+        ({"verify": "manifest"}, NotAvailableError, "verify does not apply to it"),
         ({"layer": "counts"}, ParameterError, "layer is for AnnData"),
         ({"columns": ["a"]}, NotAvailableError, "expected a Parquet file"),
         ({"samples": "flower"}, ParameterError, "there is no dimension 'flower'"),

@@ -134,3 +134,14 @@ def test_a_source_needs_little(solver: str) -> None:
     found = sp.PCA(3, solver=solver).fit(Rows())
     expected = sp.PCA(3, solver=solver).fit(COUNTS)
     np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_, rtol=1e-6)
+
+
+def test_every_key_of_normalize_has_a_step() -> None:
+    for key, _ in NORMALIZATION.values:
+        steps = Normalization.of({key.name: True if key.takes is bool else 2.0}).steps(np.dtype(np.uint16))
+        values = SteppedSource(sp.open(COUNTS), steps).read(0, 300)[0]
+        sparse = SteppedSource(sp.open(csr_array(COUNTS)), steps).read(0, 300)[0]
+        np.testing.assert_allclose(sparse.toarray(), values, rtol=1e-6)
+        assert values.shape == COUNTS.shape
+        assert np.isfinite(values).all()
+        assert (values != COUNTS).any()
