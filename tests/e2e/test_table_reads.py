@@ -139,7 +139,7 @@ def test_masked_features_in_small_blocks_are_read_between_the_edges_of_chunks(
     """A mask leaves bands of chunks of unequal numbers of features, which equal blocks would cut."""
     options = write(name, str(tmp_path / "x.zarr"))
     source = sp.open(tmp_path / "x.zarr", **options)
-    blocks_of(max(np.diff(source.by_features().edges)))
+    blocks_of(max(np.diff(source.by_features().grid.edges)))
     pca = sp.PCA(4, solver="gram").fit(source)
     assert pca.plan_.n_blocks > 1
     assert pca.bytes_read_ == pca.plan_.bytes_to_read
@@ -153,7 +153,7 @@ def test_bands_larger_than_a_block_are_read_once_for_each_of_their_parts(
 ) -> None:
     options = write(name, str(tmp_path / "x.zarr"))
     source = sp.open(tmp_path / "x.zarr", **options)
-    n_block = max(np.diff(source.by_features().edges)) // 2 - 1
+    n_block = max(np.diff(source.by_features().grid.edges)) // 2 - 1
     blocks_of(n_block)
     pca = sp.PCA(4, solver="gram").fit(source)
     assert set(opened.values()) <= {2, 6}
