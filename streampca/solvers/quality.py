@@ -55,7 +55,7 @@ def quality_beside(source: Source, plan: Plan, missing: str) -> tuple[AnyAccumul
 def quality_of(source: Source, rows_per_block: int, missing: str) -> Quality:
     """Return the accumulator of data quality for the rows of `source`."""
     may_miss = missing != "error" and source.dtype.kind == "f"
-    chunk = (source.chunk_rows, source.chunk_columns or source.shape[1])
+    chunk = (source.chunk_rows, source.grid.chunk_columns or source.shape[1])
     return Quality.of(source.shape, str(source.dtype), chunk, rows_per_block, missing=may_miss)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -136,11 +136,6 @@ class Source(ABC):
         return min(self.grid.chunk_rows, self.shape[0])
 
     @property
-    def chunk_columns(self) -> int:
-        """Return the columns of one chunk; 0 where chunks hold whole rows, or are not known."""
-        return self.grid.chunk_columns
-
-    @property
     def chunk_bytes(self) -> int:
         """Return the size in bytes of the largest decoded chunk; 0 where rows are not stored in chunks."""
         return self.grid.chunk_bytes
@@ -266,6 +261,47 @@ class DerivedSource(Source):
     def cancel(self) -> None:
         """Cancel pending reads with an error."""
         self.source.cancel()
+
+
+class JoinedSource(Source):
+    """A source whose rows are in several others, `sources`, whose checks are those of all of them."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> Sequence[Source]:
+        """Return the sources that are read."""
+
+    @property
+    def missing_chunks_filled(self) -> int:  # type: ignore[override]
+        """Return the number of missing chunks that are read as the fill value."""
+        return sum(source.missing_chunks_filled for source in self.sources)
+
+    def check(self) -> None:
+        """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
+        for source in self.sources:
+            source.check()
+
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return notes about reading the sources for a plan; raise an error if no plan is possible."""
+        return tuple(note for source in self.sources for note in source.plan_notes())
+
+    def version(self) -> InputVersion | None:
+        """Return the version of all sources together, None where one is not known."""
+        versions = [source.version() for source in self.sources]
+        known = [version for version in versions if version is not None]
+        if len(known) < len(versions):
+            return None
+        return InputVersion.of((str(index), version.n_bytes, version.digest) for index, version in enumerate(known))
+
+    def require_unchanged(self) -> None:
+        """Raise `ChangedInputError` if a source was changed since it was first read."""
+        for source in self.sources:
+            source.require_unchanged()
+
+    def cancel(self) -> None:
+        """Cancel pending reads with an error."""
+        for source in self.sources:
+            source.cancel()
 
 
 _OF_STORED_ROWS = (

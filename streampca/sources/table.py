@@ -14,16 +14,15 @@ import xxhash
 
 from streampca.errors import NotAvailableError, ParameterError, PartlyMissingError
 from streampca.labels import Labels
-from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
+from streampca.sources.base import JoinedSource, ReadCount, Source, TransposedSource, require_table
 from streampca.sources.grid import Grid
 from streampca.sources.masks import FROM_DATA, feature_mask
 from streampca.sources.schedule import Schedule, Span
 from streampca.sources.stored_variable import StoredVariable
-from streampca.sources.versions import InputVersion
 from streampca.typing import Array
 
 
-class TableSource(Source):
+class TableSource(JoinedSource):
     """Variables side by side as one table: each row holds the used features of the first variable, then of the second, and so on.
 
     Every variable is read where it is stored, into scratch memory where it is decoded or masked, once in every pass.
@@ -31,7 +30,7 @@ class TableSource(Source):
 
     def __init__(self, parts: Sequence[StoredVariable], labels: Labels | None, description: str):
         self.parts, self.labels, self.description = tuple(parts), labels, description
-        sources = [part.source for part in self.parts]
+        sources = self.sources
         self.dtype = np.result_type(*(part.dtype for part in self.parts))
         self.shape = (sources[0].shape[0], sum(part.n_features for part in self.parts))
         require_table(self.shape, self.dtype, description)
@@ -48,9 +47,14 @@ class TableSource(Source):
         return TableSource, (self.parts, self.labels, self.description)
 
     @property
-    def stored_arrays(self) -> tuple[Source, ...]:
-        """Return the sources of the variables."""
+    def sources(self) -> tuple[Source, ...]:
+        """Return the arrays of the variables."""
         return tuple(part.source for part in self.parts)
+
+    @property
+    def stored_arrays(self) -> tuple[Source, ...]:
+        """Return the arrays of the variables."""
+        return self.sources
 
     @property
     def fingerprint(self) -> str:
@@ -60,11 +64,6 @@ class TableSource(Source):
             mask = b"" if part.mask is None else xxhash.xxh3_128(np.packbits(part.mask).tobytes()).digest()
             digest.update(f"{part.source.fingerprint}|{part.packing}|".encode() + mask)
         return digest.hexdigest()
-
-    @property
-    def missing_chunks_filled(self) -> int:  # type: ignore[override]
-        """Return the number of missing chunks of all arrays that are read as the fill value."""
-        return sum(part.source.missing_chunks_filled for part in self.parts)
 
     @property
     def missing_values(self) -> tuple[float, ...]:
@@ -85,16 +84,11 @@ class TableSource(Source):
             described |= {"missing_values": list(values), "missing_value": declared}
         return arrays[0] | described if len(arrays) == 1 else described | {"variables": arrays}
 
-    def check(self) -> None:
-        """Raise `DataError` if anything that will be read is known to be missing."""
-        for part in self.parts:
-            part.source.check()
-
     def plan_notes(self) -> tuple[str, ...]:
         """Return notes about reading the arrays; raise an error if no plan is possible."""
         values = ", ".join(map(str, self.missing_values))
         notes = (f"{self.description}: missing are NaN and the stored numbers {values}",) if values else ()
-        return (*(note for part in self.parts for note in part.source.plan_notes()), *notes)
+        return (*super().plan_notes(), *notes)
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of rows of which no chunk of any array was ever written."""
@@ -108,26 +102,6 @@ class TableSource(Source):
         """Return a source for a worker with no more of lazy arrays than rows `start` to `stop` need."""
         parts = [replace(part, source=part.source.slice(start, stop)) for part in self.parts]
         return TableSource(parts, self.labels, self.description)
-
-    def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if an array was changed since it was first read."""
-        for part in self.parts:
-            part.source.require_unchanged()
-
-    def version(self) -> InputVersion | None:
-        """Return the version of all arrays together, None where one is not known."""
-        versions = [part.source.version() for part in self.parts]
-        known = [version for version in versions if version is not None]
-        return (
-            None
-            if len(known) < len(versions)
-            else InputVersion.of((str(index), version.n_bytes, version.digest) for index, version in enumerate(known))
-        )
-
-    def cancel(self) -> None:
-        """Cancel pending reads with an error."""
-        for part in self.parts:
-            part.source.cancel()
 
     @contextmanager
     def ahead(self, schedule: Schedule) -> Iterator[None]:

@@ -10,18 +10,17 @@ import xxhash
 from scipy.sparse import csr_array
 
 from streampca.errors import DamagedChunkError, DataError
-from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.base import JoinedSource, ReadCount, Source, require_table
 from streampca.sources.cells.vectors import Vector
 from streampca.sources.grid import Grid
 from streampca.sources.sparse import SparseFeatures
-from streampca.sources.versions import InputVersion
 from streampca.typing import Array, IntArray
 
 _BLOCK_BYTES = 4 * 2**20
 _WORKING_COPIES = 8  # a slice, its float64 copy by columns with mostly stored columns filled, and squares
 
 
-class CompressedRows(Source):
+class CompressedRows(JoinedSource):
     """Blocks of rows in compressed row form; a block reads only the chunks of values and column numbers that hold it.
 
     Parameters
@@ -81,10 +80,11 @@ class CompressedRows(Source):
     @property
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the vectors, and that of where rows begin."""
-        return (*self._sources, *(() if self._edges is None else (self._edges,)))
+        return (*self.sources, *(() if self._edges is None else (self._edges,)))
 
     @property
-    def _sources(self) -> Sequence[Source]:
+    def sources(self) -> Sequence[Source]:
+        """Return the sources of the vectors."""
         return self.data.source, self.indices.source
 
     @property
@@ -98,7 +98,7 @@ class CompressedRows(Source):
     @property
     def fingerprint(self) -> str:
         """Return a hash of the fingerprints of the vectors and of where rows begin."""
-        digest = xxhash.xxh3_128("|".join(source.fingerprint for source in self._sources).encode())
+        digest = xxhash.xxh3_128("|".join(source.fingerprint for source in self.sources).encode())
         digest.update(np.ascontiguousarray(self.indptr).view(np.uint8).data)
         return digest.hexdigest()
 
@@ -106,34 +106,10 @@ class CompressedRows(Source):
         """Return the description of the source for a manifest."""
         return super().describe() | {"stored_values": int(self.indptr[-1])}
 
-    def check(self) -> None:
-        """Raise `DataError` if a chunk of the vectors is known to be missing."""
-        for source in self._sources:
-            source.check()
-        self.missing_chunks_filled = sum(source.missing_chunks_filled for source in self._sources)
-
-    def version(self) -> InputVersion | None:
-        """Return the version of both vectors, None where one is not known."""
-        versions = [source.version() for source in self._sources]
-        known = [version for version in versions if version is not None]
-        if len(known) < len(versions):
-            return None
-        return InputVersion.of((str(index), one.n_bytes, one.digest) for index, one in enumerate(known))
-
-    def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if a vector was changed since it was first read."""
-        for source in self._sources:
-            source.require_unchanged()
-
-    def cancel(self) -> None:
-        """Cancel pending reads with an error."""
-        for source in self._sources:
-            source.cancel()
-
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored chunks that hold rows `start` to `stop`."""
         first, last = int(self.indptr[start]), int(self.indptr[stop])
-        return [key for source in self._sources for key in source.keys(first, last)] if first < last else []
+        return [key for source in self.sources for key in source.keys(first, last)] if first < last else []
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes of the whole chunks that hold rows `start` to `stop`."""
