@@ -42,6 +42,7 @@ from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.cells.normalization import Normalization
 from streampca.sources.fetching import division
 from streampca.sources.grid import Grid
+from streampca.sources.row_range import RowRange
 from streampca.sources.steps import Elementwise, Step, SteppedSource
 from streampca.sources.subsets import with_features
 from streampca.sources.zarr.digests import default_place
@@ -66,6 +67,7 @@ __all__ = [
     "Parameters",
     "ReadCount",
     "Resources",
+    "RowRange",
     "Source",
     "Step",
     "SteppedSource",

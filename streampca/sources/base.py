@@ -82,6 +82,8 @@ class Source(ABC):
     """How many times stored data are read in one pass, on average, beside what the size of blocks adds."""
     fragments: tuple[Fragment, ...] = ()
     """The record of every file that the rows are made of, in their order; none where they are not made of several files."""
+    depth: int = 0
+    """How many sources with steps read one another for a block, each of which has scratch memory of its own."""
     watch: InputWatch | None = None
     """The version of the stored data that was read first, shared by all views of the source; None where none is known."""
 
@@ -316,7 +318,7 @@ _OF_STORED_ROWS = (
         "repeats",
         "fragments",
     ),
-    *("watch", "feature_shape", "feature_names", "labels", "sample_columns"),
+    *("watch", "feature_shape", "feature_names", "labels", "sample_columns", "depth"),
 )
 """Attributes of a source that other rows made from the same stored rows have, too."""
 

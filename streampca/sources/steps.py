@@ -198,7 +198,7 @@ class SteppedSource(RowsOfSource):
         super().__init__(source if inner is None else inner.source)
         self.steps: tuple[Step, ...] = (*(() if inner is None else inner.steps), *steps)
         self.mark: str = mark if inner is None else inner.mark + mark
-        self.alike, self.part_of = alike, part_of
+        self.alike, self.part_of, self.depth = alike, part_of, 1 + self.source.depth
         self._described = alike or (source if steps and all(step.of_fit for step in steps) else None)
         self._forms = [(self.source.shape[1], self.source.dtype)]
         for step in self.steps:
@@ -301,7 +301,7 @@ class SteppedSource(RowsOfSource):
             return (self._of_sparse(as_rows(values), start) if self.steps else values), count
         if not self.steps:
             return self.source.read(start, stop, out)
-        stored = self._scratch("rows before steps", stop - start, *self._forms[0]) if self.source.buffered else None
+        stored = self._scratch(f"rows before steps {self.depth}", stop - start, *self._forms[0]) if self.source.buffered else None
         rows, count = self.source.read(start, stop, stored)
         out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
         if self._by_value is not None:
@@ -474,7 +474,7 @@ class _FeaturesAfterSteps(TransposedSource):
         shape, columns = (high - low, self.shape[1]), self._stored.column_major
         scratch = None
         if self._stored.buffered:
-            scratch = borrow("features before steps", shape[::-1] if columns else shape, self._stored.dtype)
+            scratch = borrow(f"features before steps {self.source.depth}", shape[::-1] if columns else shape, self._stored.dtype)
         stored, count = self._stored.read(low, high, scratch.T if columns and scratch is not None else scratch)
         out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
         if self._steps is None:

@@ -41,6 +41,7 @@ class TableSource(JoinedSource):
         self.repeats = max(source.repeats for source in sources)
         self.fragments = sources[0].fragments if len(sources) == 1 else ()
         self._rows = [part.rows(self.dtype) for part in self.parts]
+        self.depth = max(rows.depth for rows in self._rows)
         self._edges = np.cumsum([0, *(part.n_features for part in self.parts)]).tolist()
 
     def __reduce__(self) -> tuple[object, ...]:

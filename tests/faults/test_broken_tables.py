@@ -217,11 +217,10 @@ def test_broken_table_raises_one_line_with_a_status_and_nothing_is_written(
 @pytest.mark.parametrize("key", ["samples", "features", "variables", "mask"])
 def test_names_for_a_file_without_names_raise_named_error(key: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", CUBE[0])
-    none = "mask: time cannot be read" if key == "mask" else "no named dimensions: expected a zarr store"
-    numbered = (
-        none if key in ("mask", "variables") else r"no dimension 'time': expected one of dim_0 \(3\), dim_1 \(4\)"
-    )
-    for data, words in ((tmp_path / "x.npy", none), (CUBE[0], numbered)):
+    mask, numbered = "mask: time cannot be read", r"no dimension 'time': expected one of dim_0 \(3\), dim_1 \(4\)"
+    of_file = mask if key == "mask" else f"{key} does not apply to it"
+    of_array = {"mask": mask, "variables": "no named dimensions: expected a zarr store"}.get(key, numbered)
+    for data, words in ((tmp_path / "x.npy", of_file), (CUBE[0], of_array)):
         with pytest.raises(StreamPCAError, match=words) as raised:
             sp.open(data, **{key: "time"})
         assert raised.value.exit_status in (2, 5)

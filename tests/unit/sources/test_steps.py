@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from facade import Elementwise, Grid, Normalization, ReadCount, Source, Step, SteppedSource, with_features
+from facade import Elementwise, Grid, Normalization, ReadCount, RowRange, Source, Step, SteppedSource, with_features
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from stores import write_store
@@ -64,6 +64,15 @@ def test_steps_are_done_in_their_order(tmp_path: Path, kind: str) -> None:
     features = table.by_features()
     values = features.read(3, 9)[0]
     np.testing.assert_array_equal(values.toarray() if kind == "sparse" else values, expected[:, 3:9].T)
+
+
+def test_a_table_with_steps_can_be_rows_of_another_one_with_steps(tmp_path: Path) -> None:
+    """Each has scratch memory of its own: a packed variable below, for example, and residuals above."""
+    packed = sp.open(str(write_store(tmp_path / "x.zarr", COUNTS, chunks=(70, 9))))
+    inner = RowRange(SteppedSource(packed, [SquareRoots()]), 15, len(COUNTS))
+    outer = with_features(SteppedSource(inner, [SquareRoots()]), USED)
+    expected = np.sqrt(np.sqrt(COUNTS[15:].astype(np.float32)))[:, USED]
+    np.testing.assert_array_equal(outer.read(20, 200)[0], expected[20:200])
 
 
 def test_what_is_known_of_stored_rows_is_known_of_the_others(tmp_path: Path) -> None:
