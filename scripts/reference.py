@@ -9,10 +9,10 @@ Usage: scripts/reference.py [--check]    (--check: write nothing; status 1 if a 
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -205,9 +205,12 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
 
 def main() -> None:
     """Write the pages, or tell whether they are up to date."""
+    parser = argparse.ArgumentParser(prog="scripts/reference", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if a page is not up to date")
+    check = parser.parse_args().check
     schema = json.dumps(json_schema(), indent=2) + "\n"
     for page, after in {SCHEMA: schema, **{page: written(page) for page in PAGES}}.items():
-        if "--check" not in sys.argv[1:]:
+        if not check:
             page.write_text(after, encoding="utf-8")
         elif page.read_text(encoding="utf-8") != after:
             raise SystemExit(f"{page.name} is not up to date: run scripts/reference.py")

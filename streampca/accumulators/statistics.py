@@ -2,7 +2,7 @@
 
 A statistic is a subclass of `Statistic` in a module of its own, `zeros` for example, and an entry of `STATISTICS` in
 `streampca.solvers.quality`: then every solver accumulates it, plans count its memory, checkpoints hold it, the manifest has its
-figures, and ``streampca verify`` measures them again.
+figures, the report a row for it, and ``streampca verify`` measures them again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,14 @@ Namer: TypeAlias = Callable[[int], str | None]
 """What names a feature by its number; None where it has no name."""
 MOST_LISTED = 20
 """Features that are listed."""
+DIGITS = 9
+"""Digits after the point of figures that are compared: ties stay ties where blocks, and with them roundings, are others."""
+
+
+def steady(values: FloatArray) -> FloatArray:
+    """Return `values` rounded to `DIGITS`, and 0 for those that are not finite, which JSON does not hold."""
+    finite: FloatArray = np.where(np.isfinite(values), values, 0.0)
+    return np.asarray(np.round(finite, DIGITS))
 
 
 @storable
@@ -49,6 +57,10 @@ class Statistic(SequentialMerge[FeatureSums]):
     """Which rows and features are examined."""
     name: ClassVar[str]
     """Key of its figures in the manifest, under ``quality``."""
+    title: ClassVar[str]
+    """Its row in the report, such as ``"features that are mostly zeros"``."""
+    is_share: ClassVar[bool] = False
+    """Whether the values of listed features are shares, which the report gives in percent."""
     n_sums: ClassVar[int]
     """Number of sums of each feature."""
     scratch_of_value: ClassVar[int] = 48
@@ -67,7 +79,11 @@ class Statistic(SequentialMerge[FeatureSums]):
         return sums + other
 
     def figures(self, sums: FloatArray, name: Namer) -> Json:
-        """Return what the sums mean, as plain data; `listed` names features."""
+        """Return what the sums mean, as plain data with finite numbers (`steady`).
+
+        The report shows the entries ``count``, of features that stand out, and ``features``, of which `listed` names the first. What is
+        given for every feature is of at most 4,096 followed ones.
+        """
         raise NotImplementedError
 
     def findings(self, figures: Json) -> tuple[list[str], list[str]]:

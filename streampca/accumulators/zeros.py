@@ -20,6 +20,8 @@ class Zeros(Statistic):
     """Counts values that are not missing, and zeros among them."""
 
     name: ClassVar[str] = "zeros"
+    title: ClassVar[str] = "features that are mostly zeros"
+    is_share: ClassVar[bool] = True
     n_sums: ClassVar[int] = 2
     scratch_of_value: ClassVar[int] = 16
 

@@ -18,6 +18,7 @@ from streampca.runs.from_config import source_of
 from streampca.sources import open_source
 from streampca.sources.base import Source
 from streampca.sources.files.paths import is_files_path
+from streampca.sources.open import is_store_path
 from streampca.sources.store_record import read_digests
 from streampca.sources.zarr.digests import (
     DIGEST_BYTES,
@@ -92,7 +93,7 @@ def _opened(path: str, name: str | None, missing_chunks: str) -> Source:
     try:
         return open_source(path, array=name, missing_chunks=missing_chunks, decode="raw")
     except DataError:
-        if path.startswith("builtin:") or is_files_path(path):
+        if not is_store_path(path):
             raise
         known = [entry for entry in list_store(path).arrays if entry.get("name") == name]
         if not known or len(known[0]["shape"]) <= 2:

@@ -19,7 +19,7 @@ from streampca.runs.groups import groups_of_run
 from streampca.runs.manifest import read_json, read_manifest
 from streampca.runs.many import runs_of
 from streampca.sources import open_source
-from streampca.sources.files.paths import is_files_path
+from streampca.sources.open import is_store_path
 from streampca.sources.options import SourceKeywords, given_keywords
 from streampca.sources.zarr.listing import Listing, list_store
 from streampca.storage.directories import read_record, read_unreplaced
@@ -80,7 +80,7 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
             "path": path,
             "meaning": "a run was stopped here before its commit record was written; it is not a result",
         }
-    if path.startswith("builtin:") or path.endswith(".h5ad") or is_files_path(path):
+    if not is_store_path(path):
         return _of_table(path, {})
     listing = list_store(path)
     if listing.is_anndata:
@@ -99,7 +99,7 @@ def _of_array(path: str, array: str | None) -> Description:
         declared = [packed[name] for name in ("_FillValue", "missing_value", "fill_value") if name in packed]
         return described | {"missing": [*cast(list[object], described["missing"]), *declared]}
     except DataError as error:
-        if path.startswith("builtin:") or is_files_path(path):
+        if not is_store_path(path):
             raise
         listing = list_store(path, array=array)
         entry = next((entry for entry in listing.arrays if entry.get("name") == array), None)
@@ -214,7 +214,7 @@ def _of_kernel_model(place: Path) -> Description:
 
 
 def _of_table(path: str, options: SourceKeywords) -> Description:
-    if not path.startswith("builtin:") and "://" not in path and not Path(path).exists() and not is_files_path(path):
+    if "://" not in path and not Path(path).exists() and is_store_path(path):
         raise DataError(f"{path}: no such file or directory")
     source = open_source(path, **options)
     described: Description = {"kind": "source"} | source.describe() | {"bytes": source.shape[0] * source.row_bytes}

@@ -9,7 +9,7 @@ import numpy as np
 import zarr
 
 from streampca.accumulators.quality import Quality, QualityState
-from streampca.accumulators.statistics import MOST_LISTED, Namer
+from streampca.accumulators.statistics import MOST_LISTED, Namer, steady
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.runs.manifest import Manifest
@@ -28,8 +28,6 @@ _LEAST_VALUES = 8
 """Examined values of a feature in a part of the file from which its mean is compared."""
 _STUCK_VALUES, _VARYING_PARTS = 32, 0.75
 """Values of a feature that does not vary in a part of the file, at least, and the share of parts in which it does vary."""
-_DIGITS = 9
-"""Digits after the point of figures of drift: ties stay ties where blocks, and with them roundings, are others."""
 _MOST_TAILS = 100
 _BLOCK_ROWS = 2**13
 
@@ -196,7 +194,7 @@ def _drift(quality: Quality, state: QualityState, name: Namer) -> Json | None:
     typical = state.n_common < 0.9 * state.n_compared
     comparable = enough & (own > rounding) & (variance > 0) & typical
     ratios = np.divide(own, np.sqrt(variance), out=np.ones_like(own), where=comparable)
-    shifts, ratios = np.round(_finite(shifts), _DIGITS), np.round(_finite(ratios), _DIGITS)
+    shifts, ratios = steady(_finite(shifts)), steady(_finite(ratios))
     noise = np.sqrt(2 * np.log(2 * shifts.size)) / np.sqrt(max(1.0, float(np.median(state.counts))))
     logs = np.abs(np.log(np.maximum(ratios, 1e-300)))
     worst, widest = (np.unravel_index(int(each.argmax()), each.shape) for each in (np.abs(shifts), logs))
@@ -204,10 +202,10 @@ def _drift(quality: Quality, state: QualityState, name: Namer) -> Json | None:
     return {
         "mean": where(worst) | {"shift": float(shifts[worst])},
         "deviation": where(widest) | {"ratio": float(ratios[widest])},
-        "noise": float(np.round(noise, _DIGITS)),
+        "noise": float(steady(noise)),
         "largest_shifts": np.abs(shifts).max(axis=1).tolist(),
         "shifts": shifts[:, worst[1]].tolist(),
-        "largest_ratios": np.exp(np.round(logs.max(axis=1), _DIGITS)).tolist(),
+        "largest_ratios": np.exp(steady(logs.max(axis=1))).tolist(),
         "stuck": _stuck(state, where, typical),
     }
 
@@ -302,7 +300,7 @@ def tails(scores: Path) -> Json | None:
         variance = second - first**2
         central = fourth - 4 * first * third + 6 * first**2 * second - 3 * first**4
         excess = np.where(variance > 0, central / variance**2 - 3, 0.0)
-    excess = np.where(np.isfinite(excess), np.round(excess, _DIGITS), 0.0)
+    excess = steady(excess)
     component = int(excess.argmax())
     return {"excess_kurtosis": excess.tolist(), "component": component, "largest": float(excess[component])}
 

@@ -16,7 +16,7 @@ from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.coordinates import is_xarray
-from streampca.sources.files.paths import Paths, files_of, is_paths
+from streampca.sources.files.paths import Paths, files_of, is_files_path, is_paths
 from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_arrow_table, is_frame, open_arrow_table, open_frame
 from streampca.sources.numbered import open_numbered
@@ -219,7 +219,7 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
         if options.of_cells:
             raise ParameterError(f"{files.description}: {', '.join(options.of_cells)} is for AnnData: leave it out")
         return open_files(files, options)
-    kind = next(kind for kind in _PATHS if path.startswith(kind.begins) and path.endswith(kind.ends))
+    kind = _kind_of_path(path)
     given = [name for name in OF_COLUMNS if getattr(options, name) is not None]
     if given and not kind.columns:
         raise NotAvailableError(
@@ -228,6 +228,15 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
     if options.of_cells and not kind.cells:
         raise ParameterError(f"{path}: {', '.join(options.of_cells)} is for AnnData: leave it out")
     return kind.opened(path, options)
+
+
+def _kind_of_path(path: str) -> _Path:
+    return next(kind for kind in _PATHS if path.startswith(kind.begins) and path.endswith(kind.ends))
+
+
+def is_store_path(path: str) -> bool:
+    """Return whether a path or URL is opened as a zarr store, which has arrays to choose from; it need not exist."""
+    return _kind_of_path(path).opened is _open_zarr and not is_files_path(path)
 
 
 def _open_builtin(path: str, options: ReadOptions) -> Source:

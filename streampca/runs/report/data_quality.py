@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from streampca.runs.report.figures import inline
 from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
+from streampca.solvers.quality import STATISTICS
 from streampca.typing import FloatArray, Json
 
 _MOST_NAMED = 6
@@ -46,9 +47,11 @@ def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, str,
         _count(figures, "nearly_constant"),
         _features(field(figures, "nearly_constant", "features")),
     )
-    if "zeros" in figures:  # not in runs of earlier versions
-        listed = _features(field(figures, "zeros", "features"), shares="value")
-        yield "features that are mostly zeros", _count(figures, "zeros"), listed
+    for statistic in STATISTICS:
+        if statistic.name in figures:  # not in runs of earlier versions
+            in_words = words.share if statistic.is_share else partial(words.figure, digits=3)
+            listed = _features(field(figures, statistic.name, "features"), in_words)
+            yield statistic.title, _count(figures, statistic.name), listed
     yield from _drift_rows(figures)
     yield from _copied_rows(figures)
     chunks, rows = (words.whole(field(figures, "never_written", name)) or 0 for name in ("chunks", "rows"))
@@ -59,7 +62,7 @@ def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, str,
     )
     share = words.number(field(figures, "missing", "share"))
     if share is not None:
-        listed = _features(field(figures, "missing", "features"), shares="share")
+        listed = _features(field(figures, "missing", "features"), words.share, "share")
         yield "missing values", words.share(share), listed
     largest, component = (field(figures, "tails", name) for name in ("largest", "component"))
     if words.number(largest) is not None:
@@ -112,14 +115,14 @@ def _count(figures: dict[str, object], name: str) -> str:
     return f"{words.whole(field(figures, name, 'count')) or 0:,}"
 
 
-def _features(listed: object, *, shares: str = "") -> str:
-    """Return the first of some features as text, with the shares that they have under the key `shares`, if it is given."""
+def _features(listed: object, in_words: Callable[[object], str] | None = None, key: str = "value") -> str:
+    """Return the first of some features as text, with what they have under `key` `in_words`, if that is given."""
     if not isinstance(listed, list):
         return ""
     named = []
     for entry in listed[:_MOST_NAMED]:
-        share = f" ({words.share(field(entry, shares))})" if shares else ""
-        named.append(f"{_name(entry)}{share}")
+        value = f" ({in_words(field(entry, key))})" if in_words else ""
+        named.append(f"{_name(entry)}{value}")
     text = ", ".join(named) + (", …" if len(listed) > _MOST_NAMED else "")
     return f"feature{'' if len(listed) == 1 else 's'} {text}" if text else ""
 

@@ -68,11 +68,12 @@ def test_steps_are_done_in_their_order(tmp_path: Path, kind: str) -> None:
 
 def test_a_table_with_steps_can_be_rows_of_another_one_with_steps(tmp_path: Path) -> None:
     """Each has scratch memory of its own: a packed variable below, for example, and residuals above."""
-    packed = sp.open(str(write_store(tmp_path / "x.zarr", COUNTS, chunks=(70, 9))))
-    inner = RowRange(SteppedSource(packed, [SquareRoots()]), 15, len(COUNTS))
+    counts = np.tile(COUNTS, (30, 1))  # more rows than pass the steps at once
+    stored = sp.open(str(write_store(tmp_path / "x.zarr", counts, chunks=(7000, 40))))
+    inner = RowRange(SteppedSource(stored, [SquareRoots()]), 15, len(counts))
     outer = with_features(SteppedSource(inner, [SquareRoots()]), USED)
-    expected = np.sqrt(np.sqrt(COUNTS[15:].astype(np.float32)))[:, USED]
-    np.testing.assert_array_equal(outer.read(20, 200)[0], expected[20:200])
+    expected = np.sqrt(np.sqrt(counts[15:].astype(np.float32)))[:, USED]
+    np.testing.assert_array_equal(outer.read(20, 8000)[0], expected[20:8000])
 
 
 def test_what_is_known_of_stored_rows_is_known_of_the_others(tmp_path: Path) -> None:
