@@ -116,8 +116,8 @@ def open_source(
     mask_var : str, optional
         Column of truth values in ``var`` of AnnData, such as ``highly_variable``: features that are used.
     normalize : dict, optional
-        For counts in AnnData: ``target_sum``, to which the values of all features of a row are scaled to add up, and ``log1p``,
-        whether the logarithm of one plus each value is taken after that. Zeros stay zeros, and nothing is written.
+        What is done to counts in AnnData, such as ``{"target_sum": 1e4, "log1p": True}``; ``docs/how-to/anndata.md`` has all keys, which are
+        done in the order of that page. Zeros stay zeros, and nothing is written.
 
     Returns
     -------

@@ -106,7 +106,7 @@ class ReadOptions:
     mask_var: str | None = None
     """Name of the column of truth values in ``var`` of AnnData that says which features are used."""
     normalize: Mapping[str, Any] | None = None
-    """How rows of AnnData are normalised: ``target_sum``, ``log1p``, or both."""
+    """How rows of AnnData are normalised, by the keys of `streampca.counts.NORMALIZE`."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

@@ -301,7 +301,11 @@ class SteppedSource(RowsOfSource):
             return (self._of_sparse(as_rows(values), start) if self.steps else values), count
         if not self.steps:
             return self.source.read(start, stop, out)
-        stored = self._scratch(f"rows before steps {self.depth}", stop - start, *self._forms[0]) if self.source.buffered else None
+        stored = (
+            self._scratch(f"rows before steps {self.depth}", stop - start, *self._forms[0])
+            if self.source.buffered
+            else None
+        )
         rows, count = self.source.read(start, stop, stored)
         out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
         if self._by_value is not None:
@@ -474,7 +478,9 @@ class _FeaturesAfterSteps(TransposedSource):
         shape, columns = (high - low, self.shape[1]), self._stored.column_major
         scratch = None
         if self._stored.buffered:
-            scratch = borrow(f"features before steps {self.source.depth}", shape[::-1] if columns else shape, self._stored.dtype)
+            scratch = borrow(
+                f"features before steps {self.source.depth}", shape[::-1] if columns else shape, self._stored.dtype
+            )
         stored, count = self._stored.read(low, high, scratch.T if columns and scratch is not None else scratch)
         out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
         if self._steps is None:

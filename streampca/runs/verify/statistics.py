@@ -33,7 +33,7 @@ from streampca.solvers.sampling_groups import errors_of_groups
 from streampca.sources import Source
 from streampca.typing import Json
 
-Statistic = tuple[AnyAccumulator, Callable[[Any], list[Check]]]
+Measured = tuple[AnyAccumulator, Callable[[Any], list[Check]]]
 """An accumulator of the rows, and what makes the checks of its state."""
 _ALLOWED = 1e-3
 """Sampling and prediction errors are compared to three digits: where eigenvalues nearly coincide, rounding turns the components."""
@@ -45,13 +45,13 @@ _RELATIVE, _ABSOLUTE = 1e-6, 1e-8
 
 def statistics_of(
     model: PCAModel | KernelModel, parameters: object, rows: Source, source: Source, manifest: Manifest, directory: Path
-) -> list[Statistic]:
+) -> list[Measured]:
     """Return the accumulators of the statistics that the run in `directory` has: prediction errors, sampling errors and quality.
 
     They accumulate `rows`: those of `source`, or what is left where the model removes a part of them, of which quality says nothing.
     `ModelError` if the record of the rows that were examined for quality is damaged.
     """
-    statistics: list[Statistic] = []
+    statistics: list[Measured] = []
     errors, scaling = model.sampling_errors, getattr(parameters, "scaling", False)
     if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
         if model.prediction_errors is not None:
