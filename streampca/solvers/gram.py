@@ -92,8 +92,9 @@ class GramWork(Work):
     def kept_bytes(self, shape: WorkShape) -> int:
         """Return the size of the features that stay in memory between the readings, 0 if they do not."""
         features = self.read
-        kept = self.keep and shape.n_blocks == 1 and isinstance(features, SparseFeatures)
-        return features.stored_bytes if kept and isinstance(features, SparseFeatures) else 0
+        if self.keep and shape.n_blocks == 1 and isinstance(features, SparseFeatures):
+            return features.stored_bytes
+        return 0
 
     @override
     def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:
