@@ -3,8 +3,10 @@
 The calendar `standard` is the Julian one before 15 October 1582 and the Gregorian one from then on, so that the numbers since a
 date in year 1 differ by two days from those of `datetime64`, which is Gregorian for all years.
 
-Sources: CF conventions 1.11, sections 4.4 and 4.4.1. Days of the Julian calendar are counted from 1 March, after the leap day:
-Richards, "Calendars", section 15.11.3 of the Explanatory Supplement to the Astronomical Almanac (2013).
+Days of other calendars than the Gregorian one are counted by cftime. References are read here, because cftime takes a part of
+one that it does not understand (``12``, ``-6:00``, ``noon``) for midnight of UTC, without an error.
+
+Source: CF conventions 1.11, sections 4.4 and 4.4.1.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
+from streampca.errors import NotAvailableError
 from streampca.typing import Array, FloatArray, IntArray
 
 _NAMES = {
@@ -42,8 +46,12 @@ _UNEQUAL = ("months", "month", "mon", "years", "year", "yr", "yrs", "common_year
 _DAY = 86_400_000_000
 GREGORIAN_FROM = int(np.datetime64("1582-10-15").astype(np.int64))
 """First day of the Gregorian calendar in the standard one."""
-_LAST_JULIAN, _FIRST_GREGORIAN = (1582, 10, 4), (1582, 10, 15)
-_MONTHS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+_FIRST_GREGORIAN = (1582, 10, 15)
+_FIRST = dict.fromkeys(("noleap", "all_leap", "360_day"), "days since 0000-01-01") | {
+    "standard": "days since 1970-01-01",
+    "julian": "days since 1969-12-19",
+}
+"""Day 0 of each calendar: 1 January 1970 of the Gregorian one, which is 19 December of the Julian, or the first of the year 0."""
 _SINCE = re.compile(r"\s*(\w+)\s+since\s+(.{1,80}?)\s*")
 _REFERENCE = re.compile(
     r"(?:(?P<date>\d{8})|(?P<year>\d{1,4})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?)"
@@ -153,70 +161,49 @@ def time_units(units: str, calendar: object = None) -> TimeUnits | None:
 
 @lru_cache(maxsize=4096)
 def day_number(calendar: str, year: int, month: int, day: int) -> int:
-    """Return the number of a day; 1 January 1970 is day 0 of the calendars with leap years by rule, 1 January 0 that of others.
+    """Return the number of a day since the first one of its calendar, see `_FIRST`.
 
     Raises
     ------
     ValueError
         If the calendar has no such day, such as 30 February or, in the standard calendar, the year 0.
     """
-    lengths = _lengths(calendar, year)
-    gap = calendar == "standard" and _LAST_JULIAN < (year, month, day) < _FIRST_GREGORIAN
-    if not 1 <= month <= 12 or not 1 <= day <= lengths[month - 1] or gap or (calendar == "standard" and year < 1):
-        raise ValueError(f"{year:04d}-{month:02d}-{day:02d}")
-    if calendar == "julian" or (calendar == "standard" and (year, month, day) < _FIRST_GREGORIAN):
-        return _julian_day(year, month, day)
-    if calendar in ("standard", "proleptic_gregorian"):
-        return int(np.datetime64(f"{year:04d}-{month:02d}-{day:02d}", "D").astype(np.int64))
-    return int(year * lengths.sum() + lengths[: month - 1].sum() + day - 1)
-
-
-def _lengths(calendar: str, year: int) -> IntArray:
-    """Return the numbers of days of the months of a year."""
-    if calendar == "360_day":
-        return np.full(12, 30)
-    julian = calendar == "julian" or (calendar == "standard" and year <= 1582)
-    by_rule = year % 4 == 0 and (julian or year % 100 != 0 or year % 400 == 0)
-    leap = calendar == "all_leap" or (calendar != "noleap" and by_rule)
-    lengths: IntArray = _MONTHS + (np.arange(12) == 1) * int(leap)
-    return lengths
-
-
-def _julian_day(year: int, month: int, day: int) -> int:
-    """Return the days since 1 January 1970 of the Gregorian calendar of a date of the Julian one."""
-    year, shifted = year - (month <= 2), (month + 9) % 12
-    return 365 * year + year // 4 + (153 * shifted + 2) // 5 + day - 1 - 719_470
-
-
-def _julian_dates(days: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return year, month and day of the year in the Julian calendar, for days since 1 January 1970 of the Gregorian one."""
-    days = days + 719_470
-    years = (4 * days + 3) // 1461
-    since_march = days - (365 * years + years // 4)
-    shifted = (5 * since_march + 2) // 153
-    months = np.where(shifted < 10, shifted + 3, shifted - 9)
-    years = years + (months <= 2)
-    of_year = np.where(months > 2, since_march + 60 + (years % 4 == 0), since_march - 305)
-    return years, months, of_year
+    text = f"{year:04d}-{month:02d}-{day:02d}"
+    if calendar == "proleptic_gregorian" or (calendar == "standard" and (year, month, day) >= _FIRST_GREGORIAN):
+        return int(np.datetime64(text, "D").astype(np.int64))
+    cftime = _cftime(calendar)
+    if calendar in ("standard", "julian") and year < 1:
+        raise ValueError(f"{text}: the calendar has no year 0")
+    try:
+        date = cftime.datetime(year, month, day, calendar=calendar)
+    except ValueError as error:
+        raise ValueError(f"{text}: {error}") from error
+    return int(cftime.date2num(date, _FIRST[calendar]))
 
 
 def dates_of(calendar: str, days: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Return year, month and day of the year, from 1, of numbers of days, see `day_number`."""
-    if calendar in ("noleap", "all_leap", "360_day"):
-        lengths = _lengths(calendar, 1)
-        years, rest = np.divmod(days, lengths.sum())
-        return years, np.searchsorted(np.cumsum(lengths), rest, side="right") + 1, rest + 1
-    dates = days.astype("M8[D]")
-    firsts = dates.astype("M8[Y]")
-    gregorian = firsts.astype(np.int64) + 1970, dates.astype("M8[M]").astype(np.int64) % 12 + 1
-    parts = (*gregorian, (dates - firsts.astype("M8[D]")).astype(np.int64) + 1)
-    julian = np.full(days.shape, calendar == "julian") | ((calendar == "standard") & (days < GREGORIAN_FROM))
-    if not julian.any():
-        return parts
-    years, months, of_year = (
-        np.where(julian, one, other) for one, other in zip(_julian_dates(days), parts, strict=True)
-    )
-    return years, months, of_year
+    is_gregorian = calendar == "proleptic_gregorian" or (calendar == "standard" and not (days < GREGORIAN_FROM).any())
+    if is_gregorian:
+        dates = days.astype("M8[D]")
+        firsts = dates.astype("M8[Y]")
+        months = dates.astype("M8[M]").astype(np.int64) % 12 + 1
+        return firsts.astype(np.int64) + 1970, months, (dates - firsts.astype("M8[D]")).astype(np.int64) + 1
+    different, places = np.unique(days, return_inverse=True)
+    found = _cftime(calendar).num2date(different, _FIRST[calendar], calendar=calendar)
+    parts = np.array([(date.year, date.month, date.dayofyr) for date in found], dtype=np.int64).reshape(-1, 3)[places]
+    return parts[..., 0], parts[..., 1], parts[..., 2]
+
+
+def _cftime(calendar: str) -> Any:
+    """Return the library of other calendars than the Gregorian one; `NotAvailableError` if it is not installed."""
+    try:
+        import cftime
+    except ImportError as error:
+        raise NotAvailableError(
+            f'times of the calendar {calendar} need cftime, which is not installed: pip install "streampca[xarray]"'
+        ) from error
+    return cftime
 
 
 def microseconds_of(coordinate: Array, attributes: Mapping[str, object]) -> tuple[str, IntArray] | None:

@@ -22,8 +22,9 @@ from streampca.models.rotated import RotatedModel
 from streampca.models.scoring import rows_from_scores
 from streampca.regressors import Basis
 from streampca.sources import Source
-from streampca.sources.columns_in_memory import XarrayColumns
 from streampca.sources.coordinates import dimension_of, is_xarray
+from streampca.sources.named_arrays import ArrayColumns
+from streampca.sources.xarray_data import XarrayArrays
 from streampca.system.optional import is_installed, optional_module
 from streampca.typing import Array, Json
 from streampca.version import __version__
@@ -86,7 +87,7 @@ def rows_of_scores(
     sizes = X.shape[:-1]
     d = model.n_features if isinstance(model, KernelModel) else model.components.shape[1]
     samples = _samples_of(X)
-    columns = XarrayColumns(X, samples.samples)
+    columns = ArrayColumns(XarrayArrays(X), samples.samples)
     rows: Any
     if X.chunks is not None:
         lazy = X.data.rechunk({X.ndim - 1: -1}).reshape(math.prod(sizes), k)

@@ -52,7 +52,7 @@ def open_builtin(name: str, options: ReadOptions) -> Source:
     NotAvailableError
         For options about what is stored, or if scikit-learn, or for photographs Pillow, is not installed.
     """
-    from streampca.sources.zarr.dimensions import axes_of
+    from streampca.sources.dimensions import axes_of
 
     if name not in BUILTIN_NAMES:
         nearest = difflib.get_close_matches(name, BUILTIN_NAMES, n=1)

@@ -1,4 +1,4 @@
-"""Values of rows by name, of objects in memory: coordinates of xarray, and columns of data frames and of ``obs`` of AnnData."""
+"""Values of rows by name, of objects in memory: columns of data frames and of ``obs`` of AnnData."""
 
 from __future__ import annotations
 
@@ -8,58 +8,9 @@ from typing import Any
 import numpy as np
 
 from streampca.errors import ParameterError
-from streampca.labels import Dimension, SampleColumns
+from streampca.labels import SampleColumns
 from streampca.system.optional import package_of
 from streampca.typing import Array
-
-
-class XarrayColumns(SampleColumns):
-    """Coordinates of a DataArray or Dataset along dimensions of its samples, and variables of a Dataset along these.
-
-    Parameters
-    ----------
-    data : DataArray or Dataset
-        The object.
-    samples : sequence of Dimension
-        Dimensions of the samples.
-    features : collection of str
-        Names of variables that are features.
-    """
-
-    def __init__(self, data: Any, samples: Sequence[Dimension], features: Collection[str | None] = ()):
-        self._data, self._samples, self._features = data, tuple(samples), frozenset(features)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of coordinates, and of variables that are no features."""
-        return tuple(name for name in self._variables() if name not in self._features)
-
-    def values(self, name: str) -> Array | None:
-        """Return a coordinate or variable at each row, repeated along the dimensions of samples that it does not have.
-
-        None if there is none of that name; `ParameterError` if it is a feature.
-        """
-        variable = self._variables().get(name)
-        if variable is None:
-            return None
-        if name in self._features:
-            raise feature_error("variable")
-        dims = [d.name for d in self._samples if d.name in map(str, variable.dims)]
-        order = [next(dim for dim in variable.dims if str(dim) == name) for name in dims]
-        values = np.asarray(variable.transpose(*order).values)
-        shape = [d.size if d.name in dims else 1 for d in self._samples]
-        return np.broadcast_to(values.reshape(shape), [d.size for d in self._samples]).ravel()
-
-    def _variables(self) -> dict[str, Any]:
-        named = self._data.variables if hasattr(self._data, "data_vars") else self._data.coords
-        sizes = {d.name: d.size for d in self._samples}
-        return {
-            str(name): self._data[name]
-            for name in named
-            if self._data[name].dims
-            and str(name) not in sizes
-            and all(sizes.get(str(dim)) == self._data.sizes[dim] for dim in self._data[name].dims)
-        }
 
 
 class FrameColumns(SampleColumns):

@@ -10,12 +10,12 @@ import base64
 import math
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streampca.errors import PackedDataError
-from streampca.typing import DType
+from streampca.typing import DType, JsonValue
 
 if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ArrayMetadata
@@ -33,6 +33,22 @@ _DESCRIBING = (
     "formula_terms",
 )
 """Attributes that name other arrays, which describe the one that has the attribute."""
+_HOW_STORED = frozenset(
+    {
+        *(
+            "scale_factor",
+            "add_offset",
+            "_FillValue",
+            "missing_value",
+            "_Unsigned",
+            "_ARRAY_DIMENSIONS",
+            "CLASS",
+            "NAME",
+        ),
+        *("DIMENSION_LIST", "DIMENSION_LABELS", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates"),
+    }
+)
+"""Attributes that say how values are stored, not what they are."""
 _ENDINGS = ("_bnds", "_bounds", "_mask")
 _MOST_SHOWN = 60
 
@@ -70,9 +86,8 @@ def packed_by(attributes: Mapping[str, object], dtype: DType) -> dict[str, objec
     return packed
 
 
-def require_unpacked(metadata: ArrayMetadata, label: str, cure: str) -> None:
-    """Raise `PackedDataError` with the advice `cure` if the array of these zarr metadata is packed."""
-    packed = packing(metadata)
+def require_unpacked(packed: Mapping[str, object], label: str, cure: str) -> None:
+    """Raise `PackedDataError` with the advice `cure` if there are attributes that declare an array as packed."""
     if packed:
         shown = ", ".join(f"{name}={_text(value)}" for name, value in packed.items())
         raise PackedDataError(
@@ -118,6 +133,17 @@ def fill_number(value: object) -> float:
         return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
     except (ValueError, struct.error):
         return math.nan
+
+
+def plain_attributes(attributes: Mapping[Any, Any]) -> dict[str, JsonValue]:
+    """Return the attributes that are finite numbers or short texts, without those that say how values are stored."""
+    plain = {str(k): v.item() if isinstance(v, np.generic) else v for k, v in attributes.items()}
+    return {
+        k: v
+        for k, v in plain.items()
+        if isinstance(v, bool | int | str) or (isinstance(v, float) and math.isfinite(v))
+        if k not in _HOW_STORED and len(str(v)) <= 200
+    }
 
 
 def is_nan(value: object) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
 from streampca.labels import Dimension
+from streampca.sources.conventions import plain_attributes
 from streampca.system.optional import package_of
 from streampca.typing import Array, JsonValue
 
@@ -69,14 +69,3 @@ def _numbers_times_or_text(values: Array) -> Array:
     return np.array(
         [", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values.tolist()], dtype=str
     )
-
-
-def plain_attributes(attributes: Mapping[Any, Any]) -> dict[str, JsonValue]:
-    """Return the attributes that are numbers or short texts."""
-    plain = {str(k): v.item() if isinstance(v, np.generic) else v for k, v in attributes.items()}
-    return {
-        k: v
-        for k, v in plain.items()
-        if isinstance(v, bool | int | str) or (isinstance(v, float) and math.isfinite(v))
-        if len(str(v)) <= 200
-    }

@@ -13,7 +13,7 @@ from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
 from streampca.sources.files.paths import files_of, is_paths
 from streampca.sources.open import open_source
-from streampca.sources.options import SourceKeywords
+from streampca.sources.options import ReadOptions, SourceKeywords
 from streampca.sources.subsets import with_features
 from streampca.typing import Json
 
@@ -152,7 +152,7 @@ def _is_anndata(data: object) -> bool:
     from streampca.sources.cells.zarr_store import is_anndata_group
     from streampca.sources.zarr.opening import node_at
 
-    node = node_at(data)[0]
+    node = node_at(data, ReadOptions())[0]
     return isinstance(node, zarr.Group) and is_anndata_group(node)
 
 
@@ -167,4 +167,4 @@ def _is_group(path: str) -> bool:
 
     from streampca.sources.zarr.opening import node_at
 
-    return isinstance(node_at(path)[0], zarr.Group)
+    return isinstance(node_at(path, ReadOptions())[0], zarr.Group)

@@ -4,49 +4,56 @@ from __future__ import annotations
 
 import math
 import warnings
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from streampca.errors import NotAvailableError
-from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source
-from streampca.sources.masks import FROM_DATA, read_mask_file
+from streampca.sources.dimensions import Axes
+from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
-from streampca.sources.table import table_of
-
-if TYPE_CHECKING:
-    from streampca.sources.zarr.reader import Axes
+from streampca.typing import Array
 
 
-def open_numbered(data: Any, options: ReadOptions) -> Source:
-    """Return an array of numpy or Dask as a table, by the numbers of its dimensions and with a mask.
+class NumberedArray(NamedArrays):
+    """An array of numpy or Dask, by the numbers of its dimensions; rows of a memory map are not copied, or `NotAvailableError` is raised."""
 
-    Raises
-    ------
-    DataError
-        If it has more than two dimensions and none is named as that of the samples, or the mask does not fit.
-    NotAvailableError
-        If rows of a memory map would be copied.
-    """
-    from streampca.sources.zarr.dimensions import axes_of
+    kind = place = "array"
 
-    in_memory = isinstance(data, np.ndarray)
-    label = "memory map" if isinstance(data, np.memmap) else "array" if in_memory else f"dask array {data.name}"
-    dims = [Dimension(f"dim_{axis}", int(size)) for axis, size in enumerate(data.shape)]
-    rows, columns = axes = axes_of([dim.name for dim in dims], data.shape, options, label)
-    features = tuple(dims[axis] for axis in columns)
-    shape = tuple(dim.size for dim in features)
-    variable = Variable(None, tuple(dim.name for dim in features), shape)
-    labels = Labels(tuple(dims[axis] for axis in rows), features, (variable,))
-    source = _in_memory(data, axes, label) if in_memory else _lazy(data, axes, options)
-    mask = options.mask
-    if hasattr(mask, "__fspath__") or (isinstance(mask, str) and mask not in FROM_DATA):
-        mask = read_mask_file(str(Path(str(mask)).expanduser()))
-    return table_of([StoredVariable(source)], labels, label, mask)
+    def __init__(self, data: Any):
+        in_memory = isinstance(data, np.ndarray)
+        self.label = (
+            "memory map" if isinstance(data, np.memmap) else "array" if in_memory else f"dask array {data.name}"
+        )
+        self.array = NamedArray(
+            None, tuple(f"dim_{axis}" for axis in range(data.ndim)), data.shape, data.dtype, {}, data
+        )
+
+    def find(self, name: str) -> NamedArray | None:
+        """Return None: there is no other array."""
+        return None
+
+    def listed(self) -> Mapping[str, NamedArray]:
+        """Return no names."""
+        return {}
+
+    def default(self, options: ReadOptions) -> list[NamedArray]:
+        """Return the array."""
+        return [self.array]
+
+    def opened(self, array: NamedArray, axes: Axes, options: ReadOptions) -> StoredVariable:
+        """Return the array as a table."""
+        if isinstance(array.stored, np.ndarray):
+            return StoredVariable(_in_memory(array.stored, axes, self.label))
+        return StoredVariable(_lazy(array.stored, axes, options))
+
+    def read(self, array: NamedArray, label: str) -> Array:
+        """Return the values of the array."""
+        return np.asarray(array.stored)
 
 
 def _in_memory(data: Any, axes: Axes, label: str) -> Source:

@@ -19,7 +19,8 @@ from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import Paths, files_of, is_files_path, is_paths
 from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_arrow_table, is_frame, open_arrow_table, open_frame
-from streampca.sources.numbered import open_numbered
+from streampca.sources.named_arrays import open_named
+from streampca.sources.numbered import NumberedArray
 from streampca.sources.options import BY_NAME, OF_COLUMNS, ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
 from streampca.sources.table import with_missing_value
@@ -275,7 +276,7 @@ def _in_memory(opened: Callable[[Any], Source]) -> Opener:
 
     def open_array(data: Any, options: ReadOptions) -> Source:
         if isinstance(data, np.ndarray) and (options.by_name or data.ndim > 2):
-            return open_numbered(data, options)
+            return open_named(NumberedArray(data), options)
         return opened(data.T if options.transposed else data)
 
     return open_array
@@ -299,7 +300,7 @@ def _open_dask(data: da.Array, options: ReadOptions) -> Source:
     from streampca.sources.dask import DaskSource
 
     if options.by_name or data.ndim > 2:
-        return open_numbered(data, options)
+        return open_named(NumberedArray(data), options)
     return DaskSource(data.T if options.transposed else data, options.max_reads)
 
 

@@ -39,7 +39,8 @@ class TableSource(JoinedSource):
         self.reads_ahead = any(source.reads_ahead for source in sources)
         self.column_major = all(source.column_major for source in sources)
         self.repeats = max(source.repeats for source in sources)
-        self.fragments = sources[0].fragments if len(sources) == 1 else ()
+        same_files = len({tuple(f.name for f in source.fragments) for source in sources}) == 1
+        self.fragments = sources[0].fragments if same_files else ()
         self._rows = [part.rows(self.dtype) for part in self.parts]
         self.depth = max(rows.depth for rows in self._rows)
         self._edges = np.cumsum([0, *(part.n_features for part in self.parts)]).tolist()

@@ -1,20 +1,19 @@
-"""Weights and classes that a configuration names: an ``.npy`` file, or an array beside the data in the same zarr group."""
+"""Weights and classes that a configuration names: an ``.npy`` file, or an array beside the data in the same group or file."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.errors import DataError, NotAvailableError
+from streampca.errors import DataError, NotAvailableError, StreamPCAError
+from streampca.sources.conventions import require_unpacked
+from streampca.sources.files.paths import files_of
+from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
 from streampca.typing import Array, DType
-
-if TYPE_CHECKING:
-    from streampca.storage.zarr_interface import ZarrArray
 
 _MAX_BYTES = 2**34
 
@@ -58,12 +57,8 @@ def read_array(key: str, name: str) -> Array:
 
 def read_beside(key: str, name: str, path: str, options: ReadOptions) -> Array:
     """Return the numbers or texts of the one-dimensional array `name` beside the data at `path`; `DataError` if there are none."""
-    from streampca.sources.zarr.dimensions import values_of_vector
-
-    array = _array_beside(key, name, path, options)
-    values = (
-        values_of_vector(array, f"{key}: {path}/{name}", fill=options.fills_labels) if len(array.shape) == 1 else None
-    )
+    arrays, array = _beside(key, name, path, options)
+    values = arrays.values(array, f"{key}: {path}/{name}") if len(array.shape) == 1 else None
     if values is None:
         raise DataError(
             f"{key}: {name} has shape {array.shape} and dtype {array.dtype}: expected one dimension of numbers or text"
@@ -71,42 +66,39 @@ def read_beside(key: str, name: str, path: str, options: ReadOptions) -> Array:
     return values
 
 
-def _array_beside(key: str, name: str, path: str, options: ReadOptions) -> ZarrArray:
-    """Return the array `name` beside the data at `path`, not yet read; `DataError` if there is none."""
-    import zarr
-    from zarr.storage import LocalStore
-
-    from streampca.sources.remote import open_store
-    from streampca.sources.zarr.strictness import StrictStore, as_stored
-
+def _beside(key: str, name: str, path: str, options: ReadOptions) -> tuple[NamedArrays, NamedArray]:
+    """Return the place at `path` and the array `name` beside the data in it, not yet read; `DataError` if there is none."""
     beside = str(PurePosixPath(next(iter(options.names), "")).parent / name)
     try:
-        store = open_store(path, options.storage_options) if "://" in path else LocalStore(path, read_only=True)
-        node = zarr.open(StrictStore(store, follow_symlinks=options.follow_symlinks), mode="r")
-        nodes = [node[place] for place in (beside, name) if isinstance(node, zarr.Group) and place in node]
+        arrays = _arrays_at(path, options)
+        array = arrays.find(beside) or arrays.find(name)
     except NotAvailableError:
         raise
-    except DataError as error:
+    except StreamPCAError as error:
         raise type(error)(f"{key}: {path}: {error}") from error
-    except Exception as error:
-        raise DataError(f"{key}: {path} cannot be opened as a zarr group: {type(error).__name__}") from error
-    if not nodes or not isinstance(nodes[0], zarr.Array):
-        raise DataError(
-            f"{key}: {name} is neither a path that ends in .npy nor an array beside the data in a zarr group at {path}"
-        )
-    return as_stored(nodes[0], f"{path}/{name}", options.follow_symlinks)
+    if array is None:
+        raise DataError(f"{key}: {name} is neither a path that ends in .npy nor an array beside the data at {path}")
+    return arrays, array
+
+
+def _arrays_at(path: str, options: ReadOptions) -> NamedArrays:
+    """Return the arrays of the files or the zarr group at a path or URL."""
+    from streampca.sources.files.opening import arrays_of
+    from streampca.sources.zarr.group import ZarrArrays
+    from streampca.sources.zarr.opening import node_at
+
+    files = files_of(path)
+    if files is not None and files.kind == "hdf5":
+        return arrays_of(files)
+    node, label = node_at(path, options)
+    return ZarrArrays(node, options, label)
 
 
 def _from_group(key: str, name: str, path: str, options: ReadOptions) -> Array:
-    from streampca.sources.conventions import require_unpacked
-    from streampca.sources.zarr.metadata import require_readable
-    from streampca.sources.zarr.strictness import read_labels
-
-    values = _array_beside(key, name, path, options)
-    _require_vector(key, name, values.shape, np.dtype(values.dtype))
-    require_unpacked(values.metadata, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
-    require_readable(values.metadata, np.dtype(values.dtype).itemsize, f"{path}/{name}", most_chunks=2**20)
-    return read_labels(values, f"{key}: array {name} of {path}", fill=options.fills_labels)
+    arrays, array = _beside(key, name, path, options)
+    _require_vector(key, name, array.shape, array.dtype)
+    require_unpacked(array.packed, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
+    return arrays.read(array, f"{key}: array {name} of {path}")
 
 
 def _require_vector(key: str, name: str, shape: tuple[int, ...], dtype: DType) -> None:

@@ -14,25 +14,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.labels import Dimension, Labels, Variable
+from streampca.labels import Dimension, Labels
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
-from streampca.sources.columns_in_memory import XarrayColumns
-from streampca.sources.conventions import describes_others, describing_names
-from streampca.sources.coordinates import dimension_of, is_xarray, plain_attributes
-from streampca.sources.masks import FROM_DATA, read_mask_file
+from streampca.sources.conventions import describes_others, describing_names, plain_attributes
+from streampca.sources.coordinates import dimension_of, is_xarray
+from streampca.sources.dimensions import Axes
+from streampca.sources.named_arrays import NamedArray, NamedArrays, open_named
 from streampca.sources.numbered import as_table
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
-from streampca.sources.table import table_of
 from streampca.system.optional import package_of
-from streampca.typing import DType
+from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from streampca.sources.packing import Packing
-    from streampca.sources.zarr.reader import Axes
     from streampca.storage.zarr_interface import ZarrArray
 
 Data: TypeAlias = "xr.DataArray | xr.Dataset"
@@ -52,62 +50,115 @@ def is_in_memory(data: object) -> bool:
 
 
 def open_xarray(data: Data, options: ReadOptions) -> Source:
-    """Return a DataArray, or the variables of a Dataset side by side, as a table.
-
-    Raises
-    ------
-    DataError
-        If variables are not of real numbers, do not share their samples, or lie on different grids.
-    ParameterError
-        If a name is not that of a variable or a dimension.
-    """
-    from streampca.sources.zarr.variables import joined_labels  # here, because it imports zarr
-
-    arrays, label = _variables(data, options)
-    parts, each = [], []
-    for name, array in arrays.items():
-        what = f"{label} {name}" if len(arrays) > 1 and name else label
-        if array.dtype.kind not in "biuf":
-            raise DataError(f"{what} has dtype {array.dtype} and dims {_dims(array)}: expected real numbers")
-        axes = _axes(array, options, what)
-        parts.append(_opened(array, axes, options, what).with_missing(options.missing_value))
-        each.append(_labels(name, array, axes))
-    labels = joined_labels(each, label)
-    source = table_of(parts, labels, label, None if options.mask is None else _mask(options.mask, data))
-    names = [name for name in arrays if name is not None] if _is_dataset(data) else []
-    source.sample_columns = XarrayColumns(data, labels.samples, names)
-    return source
+    """Return a DataArray, or the variables of a Dataset side by side, as a table; raises what `open_named` raises."""
+    if options.names and not _is_dataset(data):
+        raise DataError(f"a DataArray has no variables: expected no name, found {', '.join(options.names)}")
+    return open_named(XarrayArrays(data), options)
 
 
-def _variables(data: Data, options: ReadOptions) -> tuple[dict[str | None, xr.DataArray], str]:
-    """Return the DataArrays to read by name, and what messages call the data."""
-    if not _is_dataset(data):
-        name = None if data.name is None else str(data.name)
-        if options.names:
-            raise DataError(f"a DataArray has no variables: expected no name, found {', '.join(options.names)}")
-        return {name: cast("xr.DataArray", data)}, f"DataArray {name}" if name else "DataArray"
-    listing = ", ".join(f"{name} {_dims(array)}" for name, array in data.data_vars.items())
-    if options.names:
-        for name in options.names:
-            if name not in data.data_vars:
-                raise DataError(f"the Dataset has no variable {name[:60]!r}: expected some of: {listing}")
-        return {name: data[name] for name in options.names}, "Dataset"
-    described: set[str] = set().union(*(describing_names(a.attrs | a.encoding) for a in data.variables.values()))
-    chosen: dict[str | None, xr.DataArray] = {
-        str(name): array
-        for name, array in data.data_vars.items()
-        if not describes_others(str(name)) and str(name) not in described and array.ndim > 0
-    }
-    samples = set(options.samples or ())
-    bad = [
-        str(name) for name, array in chosen.items() if array.dtype.kind not in "biuf" or not samples <= set(array.dims)
-    ]
-    if not chosen or bad:
-        reason = f"{', '.join(bad)} cannot be read on these samples as numbers" if bad else "it has no data variables"
-        raise DataError(
-            f"the Dataset has the variables {listing or 'none'}: {reason}; name those to read: sp.open(data, variables=[…], samples=…)"
+class XarrayArrays(NamedArrays):
+    """The variables and coordinates of a Dataset, or a DataArray and its coordinates."""
+
+    kind = "variable"
+
+    def __init__(self, data: Data):
+        self.data = data
+        self.place = "Dataset" if _is_dataset(data) else "DataArray"  # type: ignore[misc]
+        self.label = self.place if _is_dataset(data) or data.name is None else f"DataArray {data.name}"
+
+    def find(self, name: str) -> NamedArray | None:
+        """Return a variable or coordinate."""
+        named = self.data.variables if _is_dataset(self.data) else self.data.coords
+        return _named(name, self.data[name]) if name in named else None
+
+    def listed(self) -> Mapping[str, NamedArray]:
+        """Return all variables and coordinates."""
+        named = self.data.variables if _is_dataset(self.data) else self.data.coords
+        return {str(name): _named(str(name), self.data[name]) for name in named}
+
+    def listing(self) -> str:
+        """Return the variables of a Dataset for messages."""
+        variables = self.data.data_vars if _is_dataset(self.data) else {}
+        return ", ".join(f"{name} {_dims(array)}" for name, array in variables.items()) or "none"
+
+    def default(self, options: ReadOptions) -> list[NamedArray]:
+        """Return the DataArray, or all variables of a Dataset that describe no other."""
+        if not _is_dataset(self.data):
+            array = cast("xr.DataArray", self.data)
+            return [_named(None if array.name is None else str(array.name), array)]
+        described: set[str] = set().union(
+            *(describing_names(a.attrs | a.encoding) for a in self.data.variables.values())
         )
-    return chosen, "Dataset"
+        chosen = [
+            _named(str(name), array)
+            for name, array in self.data.data_vars.items()
+            if not describes_others(str(name)) and str(name) not in described and array.ndim > 0
+        ]
+        samples = set(options.samples or ())
+        bad = [str(a.name) for a in chosen if a.dtype.kind not in "biuf" or not samples <= set(a.dims)]
+        if not chosen or bad:
+            reason = (
+                f"{', '.join(bad)} cannot be read on these samples as numbers" if bad else "it has no data variables"
+            )
+            raise DataError(
+                f"the Dataset has the variables {self.listing()}: {reason}; name those to read: sp.open(data, variables=[…], samples=…)"
+            )
+        return chosen
+
+    def title(self, array: NamedArray) -> str:
+        """Return the name of a variable in messages."""
+        return f"{self.label} {array.name}" if _is_dataset(self.data) else self.label
+
+    def table_label(self, chosen: object) -> str:
+        """Return what messages call the object."""
+        return self.label
+
+    def dimension(self, array: NamedArray, axis: int) -> Dimension:
+        """Return a dimension with its index."""
+        return dimension_of(array.stored, array.stored.dims[axis], array.shape[axis])
+
+    def labels_of(self, array: NamedArray, axes: Axes) -> Labels:
+        """Return the labels of a variable, with all coordinates of numbers along dimensions of features, such as levels of a MultiIndex."""
+        labels = super().labels_of(array, axes)
+        features = tuple(replace(each, others=_others(array.stored, each)) for each in labels.features)
+        return replace(labels, features=features)
+
+    def read(self, array: NamedArray, label: str) -> Array:
+        """Return the values of a variable or coordinate."""
+        return np.asarray(array.stored.values)
+
+    def values(self, array: NamedArray, label: str, most: int = 0) -> Array | None:
+        """Return the values as xarray has decoded them."""
+        return self.read(array, label)
+
+    def mask(self, name: str, labels: Labels, label: str) -> object:
+        """Return a variable of the Dataset, whose labels are compared with those of the table."""
+        return self.data[name] if self.find(name) is not None else super().mask(name, labels, label)
+
+    def opened(self, array: NamedArray, axes: Axes, options: ReadOptions) -> StoredVariable:
+        """Return a variable as a part of a table, read where it is stored if nothing has changed it."""
+        data, label = array.stored, self.title(array)
+        if array.dtype.kind not in "biuf":
+            raise DataError(f"{label} has dtype {array.dtype} and dims {_dims(data)}: expected real numbers")
+        if not axes[1]:
+            raise DataError(f"{label} has the dims {_dims(data)}: no dimension is left for features")
+        stored = stored_array(data)
+        if stored is not None and (part := _read_natively(*stored, axes, options)) is not None:
+            return part.decoded_to(array.dtype) if options.decode != "raw" else part
+        order = (*axes[0], *axes[1])
+        n_rows, n_columns = (math.prod(array.shape[axis] for axis in side) for side in axes)
+        lazy = _lazy(data)
+        if lazy is not None:
+            from streampca.sources.dask import DaskSource
+
+            return StoredVariable(replaced_description(DaskSource(as_table(lazy, axes), options.max_reads), label))
+        values = np.asarray(data.values).transpose(order).reshape(n_rows, n_columns)
+        return StoredVariable(ArraySource(values, label))
+
+
+def _named(name: str | None, array: xr.DataArray) -> NamedArray:
+    dims, shape = tuple(map(str, array.dims)), tuple(map(int, array.shape))
+    return NamedArray(name, dims, shape, array.dtype, array.attrs, array)
 
 
 def _is_dataset(data: Data) -> TypeGuard[xr.Dataset]:
@@ -118,60 +169,13 @@ def _dims(array: xr.DataArray) -> str:
     return f"({', '.join(f'{dim}: {size:,}' for dim, size in zip(array.dims, array.shape, strict=True))})"
 
 
-def _axes(array: xr.DataArray, options: ReadOptions, label: str) -> Axes:
-    """Return the axes of samples and those of features."""
-    from streampca.sources.zarr.dimensions import axes_of
-
-    if array.ndim == 1 and options.samples is not None and options.features is None:
-        raise DataError(f"{label} has the dims {_dims(array)}: no dimension is left for features")
-    return axes_of([str(dim) for dim in array.dims], array.shape, options, label)
-
-
-def _labels(name: str | None, array: xr.DataArray, axes: Axes) -> Labels:
-    """Return the labels of one DataArray."""
-    dimensions = [dimension_of(array, dim, int(size)) for dim, size in zip(array.dims, array.shape, strict=True)]
-    rows, columns = axes
-    features = tuple(_with_others(array, dimensions[axis]) for axis in columns)
-    shape = tuple(dimension.size for dimension in features)
-    variable = Variable(name, tuple(dimension.name for dimension in features), shape, plain_attributes(array.attrs))
-    return Labels(tuple(dimensions[axis] for axis in rows), features, (variable,))
-
-
-def _with_others(array: xr.DataArray, dimension: Dimension) -> Dimension:
-    """Return a dimension of features with all coordinates of numbers along it, such as levels of a MultiIndex."""
-    others = {
+def _others(array: xr.DataArray, dimension: Dimension) -> dict[str, Dimension]:
+    """Return the coordinates of numbers along a dimension, but its own."""
+    return {
         str(name): Dimension(str(name), dimension.size, np.asarray(each.values), plain_attributes(each.attrs))
         for name, each in array.coords.items()
         if tuple(map(str, each.dims)) == (dimension.name,) and str(name) != dimension.name and each.dtype.kind in "iuf"
     }
-    return replace(dimension, others=others)
-
-
-def _mask(mask: object, data: Data) -> object:
-    """Return a mask, read where it is a file or in the Dataset."""
-    if isinstance(mask, str) and mask in FROM_DATA:
-        return mask
-    if isinstance(mask, str) and _is_dataset(data) and mask in data.variables:
-        mask = data[mask]
-    elif isinstance(mask, str) or hasattr(mask, "__fspath__"):
-        return read_mask_file(str(mask))
-    return mask
-
-
-def _opened(array: xr.DataArray, axes: Axes, options: ReadOptions, label: str) -> StoredVariable:
-    """Return one DataArray as a part of a table, read where it is stored if nothing has changed it."""
-    stored = stored_array(array)
-    if stored is not None and (part := _read_natively(*stored, axes, options)) is not None:
-        return part.decoded_to(array.dtype) if options.decode != "raw" else part
-    order = (*axes[0], *axes[1])
-    n_rows, n_columns = (math.prod(array.shape[axis] for axis in side) for side in axes)
-    lazy = _lazy(array)
-    if lazy is not None:
-        from streampca.sources.dask import DaskSource
-
-        return StoredVariable(replaced_description(DaskSource(as_table(lazy, axes), options.max_reads), label))
-    values = np.asarray(array.values).transpose(order).reshape(n_rows, n_columns)
-    return StoredVariable(ArraySource(values, label))
 
 
 def replaced_description(source: Source, label: str) -> Source:

@@ -30,7 +30,8 @@ LAYERS = (
     "storage",
     "system metrics formatting",
     "regressors",
-    "block calendars counts random errors labels logs",
+    "calendars",
+    "block counts random errors labels logs",
     "redaction typing version",
 )
 """From the top to the bottom; packages of one line do not import each other."""

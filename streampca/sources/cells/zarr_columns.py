@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import zarr
@@ -10,8 +11,7 @@ from streampca.errors import DataError
 from streampca.labels import SampleColumns
 from streampca.sources.cells.columns import column_of, names_in
 from streampca.sources.options import ReadOptions
-from streampca.sources.zarr.dimensions import values_of_vector
-from streampca.sources.zarr.strictness import as_stored
+from streampca.sources.zarr.group import values_of
 from streampca.typing import Array
 
 
@@ -41,11 +41,11 @@ class StoredObs(SampleColumns):
         return column_of(self._group.get("obs"), name, self._label, self._read)
 
     def _read(self, node: Any) -> Array:
-        # Of masks of nullable columns, anndata leaves out the chunks without missing values.
-        fill = self._options.fills_labels or node.path.endswith("/mask")
         place = f"{self._label}/{node.path}"
-        array = as_stored(node, place, self._options.follow_symlinks)
-        values = values_of_vector(array, place, fill=fill)
+        options = self._options
+        if node.path.endswith("/mask"):  # of which anndata leaves out the chunks that are all false
+            options = replace(options, missing_chunks="fill_labels")
+        values = values_of(node, place, options)
         if values is None:
-            raise DataError(f"{place} has the type {array.dtype}: expected numbers or text")
+            raise DataError(f"{place} has the type {node.dtype}: expected numbers or text")
         return values

@@ -26,13 +26,13 @@ from streampca.sources.cells.description import (
 )
 from streampca.sources.cells.vectors import Nothing, Vector
 from streampca.sources.cells.zarr_columns import StoredObs
+from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions
 from streampca.sources.zarr.digests import verified_by
-from streampca.sources.zarr.dimensions import values_of_vector
+from streampca.sources.zarr.group import ZarrArrays, values_of
 from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.sources.zarr.strictness import as_stored, quietly, read_labels
-from streampca.sources.zarr.variables import open_arrays
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, BoolArray, IntArray
 
@@ -71,10 +71,9 @@ def open_cells(group: zarr.Group, options: ReadOptions, label: str) -> Source:
         raise DataError(f"{label} has no {name}: expected a matrix; name a layer to read that")
     rows = _rows(group, node, name, options, label)
     mask = None if options.mask_var is None else _mask(group, options, rows.shape[1], label)
-    fill = options.fills_labels
     coordinates = (
-        _names(group, "obs", rows.shape[0], label, fill=fill),
-        _names(group, "var", rows.shape[1], label, fill=fill),
+        _names(group, "obs", rows.shape[0], label, options),
+        _names(group, "var", rows.shape[1], label, options),
     )
     return table_of(rows, options, normalization, mask, coordinates, StoredObs(group, options, label))
 
@@ -92,8 +91,8 @@ def _child(group: zarr.Group, name: str, label: str) -> zarr.Group | ZarrArray |
 def _rows(group: zarr.Group, node: zarr.Group | ZarrArray, name: str, options: ReadOptions, label: str) -> Source:
     """Return the rows of a stored matrix."""
     if isinstance(node, zarr.Array):
-        plain = replace(options, mask=None, mask_var=None, layer=None, normalize=None)
-        rows = open_arrays({name: node}, plain, label, group)
+        plain = replace(options, array=name, mask=None, mask_var=None, layer=None, normalize=None)
+        rows = open_named(ZarrArrays(group, plain, label), plain)
         rows.labels = rows.feature_names = None
         rows.description = label
         return rows
@@ -159,7 +158,7 @@ def _mask(group: zarr.Group, options: ReadOptions, n_features: int, label: str) 
     return mask_of(_whole(node, what, options), n_features, what)
 
 
-def _names(group: zarr.Group, axis: str, size: int, label: str, *, fill: bool) -> Array | None:
+def _names(group: zarr.Group, axis: str, size: int, label: str, options: ReadOptions) -> Array | None:
     """Return the names of cells (``obs``) or features (``var``), None where there are none, or too many."""
     frame = _child(group, axis, label)
     if not isinstance(frame, zarr.Group):
@@ -170,4 +169,4 @@ def _names(group: zarr.Group, axis: str, size: int, label: str, *, fill: bool) -
     if not isinstance(node, zarr.Array) or node.ndim != 1:
         return None
     require_length(node.shape[0], size, axis, label)
-    return values_of_vector(node, f"{label}: names of {axis}", fill=fill) if size <= MOST_NAMES else None
+    return values_of(node, f"{label}: names of {axis}", options) if size <= MOST_NAMES else None

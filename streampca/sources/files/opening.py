@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from streampca.errors import NotAvailableError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import Source
+from streampca.sources.files.arrays import ArrayFiles
 from streampca.sources.files.fragments import FragmentedRows
+from streampca.sources.files.hdf5 import Hdf5File
+from streampca.sources.files.netcdf3 import Netcdf3File, is_netcdf3
 from streampca.sources.files.npy import open_npy_files
 from streampca.sources.files.paths import Files
 from streampca.sources.masks import FROM_DATA, read_mask_file
+from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.table import table_of
@@ -50,7 +53,7 @@ def open_files(files: Files, options: ReadOptions) -> Source:
         source = FragmentedRows(rows, files.description, {"columns": names, "id_column": options.id_column})
         columns = ParquetColumns(files.paths, names)
     else:
-        return _of_datasets(files, options)
+        return open_named(arrays_of(files), options)
     table = _table([StoredVariable(source)], labels or _nameless(source), files, options)
     table.sample_columns = columns
     return table
@@ -79,20 +82,10 @@ def _nameless(source: Source) -> Labels:
     return Labels((Dimension("dim_0", n),), (Dimension("dim_1", d),), (Variable(None, ("dim_1",), (d,)),))
 
 
-def _of_datasets(files: Files, options: ReadOptions) -> Source:
-    """Return the rows of one dataset of HDF5 files, or of several side by side."""
-    from streampca.sources.files.hdf5 import open_hdf5_files
-    from streampca.sources.zarr.variables import joined_labels
-
-    parts, each = [], []
-    for name in options.names or (None,):
-        one = replace(options, array=name, variables=None)
-        datasets, labels, packing, described = open_hdf5_files(files.paths, one)
-        parts.append(StoredVariable(FragmentedRows(datasets, files.description, described), packing))
-        each.append(labels)
-    table = _table(parts, joined_labels(each, files.description), files, options)
-    table.fragments = parts[0].source.fragments
-    return table
+def arrays_of(files: Files) -> ArrayFiles:
+    """Return the arrays of HDF5 and NetCDF files; each is opened by what it begins with."""
+    opened = [Netcdf3File(path) if is_netcdf3(path) else Hdf5File(path) for path in files.paths]
+    return ArrayFiles(opened, files.description)
 
 
 def _table(parts: Sequence[StoredVariable], labels: Labels, files: Files, options: ReadOptions) -> Source:

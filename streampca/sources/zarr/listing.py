@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,11 @@ import zarr
 from streampca.errors import StreamPCAError
 from streampca.labels import Dimension
 from streampca.sources.cells.zarr_store import is_anndata_group
-from streampca.sources.conventions import dimensions_of, packing
-from streampca.sources.options import StorageOptions
-from streampca.sources.zarr.dimensions import dimension_of, names_of
-from streampca.sources.zarr.opening import members_of, node_at, tables_of
+from streampca.sources.named_arrays import NamedArray
+from streampca.sources.options import ReadOptions, StorageOptions
+from streampca.sources.zarr.group import ZarrArrays
+from streampca.sources.zarr.opening import node_at
 from streampca.sources.zarr.strictness import strict_group
-from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Json
 
 _TIMES = ("time", "t", "date", "datetime", "valid_time", "frame")
@@ -49,64 +48,63 @@ def list_store(path: str, storage_options: StorageOptions | None = None, array: 
     DataError
         If there is no zarr array or group.
     """
-    node, label = node_at(path, storage_options)
+    options = ReadOptions(storage_options=storage_options)
+    node, label = node_at(path, options)
     group = strict_group(node) if isinstance(node, zarr.Group) else None
-    members: dict[str, ZarrArray | zarr.Group] = {"": node} if group is None else members_of(group, label)
-    arrays = {name: member for name, member in sorted(members.items()) if isinstance(member, zarr.Array)}
+    place = ZarrArrays(node if group is None else group, options, label)
+    arrays = {"": place.default(options)[0]} if group is None else dict(sorted(place.listed().items()))
     tables = list(arrays)
     if group is not None:  # truth values are masks
-        possible = tables_of(members)
-        tables = [name for name in arrays if name in possible and np.dtype(arrays[name].dtype).kind != "b"]
+        possible = place.candidates()
+        tables = [name for name in arrays if name in possible and arrays[name].dtype.kind != "b"]
     tables = [name for name in tables if array in (None, name)] or [name for name in arrays if name == array]
     dimensions: dict[str, Dimension] = {}
     for name in tables:
-        for dim, size in zip(names_of(arrays[name], group), arrays[name].shape, strict=True):
+        for axis, dim in enumerate(arrays[name].dims):
             if dim not in dimensions:
-                dimensions[dim] = _dimension(dim, size, group, arrays[name])
+                dimensions[dim] = _dimension(place, arrays[name], axis)
     return Listing(
-        tuple(_of_array(name, member, group) for name, member in arrays.items()),
+        tuple(_of_array(name, member) for name, member in arrays.items()),
         tuple(dimension.describe() for dimension in dimensions.values()),
-        _proposal({name: names_of(arrays[name], group) for name in tables}, arrays, dimensions),
+        _proposal({name: arrays[name] for name in tables}, dimensions),
         group is not None,
         group is not None and is_anndata_group(group),
     )
 
 
-def _of_array(name: str, array: ZarrArray, group: zarr.Group | None) -> Json:
+def _of_array(name: str, array: NamedArray) -> Json:
     """Return the description of an array."""
-    known: Json = {} if group is None else {"name": name}
-    known |= {"shape": list(array.shape), "dtype": str(array.dtype), "chunks": list(array.chunks)}
-    if dimensions_of(array.metadata) or (array.ndim > 2 and names_of(array, group)[0] != "dim_0"):
-        known["dims"] = list(names_of(array, group))
-    units = array.attrs.asdict().get("units")
+    known: Json = {"name": name} if name else {}
+    known |= {"shape": list(array.shape), "dtype": str(array.stored.dtype), "chunks": list(array.stored.chunks)}
+    if not array.nameless:
+        known["dims"] = list(array.dims)
+    units = array.attributes.get("units")
     if isinstance(units, str):
         known["units"] = units[:60]
-    if packed := packing(array.metadata):
-        known["packing"] = packed
+    if array.packed:
+        known["packing"] = dict(array.packed)
     return known
 
 
-def _dimension(name: str, size: int, group: zarr.Group | None, array: ZarrArray) -> Dimension:
+def _dimension(place: ZarrArrays, array: NamedArray, axis: int) -> Dimension:
     """Return a dimension with its coordinate, without one where that cannot be read."""
     try:
-        return dimension_of(name, int(size), group, array)
+        return place.dimension(array, axis)
     except StreamPCAError:
-        return Dimension(name, int(size))
+        return Dimension(array.dims[axis], array.shape[axis])
 
 
-def _proposal(
-    tables: Mapping[str, Sequence[str]], arrays: Mapping[str, ZarrArray], dimensions: Mapping[str, Dimension]
-) -> Json | None:
+def _proposal(tables: Mapping[str, NamedArray], dimensions: Mapping[str, Dimension]) -> Json | None:
     """Return the keys of a source that read as many of the possible tables as have the same dimensions.
 
     Samples are the times where there are any, the places of an image that has a third dimension, or else the first dimension.
     """
-    several = [sorted(dims) for dims in tables.values()]
+    several = [sorted(table.dims) for table in tables.values()]
     if not several:
         return None
     most = max(several, key=lambda dims: (several.count(dims), len(dims)))
-    chosen = [name for name, dims in tables.items() if sorted(dims) == most]
-    first = tables[chosen[0]]
+    chosen = [name for name, table in tables.items() if sorted(table.dims) == most]
+    first = tables[chosen[0]].dims
     times = [name for name in first if _is_time(dimensions[name]) or name.lower() in _TIMES]
     places = next((names for names in _PLACES if len(first) > len(names) and names <= set(first)), None)
     samples = times[:1] or ([name for name in first if name in places] if places else list(first[:1]))
@@ -115,7 +113,7 @@ def _proposal(
     named: Json = {"variables": chosen} if len(chosen) > 1 else {"array": chosen[0]} if chosen[0] else {}
     plain = len(first) == 2 and samples == [first[0]]
     fills = ("_FillValue", "missing_value")
-    packed = any(name in packing(arrays[table].metadata) for table in chosen for name in fills)
+    packed = any(name in tables[table].packed for table in chosen for name in fills)
     keys = named | ({} if plain else {"samples": samples}) | ({"mask": "observed"} if packed else {})
     return keys or None
 

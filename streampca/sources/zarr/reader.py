@@ -30,6 +30,7 @@ from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import packing
+from streampca.sources.dimensions import Axes
 from streampca.sources.grid import Grid
 from streampca.sources.remote import RemoteStore, retrying
 from streampca.sources.schedule import Schedule
@@ -53,8 +54,6 @@ from streampca.storage.zarr_interface import ZarrArray, array_of, default_buffer
 from streampca.system.process import release_freed_memory
 from streampca.typing import Array, BoolArray
 
-Axes = tuple[tuple[int, ...], tuple[int, ...]]
-"""Axes of an array that make rows, and those that make columns."""
 _REMOTE_READINGS = 3
 _DECODED_BY_ZARR = 10
 """Chunks that zarr decodes at once, at most (`async.concurrency` of its configuration)."""

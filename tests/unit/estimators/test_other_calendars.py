@@ -185,13 +185,6 @@ def test_files_of_netcdf_4_are_files_of_hdf5(tmp_path: Path, end: str) -> None:
         np.testing.assert_allclose(pca.explained_variance_, eigenvalues(rows, one_hot(MONTHS))[:3], rtol=1e-10)
 
 
-def test_files_of_netcdf_3_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    pytest.importorskip("h5py")
-    (tmp_path / "x.nc").write_bytes(b"CDF\x02" + bytes(60))
-    with pytest.raises(DataError, match=r"NetCDF 3.*nccopy"):
-        sp.open(tmp_path / "x.nc", array="t2m")
-
-
 def test_files_with_times_since_different_dates_have_one_coordinate(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     days, rows = starts_of_months("noleap"), rows_of_months()

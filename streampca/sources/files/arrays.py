@@ -1,0 +1,308 @@
+"""Arrays with named dimensions in files, HDF5 and NetCDF, as one table: those of several files follow each other along their samples."""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streampca.calendars import in_units_of
+from streampca.errors import DamagedChunkError, DataError
+from streampca.labels import Dimension, Labels
+from streampca.sources.base import ReadCount, require_table
+from streampca.sources.dimensions import Axes
+from streampca.sources.files.fragments import FragmentedRows, FragmentReader
+from streampca.sources.files.records import Fragment
+from streampca.sources.named_arrays import NamedArray, NamedArrays, required
+from streampca.sources.options import ReadOptions
+from streampca.sources.packing import Packing
+from streampca.sources.stored_variable import StoredVariable
+from streampca.system.workspace import borrow
+from streampca.typing import Array
+
+_MOST_CHUNK_BYTES = 2**31
+_open_files = threading.local()
+"""The files that a thread has open, by their paths."""
+
+
+class ArrayFile(NamedArrays):
+    """The arrays of one file, which is opened for every use.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    """
+
+    place = "file"
+
+    def __init__(self, path: Path):
+        self.path, self.label = path.absolute(), str(path)
+
+    @abstractmethod
+    def open(self) -> Any:
+        """Open the file for reading; `DataError` if that fails."""
+
+    @abstractmethod
+    def fill(self, name: str, place: tuple[slice, ...], out: Array) -> None:
+        """Fill `out` with the values of an array at `place`."""
+
+    @abstractmethod
+    def damage(self, what: str) -> Any:
+        """Return a context in which errors of the library are raised as `DamagedChunkError` that begin with `what`."""
+
+    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
+        """Return the shape of the chunks of an array, None where it is stored as one."""
+        return None
+
+    def stored_bytes(self, name: str) -> int | None:
+        """Return the bytes that an array takes in the file; None where they are those of its values."""
+        return None
+
+    def missing_chunks(self, name: str) -> int:
+        """Return how many chunks of an array were never written."""
+        return 0
+
+    def scales_are_single(self, array: NamedArray) -> bool:
+        """Return whether scale and offset of packed values are stored as float32, which makes values float32."""
+        return False
+
+    @contextmanager
+    def opened_file(self) -> Iterator[Any]:
+        """Open the file, or use it where this thread has it open in an outer context."""
+        known: dict[Any, Any] = _open_files.__dict__
+        if self.path in known:
+            yield known[self.path]
+            return
+        with self.open() as file:
+            known[self.path] = file
+            try:
+                yield file
+            finally:
+                del known[self.path]
+
+    def opened(self, array: NamedArray, axes: Axes, options: ReadOptions) -> StoredVariable:
+        """Return an array of this file alone as a part of a table."""
+        return ArrayFiles([self], self.label).opened(array, axes, options)
+
+
+class BoxReader(FragmentReader):
+    """Reads rows of an array of a file, by boxes of whole chunks."""
+
+    def __init__(self, file: ArrayFile, array: NamedArray, axes: Axes, *, fill: bool):
+        from streampca.sources.zarr.layout import Layout
+
+        self.file, self.path, self.name, self.fill = file, file.path, str(array.name), fill
+        chunks = file.chunks(array)
+        self.layout: Layout = Layout(array.shape, chunks or array.shape, *axes)
+        self.stored_dtype, self.dtype = array.dtype, array.dtype.newbyteorder("=")
+        self.shape = self.layout.table_shape
+        label = f"{file.label}/{self.name}"
+        require_table(self.shape, self.dtype, label)
+        self.chunk_bytes = math.prod(self.layout.grid) * self.dtype.itemsize if chunks else 0
+        if self.chunk_bytes > _MOST_CHUNK_BYTES:
+            raise DataError(f"{label} has chunks of {self.chunk_bytes:,} bytes: expected at most {_MOST_CHUNK_BYTES:,}")
+        step = self.layout.chunk_rows
+        self.edges = (*range(0, self.shape[0], step), self.shape[0]) if chunks else None
+        self.column_major = self.layout.column_major
+        self.record = Fragment.of(Path(file.label), self.shape, self.dtype)
+
+    def check(self) -> None:
+        """Raise `MissingChunkError` if chunks were never written, or count them where they are to be filled."""
+        from streampca.errors import MissingChunkError
+
+        with self.file.opened_file(), self.file.damage(self.record.name):
+            missing = self.file.missing_chunks(self.name)
+        if missing and not self.fill:
+            count = math.prod(self.layout.chunk_counts)
+            raise MissingChunkError(
+                f"{self.record.name}: {missing:,} of {count:,} chunks of {self.name} were never written; write them, or set "
+                "missing_chunks: fill to read them as the fill value"
+            )
+        self.missing_chunks_filled = missing
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory of chunks while they are decoded, and of a box of values that is not a part of the block itself."""
+        rows = self.layout.most_rows_read(n_rows)
+        box = 0 if self._fills_rows(self.layout) else rows * self.shape[1] * self.dtype.itemsize
+        return box + 3 * self.chunk_bytes + 2**20  # 1 MiB is the cache of chunks of HDF5
+
+    @staticmethod
+    def _fills_rows(layout: Any) -> bool:
+        """Return whether a block of rows is a box of the array, in the order of its values."""
+        return (*layout.rows, *layout.columns) == tuple(range(len(layout.shape))) and len(layout.rows) == 1
+
+    def read(self, start: int, stop: int, out: Array) -> ReadCount:
+        """Fill `out` with rows `start` to `stop`."""
+        return self._read(self.layout, start, stop, out)
+
+    def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
+        """Fill `out`, ``(stop - start, n_rows)``, with features `start` to `stop`."""
+        if not out.flags.c_contiguous:  # a part of the rows of several files
+            values = borrow("features of a file", out.shape, out.dtype)
+            count = self._read(self.layout.turned(), start, stop, values)
+            out[...] = values
+            return count
+        return self._read(self.layout.turned(), start, stop, out)
+
+    def _read(self, layout: Any, start: int, stop: int, out: Array) -> ReadCount:
+        from streampca.sources.zarr.layout import inside_of
+
+        count = ReadCount()
+        with self.file.opened_file(), self.file.damage(f"{self.record.name}: {self.name}"):
+            array = required(self.file, self.name)
+            if array.shape != layout.shape or array.dtype != self.stored_dtype:
+                raise DamagedChunkError(
+                    f"{self.record.name}: {self.name} has another shape or type than when it was opened"
+                )
+            for whole, boxes in layout.readings(start, stop):
+                place = tuple(slice(span.start, span.stop) for span in whole)
+                if self._fills_rows(layout) and out.flags.c_contiguous and out.dtype == self.dtype:
+                    self.file.fill(self.name, place, layout.view(out, whole))
+                else:
+                    values = borrow("box of a file", tuple(map(len, whole)), self.dtype)
+                    self.file.fill(self.name, place, values)
+                    for row, box in boxes:
+                        target = layout.view(out[row - start : row - start + layout.n_rows(box)], box)
+                        target[...] = values[inside_of(box, whole)]
+                count += self._count(layout, whole)
+        return count
+
+    def _count(self, layout: Any, box: tuple[range, ...]) -> ReadCount:
+        """Return the `ReadCount` of a box: of whole chunks, with their mean stored size."""
+        if not self.chunk_bytes:
+            n_bytes = math.prod(map(len, box)) * self.dtype.itemsize
+            return ReadCount(0, n_bytes, n_bytes)
+        n_values = n_chunks = 0
+        for place, _, _ in layout.chunks(box):
+            n_chunks, n_values = n_chunks + 1, n_values + layout.stored_values(place)
+        stored = (self.file.stored_bytes(self.name) or 0) * n_chunks // max(1, math.prod(layout.chunk_counts))
+        return ReadCount(n_chunks, n_values * self.dtype.itemsize, stored)
+
+
+class ArrayFiles(NamedArrays):
+    """The arrays of several files of one kind, which follow each other along the first dimension of the samples.
+
+    Parameters
+    ----------
+    files : sequence of ArrayFile
+        The files, in the order of their rows.
+    label : str
+        What messages call them all.
+    """
+
+    place = "file"
+
+    def __init__(self, files: Sequence[ArrayFile], label: str):
+        self.files, self.label, self._joined = files, label, ""
+        self.kind = files[0].kind  # type: ignore[misc]
+
+    def find(self, name: str) -> NamedArray | None:
+        """Return an array of the first file, as long as those of all files together once it is known along what they are joined."""
+        array = self.files[0].find(name)
+        if array is None or self._joined not in array.dims or len(self.files) == 1:
+            return array
+        axis = array.dims.index(self._joined)
+        sizes = [other.shape[axis] for file in self.files if (other := file.find(name)) and len(other.shape) > axis]
+        return replace(array, shape=(*array.shape[:axis], sum(sizes), *array.shape[axis + 1 :]))
+
+    def listed(self) -> Mapping[str, NamedArray]:
+        """Return the arrays of the first file."""
+        return self.files[0].listed()
+
+    def default(self, options: ReadOptions) -> list[NamedArray]:
+        """Return the only array of the first file that can be the table."""
+        return self.files[0].default(options)
+
+    def table_label(self, chosen: object) -> str:
+        """Return what messages call the files."""
+        return self.label
+
+    def read(self, array: NamedArray, label: str) -> Array:
+        """Return the stored values of an array of the first file."""
+        return self.files[0].read(array, label)
+
+    def values(self, array: NamedArray, label: str, most: int = 2**27) -> Array | None:
+        """Return the values of an array beside the data: of all files, one after another, where it is along the joined dimension."""
+        if self._joined not in array.dims:
+            return self.files[0].values(array, label, most)
+        each = [file.values(required(file, str(array.name)), label, most) for file in self.files]
+        known = [values for values in each if values is not None]
+        return np.concatenate(known, array.dims.index(self._joined)) if len(known) == len(each) else None
+
+    def labels_of(self, array: NamedArray, axes: Axes) -> Labels:
+        """Return the labels of the rows of all files."""
+        each = []
+        for file in self.files:
+            with file.opened_file():
+                each.append(file.labels_of(required(file, str(array.name)), axes))
+            self._require_alike(file, str(array.name), each[-1], each[0])
+        first = each[0].samples[0]
+        parts = [_in_units_of(labels.samples[0], first) for labels in each]
+        known = [part for part in parts if part is not None]
+        kinds = {"number" if part.dtype.kind in "iuf" else part.dtype.kind for part in known}
+        same = len(known) == len(parts) and len(kinds) == 1
+        size = sum(labels.samples[0].size for labels in each)
+        joined = Dimension(first.name, size, np.concatenate(known) if same else None, first.attributes)
+        return replace(each[0], samples=(joined, *each[0].samples[1:]))
+
+    def _require_alike(self, file: ArrayFile, name: str, labels: Labels, first: Labels) -> None:
+        """Raise `DataError` unless the labels of a file are those of the first one, but for their first samples."""
+        if difference := first.difference(labels):
+            raise DataError(f"{file.label}: {name} has {difference}: expected the features of {self.files[0].label}")
+        if [d.name for d in labels.samples] != [d.name for d in first.samples]:
+            raise DataError(
+                f"{file.label}: {name} has other samples than in {self.files[0].label}: expected dimensions of the same names"
+            )
+        if [d.size for d in labels.samples[1:]] != [d.size for d in first.samples[1:]]:
+            raise DataError(f"{file.label}: {name} has other sizes of sample dimensions than in {self.files[0].label}")
+
+    def opened(self, array: NamedArray, axes: Axes, options: ReadOptions) -> StoredVariable:
+        """Return an array of all files as a part of a table."""
+        name, readers, packings = str(array.name), [], []
+        for file in self.files:
+            with file.opened_file():
+                one = required(file, name)
+                if len(one.shape) != len(array.shape):
+                    raise DataError(
+                        f"{file.label}: {name} has {len(one.shape)} dimensions, and {len(array.shape)} in {self.files[0].label}: expected the same"
+                    )
+                readers.append(BoxReader(file, one, axes, fill=options.fills_data))
+                packings.append(_packing(file, one, options))
+            if packings[-1] != packings[0]:
+                raise DataError(
+                    f"{file.label}: {name} is packed by other attributes than in {self.files[0].label}: expected the same in all files"
+                )
+        packing = packings[0]
+        details: dict[str, object] = {
+            "array": name,
+            "orientation": "features_first" if readers[0].column_major else "samples_first",
+            "packing": None if packing is None else dict(packing.attributes),
+            "decoded": packing is not None,
+        }
+        if len(self.files) == 1 or len({reader.shape[1] for reader in readers}) == 1:
+            self._joined = array.dims[axes[0][0]]
+            return StoredVariable(FragmentedRows(readers, self.label, details), packing)
+        self.labels_of(array, axes)  # which names what differs
+        return StoredVariable(FragmentedRows(readers, self.label, details), packing)
+
+
+def _packing(file: ArrayFile, array: NamedArray, options: ReadOptions) -> Packing | None:
+    """Return how the values of an array are decoded, None where they are meant as they are stored."""
+    if options.decode == "raw":
+        return None
+    single = file.scales_are_single(array)
+    dtype = array.dtype.newbyteorder("=")
+    return Packing.of_attributes(array.packed, dtype, f"{file.label}/{array.name}", single=single)
+
+
+def _in_units_of(one: Dimension, first: Dimension) -> Array | None:
+    """Return the coordinate of a dimension in the units of that of the first file, None if it cannot be given these."""
+    return None if one.coordinate is None else in_units_of(one.coordinate, one.attributes, first.attributes)

@@ -1,0 +1,111 @@
+"""Variables of files in the classic formats of NetCDF (versions 1 and 2), by scipy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streampca.errors import DataError
+from streampca.formatting import one_line
+from streampca.sources.conventions import packed_by
+from streampca.sources.files.arrays import ArrayFile
+from streampca.sources.files.fragments import damage_named
+from streampca.sources.named_arrays import NamedArray
+from streampca.storage.regular_files import require_regular
+from streampca.typing import Array
+
+_BEGINS = (b"CDF\x01", b"CDF\x02")
+
+
+def is_netcdf3(path: Path) -> bool:
+    """Return whether a file begins as those of the classic formats of NetCDF."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) in (*_BEGINS, b"CDF\x05")
+    except OSError:
+        return False
+
+
+class Netcdf3File(ArrayFile):
+    """The variables of a file in a classic format of NetCDF."""
+
+    kind = "variable"
+
+    @contextmanager
+    def open(self) -> Iterator[Any]:
+        """Open the file, which is mapped into memory."""
+        from scipy.io import netcdf_file
+
+        require_regular(self.path)
+        with self.path.open("rb") as stored:
+            if stored.read(4) not in _BEGINS:
+                raise DataError(
+                    f"{self.label} is of the 64-bit data format of NetCDF (CDF-5), which is not read: convert it to NetCDF 4, for example "
+                    f"by nccopy -k nc4 {self.path.name} FILE"
+                )
+            stored.seek(0)
+            reason = ""
+            with warnings.catch_warnings():  # of arrays of a file that could not be opened
+                warnings.simplefilter("ignore")
+                try:
+                    file = netcdf_file(stored, "r", mmap=True)
+                except MemoryError:
+                    raise
+                except Exception as error:  # noqa: BLE001 a damaged header leads to errors of many kinds
+                    reason = one_line(error)
+            if reason:
+                raise DataError(f"{self.label} cannot be opened as NetCDF 3: it is damaged or cut short: {reason}")
+            with file:
+                yield file
+
+    damage = staticmethod(partial(damage_named, causes="is damaged or cut short"))
+
+    def find(self, name: str) -> NamedArray | None:
+        """Return a variable."""
+        with self.opened_file() as file, self.damage(f"{self.label}: {name}"):
+            return _named(name, file.variables[name]) if name in file.variables else None
+
+    def listed(self) -> Mapping[str, NamedArray]:
+        """Return all variables."""
+        with self.opened_file() as file, self.damage(self.label):
+            return {name: _named(name, variable) for name, variable in file.variables.items()}
+
+    def scales_are_single(self, array: NamedArray) -> bool:
+        """Return whether scale and offset of packed values are stored as float32."""
+        with self.opened_file() as file:
+            attributes = file.variables[str(array.name)]._attributes
+            scales = [attributes[name] for name in ("scale_factor", "add_offset") if name in attributes]
+        return all(np.asarray(scale).dtype.itemsize == 4 and np.asarray(scale).dtype.kind == "f" for scale in scales)
+
+    def read(self, array: NamedArray, label: str) -> Array:
+        """Return the values of a variable."""
+        with self.opened_file() as file, self.damage(label):
+            values = np.array(file.variables[str(array.name)].data)
+        return values.astype(values.dtype.newbyteorder("="))
+
+    def fill(self, name: str, place: tuple[slice, ...], out: Array) -> None:
+        """Fill `out` with the values of a variable at `place`."""
+        with self.opened_file() as file:
+            out[...] = file.variables[name].data[place]
+
+
+def _named(name: str, variable: Any) -> NamedArray:
+    attributes = {key: _plain(value) for key, value in variable._attributes.items()}
+    dtype = np.dtype(variable.data.dtype)
+    packed = packed_by(attributes, dtype)
+    return NamedArray(
+        name, tuple(variable.dimensions), tuple(map(int, variable.shape)), dtype, attributes, None, packed
+    )
+
+
+def _plain(value: object) -> object:
+    """Return the value of an attribute as a number, text or list."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

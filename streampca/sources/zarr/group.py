@@ -1,0 +1,145 @@
+"""Arrays of a zarr group with their dimensions: named by zarr format 3, by xarray's attribute, or by OME-Zarr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import zarr
+
+from streampca.errors import DataError, StoreError, StreamPCAError
+from streampca.formatting import one_line
+from streampca.sources.conventions import describes_others, dimensions_of, packing
+from streampca.sources.dimensions import Axes
+from streampca.sources.named_arrays import NamedArray, NamedArrays
+from streampca.sources.options import ReadOptions
+from streampca.sources.packing import Packing
+from streampca.sources.remote import place_of
+from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.zarr.digests import verified_by
+from streampca.sources.zarr.metadata import require_readable
+from streampca.sources.zarr.reader import ZarrSource
+from streampca.sources.zarr.strictness import as_stored, quietly, read_labels
+from streampca.storage.zarr_interface import ZarrArray
+from streampca.typing import Array, Json
+
+
+class ZarrArrays(NamedArrays):
+    """The arrays of a zarr group, read strictly; or one array alone.
+
+    Parameters
+    ----------
+    node : zarr.Group or zarr.Array
+        The group, or the array.
+    options : ReadOptions
+        How they are read.
+    description : str, optional
+        Path or URL of the store.
+    """
+
+    kind, place = "array", "group"
+
+    def __init__(self, node: zarr.Group | ZarrArray, options: ReadOptions, description: str | None = None):
+        self.node, self.options, self.description = node, options, description
+        self.label = description or place_of(node)
+
+    def find(self, name: str) -> NamedArray | None:
+        """Return the array of a name, None if there is none; raises `StoreError` if the store does not answer."""
+        if not isinstance(self.node, zarr.Group) or not name or name != "/".join(filter(None, name.split("/"))):
+            return None  # zarr would set the name right
+        try:
+            with quietly():
+                member = self.node[name]
+        except StreamPCAError:
+            raise
+        except (KeyError, ValueError, OSError):  # also names that no file can have
+            return None
+        except Exception as error:  # clients of stores have no class of errors in common
+            raise StoreError(f"{self.label}: {name} cannot be opened: {one_line(error)}") from error
+        return self._named(name, member) if isinstance(member, zarr.Array) else None
+
+    def listed(self) -> Mapping[str, NamedArray]:
+        """Return all arrays by their names."""
+        members = self.members()
+        return {name: self._named(name, node) for name, node in members.items() if isinstance(node, zarr.Array)}
+
+    def members(self) -> dict[str, ZarrArray | zarr.Group]:
+        """Return the arrays and groups by their names; `DataError` where they cannot be listed."""
+        if not isinstance(self.node, zarr.Group):
+            return {}
+        try:
+            with quietly():
+                return dict(self.node.members(max_depth=4))
+        except Exception as error:
+            raise DataError(
+                f"the members of {self.label} cannot be listed: {one_line(error)}; name the array to read, or the URL of the array itself"
+            ) from error
+
+    def default(self, options: ReadOptions) -> list[NamedArray]:
+        """Return the array, the image of full resolution of OME-Zarr, or the only array that can be the table."""
+        if not isinstance(self.node, zarr.Group):
+            return [self._named(None, self.node)]
+        image = _multiscale(self.node).get("datasets")
+        path = image[0].get("path") if isinstance(image, list) and image and isinstance(image[0], dict) else None
+        if isinstance(path, str) and (found := self.find(path)) is not None:
+            return [found]
+        if str(self.node.attrs.get("format", "")) == "streampca-model":
+            raise DataError(f"{self.label} is a model of streampca: expected data; an array of the model can be named")
+        sparse = [name for name, node in self.members().items() if _is_sparse(node) and not describes_others(name)]
+        if sparse:
+            raise DataError(f"{self.label} is a group: name the array to read, one of: {self.listing()}")
+        return super().default(options)
+
+    def _named(self, name: str | None, array: ZarrArray) -> NamedArray:
+        names = dimensions_of(array.metadata) or self._ome_axes(array) or ("?",) * array.ndim
+        dims = tuple(f"dim_{axis}" if each == "?" else each for axis, each in enumerate(names))
+        attributes: Mapping[str, object] = array.metadata.attributes
+        shape = tuple(int(size) for size in array.shape)
+        return NamedArray(name, dims, shape, np.dtype(array.dtype), attributes, array, packing(array.metadata))
+
+    def _ome_axes(self, array: ZarrArray) -> tuple[str, ...] | None:
+        """Return the names of the axes that OME-Zarr gives for the images of the group."""
+        axes = _multiscale(self.node).get("axes") if isinstance(self.node, zarr.Group) else None
+        if not isinstance(axes, list) or len(axes) != array.ndim:
+            return None
+        return tuple(str(axis.get("name", "?") if isinstance(axis, dict) else axis)[:60] for axis in axes)
+
+    def opened(self, array: NamedArray, axes: Axes, options: ReadOptions) -> StoredVariable:
+        """Return an array as a part of a table; its chunks are compared with a fingerprint where the options name one."""
+        if str(options.verify) == "manifest" and self.description is None:
+            raise DataError(
+                "verify='manifest' is for paths, beside which the fingerprint stands: name the file of the fingerprint"
+            )
+        digests = verified_by(options.verify, self.description or "", array.name)
+        place = self.description or place_of(array.stored)
+        stored = as_stored(array.stored, place, options.follow_symlinks)
+        packed = None if options.decode == "raw" else Packing.of(stored.metadata, self.title(array))
+        source = ZarrSource(stored, place, array.name, axes, options.fills_data, digests, options.follow_symlinks)
+        source.require_fingerprinted()
+        return StoredVariable(source, packed)
+
+    def read(self, array: NamedArray, label: str) -> Array:
+        """Return the stored values of an array beside the data."""
+        stored = as_stored(array.stored, label, self.options.follow_symlinks)
+        if array.dtype.kind in "biufMm":
+            require_readable(stored.metadata, array.dtype.itemsize, label)
+        return read_labels(stored, label, fill=self.options.fills_labels)
+
+
+def _is_sparse(node: zarr.Group | ZarrArray) -> bool:
+    """Return whether a member is a sparse matrix of AnnData, which is a group."""
+    return isinstance(node, zarr.Group) and str(node.attrs.get("encoding-type", "")).endswith("_matrix")
+
+
+def _multiscale(group: zarr.Group) -> Json:
+    """Return the first entry of ``multiscales`` of OME-Zarr 0.4 or 0.5 in the attributes of a group, empty if there is none."""
+    attributes: Json = dict(group.attrs.asdict())
+    nested = attributes.get("ome", attributes)
+    scales = nested.get("multiscales") if isinstance(nested, dict) else None
+    return scales[0] if isinstance(scales, list) and scales and isinstance(scales[0], dict) else {}
+
+
+def values_of(array: ZarrArray, label: str, options: ReadOptions) -> Array | None:
+    """Return the values of an array beside the data, see `NamedArrays.values`."""
+    alone = ZarrArrays(array, options)
+    return alone.values(alone.default(options)[0], label)
