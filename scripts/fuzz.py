@@ -1,4 +1,4 @@
-"""Random fits of PCA and KernelPCA, each judged against LAPACK or its own certificate, in processes with a time limit.
+"""Random fits of PCA and KernelPCA, and random stores, each judged against LAPACK, numpy or its own certificate, in processes with a time limit.
 
 Called by ``scripts/fuzz``. A fit that takes longer than the limit counts as a hang; a process that dies counts as a bare
 exception of the fit it was at. Exit status 1 if anything was wrong; every failure prints a line that repeats it.
@@ -27,9 +27,13 @@ sys.path[:0] = [str(ROOT / "tests" / "fuzzing"), str(ROOT / "tests")]
 
 PAGE = ROOT / "docs" / "reference" / "archive" / "faults.md"
 BEGIN, END = "<!-- begin: scripts/fuzz -->", "<!-- end: scripts/fuzz -->"
-KINDS = {"pca": ("cases", "judging", 5000), "kernel": ("kernel_fits", "kernel_fits", 1000)}
+KINDS = {
+    "pca": ("cases", "judging", 5000),
+    "kernel": ("kernel_fits", "kernel_fits", 1000),
+    "labelled": ("labelled_stores", "labelled_stores", 1000),
+}
 """Modules that draw and judge, and how many fits are made by default."""
-_NAMES = {"pca": "`PCA`", "kernel": "`KernelPCA`"}
+_NAMES = {"pca": "`PCA`", "kernel": "`KernelPCA`", "labelled": "labelled stores"}
 _HEAD = (
     "| fits | of them | right | expected error | wrong | hangs | bare exceptions | with statistical bounds | "
     "of these missed | seconds |",

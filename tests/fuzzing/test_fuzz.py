@@ -12,6 +12,7 @@ from typing import Any
 import cases
 import judging
 import kernel_fits
+import labelled_stores
 import numpy as np
 import pytest
 
@@ -36,6 +37,11 @@ def test_random_kernel_fits_are_right_or_refused_by_name() -> None:
     verdicts = {seed: kernel_fits.judge(kernel_fits.draw(seed)) for seed in range(13)}
     failures = {seed: verdict for seed, verdict in verdicts.items() if verdict.kind not in ("right", "refused")}
     assert not failures
+
+
+def test_random_labelled_stores_are_those_of_numpy() -> None:
+    verdicts = {seed: labelled_stores.judge(labelled_stores.draw(seed)) for seed in range(20)}
+    assert not {seed: verdict for seed, verdict in verdicts.items() if verdict.kind != "right"}
 
 
 def test_same_seed_draws_same_case() -> None:
