@@ -26,7 +26,7 @@ from streampca.accumulators.sparse_gram import FewStored, few_stored, overflow_o
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError
 from streampca.linalg.eigen import positive_divisor
-from streampca.linalg.scaling import Scaling, reciprocals
+from streampca.linalg.scaling import Scaling, deviations, reciprocals
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.system.workspace import borrow
@@ -48,7 +48,7 @@ class Gram(SequentialMerge[GramState]):
     center: bool = True
     """Subtract the mean of every feature."""
     scale: Scaling = False
-    """Divide features by their standard deviations; edges of variables are for `GramByVariable`."""
+    """How features are scaled; edges of variables are for `GramByVariable`."""
     ddof: int = 1
     """Variances are divided by n − ddof."""
     factors: FloatArray | None = None
@@ -183,7 +183,7 @@ class Gram(SequentialMerge[GramState]):
             columns[:, np.isnan(means)] = 0  # features without observed values, for which `finalize` raises
         if weights is not None:
             columns *= np.sqrt(weights).astype(dtype)[:, None]
-        factors = self.factors_of(panel.start, variances)
+        factors = self.factors_of(panel.start, means, variances)
         if factors is not None:
             columns *= factors.astype(dtype)
         self._add_products(state.products, columns)
@@ -203,7 +203,7 @@ class Gram(SequentialMerge[GramState]):
             sparse = FewStored.of(features[few], gram.weights)
             means[few], variances[:] = sparse.means, 0.0
             variances[few] = sparse.squares / self._least_divisor(block.values.shape[1])
-            factors = self.factors_of(block.start, variances)
+            factors = self.factors_of(block.start, means, variances)
             samples = sparse.scaled(gram.roots, None if factors is None else factors[few])
             self.grid(block.values.shape[1]).add_sparse_products(state.products, samples, self.n_threads)
         many, dtype = np.flatnonzero(~few), np.promote_types(self.dtype, work_dtype(features.dtype))
@@ -244,11 +244,11 @@ class Gram(SequentialMerge[GramState]):
                 np.copyto(columns, fill.astype(dtype), where=missing)
         return columns
 
-    def factors_of(self, start: int, variances: FloatArray) -> FloatArray | None:
-        """Return the factors of the features from `start` on, which have these `variances`; None for factors of 1."""
+    def factors_of(self, start: int, means: FloatArray, variances: FloatArray) -> FloatArray | None:
+        """Return the factors of the features from `start` on, which have these means and variances; None for factors of 1."""
         factors = None
-        if self.scale is True:
-            factors = reciprocals(np.sqrt(variances))
+        if self.scale and not isinstance(self.scale, tuple):
+            factors = reciprocals(deviations(variances, means, self.scale, start))
         if self.factors is not None:
             given = self.factors[start : start + len(variances)]
             factors = given if factors is None else factors * given
@@ -349,8 +349,8 @@ class Gram(SequentialMerge[GramState]):
             grid, state.products, unit, self.divisor(n), means, variances, self.n_threads, state.n_missing
         )
 
-    def for_components(self, variances: FloatArray) -> Gram:
-        """Return the accumulator with the factors of the second reading, given the variances of all features."""
+    def for_components(self, means: FloatArray, variances: FloatArray) -> Gram:
+        """Return the accumulator with the factors of the second reading, given the means and variances of all features."""
         return self
 
     def state_bytes(self, n_features: int) -> int:

@@ -27,7 +27,7 @@ class GramByVariable(Gram):
     @property
     def edges(self) -> tuple[int, ...]:
         """Return the first feature of each variable, and the number of features."""
-        assert not isinstance(self.scale, bool)  # noqa: S101 for the type checker
+        assert isinstance(self.scale, tuple)  # noqa: S101 for the type checker
         return self.scale
 
     @property
@@ -52,9 +52,9 @@ class GramByVariable(Gram):
             start = stop
         return replace(state, products=products)
 
-    def factors_of(self, start: int, variances: FloatArray) -> FloatArray | None:
+    def factors_of(self, start: int, means: FloatArray, variances: FloatArray) -> FloatArray | None:
         """Return the factors of the features from `start` on without those of variables; None for factors of 1."""
-        factors = super().factors_of(start, variances)
+        factors = super().factors_of(start, means, variances)
         if self.center or (variances > 0).all():
             return factors
         varying = (variances > 0).astype(np.float64)
@@ -72,9 +72,9 @@ class GramByVariable(Gram):
                 total[part] += matrix[part] * factor
         return replace(reduced, products=total)
 
-    def for_components(self, variances: FloatArray) -> Gram:
-        """Return the accumulator with the factors of the second reading, given the variances of all features."""
-        factors = feature_weights(variances, scale=self.scale)
+    def for_components(self, means: FloatArray, variances: FloatArray) -> Gram:
+        """Return the accumulator with the factors of the second reading, given the means and variances of all features."""
+        factors = feature_weights(variances, means, scale=self.scale)
         given = {
             name: getattr(self, name) for name in ("center", "ddof", "weights", "impute", "tile_size", "n_threads")
         }

@@ -410,7 +410,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         if offset is not None and not self.scale:
             squares = sums_about_zero(squares, state.mean, state.observed)
         refuse_underflow(squares, state.observed, scale=self.scale)
-        weights = feature_weights(variance, scale=self.scale)
+        weights = feature_weights(variance, state.mean, scale=self.scale)
         return SymmetricOperator(
             grid, about_mean.scatter, weights, offset, 1.0, state.mean, variance, state.n_samples, self.n_threads
         )

@@ -180,7 +180,7 @@ class SketchResult:
         if not (self.center or self.scale):
             squares = sums_about_zero(squares, state.mean, state.weight)
         refuse_underflow(squares, state.weight, scale=self.scale)
-        weights = feature_weights(variance, scale=self.scale)
+        weights = feature_weights(variance, state.mean, scale=self.scale)
         products /= divisor
         return weighted(
             Sketched(

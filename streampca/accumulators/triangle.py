@@ -195,7 +195,7 @@ class QRFactor(SequentialMerge[TriangleState]):
         squares_that_count = squares if centred else sums_about_zero(squares, state.mean, state.weight)
         refuse_underflow(squares_that_count, state.weight, scale=self.scale)
         variance = squares / divisor
-        weights = feature_weights(variance, scale=self.scale)
+        weights = feature_weights(variance, state.mean, scale=self.scale)
         offset = None if self.center else state.mean * np.sqrt(state.weight)
         return Factored(state.factor, weights, offset, divisor, state.mean, variance, state.n_samples)
 

@@ -128,7 +128,7 @@ def _estimator(model: PCAModel, record: FitRecord | None, fitted: FittedState | 
             estimator.remove = model.removal.parameter()  # with arrays, which the record does not hold
     elif fitted is not None:
         made_with = {name: getattr(fitted.parameters, name) for name in (*AGREE, "solver") if hasattr(estimator, name)}
-        made_with["scale"] = made_with["scale"] if isinstance(made_with["scale"], bool) else "block"
+        made_with["scale"] = "block" if isinstance(made_with["scale"], tuple) else made_with["scale"]
         estimator.set_params(**made_with, random_state=fitted.parameters.seed)
     names = model.source.get("feature_names")
     if fitted is not None:

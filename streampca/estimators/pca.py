@@ -19,7 +19,7 @@ from streampca.models.certificates import ApproximateCertificate, ExactCertifica
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
-from streampca.parameters.choices import Auto, BlockScale, Missing, MissingScores, Recovery, Sketch, Solver
+from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, ScaleName, Sketch, Solver
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.expressions import expression_of
@@ -102,7 +102,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         max_passes: int | Auto = "auto",
         tolerance: float | None = None,
         center: bool = True,
-        scale: bool | BlockScale = False,
+        scale: bool | ScaleName = False,
         whiten: bool = False,
         missing: Missing = "error",
         missing_scores: MissingScores = "conditional",

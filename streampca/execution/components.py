@@ -154,7 +154,7 @@ class ComponentsTask(Task[ComponentsPart]):
     def work_dtype(self) -> DType:
         """Return the type of products: float64 where factors leave the range of float32."""
         dtype = np.promote_types(self.gram.dtype, work_dtype(self.source.dtype))
-        factors = self.gram.factors_of(self.first, self.variances)
+        factors = self.gram.factors_of(self.first, self.means, self.variances)
         largest = np.abs(self.axes).max(axis=0, initial=0.0)
         sizes = largest if factors is None else np.concatenate([largest, factors])
         low, high = _SAFE_FACTORS
@@ -170,7 +170,7 @@ class ComponentsTask(Task[ComponentsPart]):
             columns = slice(start + first - self.first, start + first - self.first + panel.shape[1])
             means = self.means[columns]
             product = self._products(panel, columns, axes)
-            factors = self.gram.factors_of(start + first, self.variances[columns])
+            factors = self.gram.factors_of(start + first, means, self.variances[columns])
             if factors is not None:
                 product *= factors.astype(product.dtype)
             out[:rank] = product

@@ -92,7 +92,7 @@ class SymmetricOperator:
         squares, mean = np.maximum(diagonal, 0), scatter.mean
         refuse_underflow(squares if center or scale else sums_about_zero(squares, mean, weight), weight, scale=scale)
         variance = squares / divisor
-        weights = feature_weights(variance, scale=scale)
+        weights = feature_weights(variance, mean, scale=scale)
         # The square of a mean may overflow: a feature that the factors leave out must not turn it into NaN.
         offset = None if center else np.where(weights == 0, 0.0, mean) * np.sqrt(weight)
         return cls(scatter.grid, scatter.tiles, weights, offset, divisor, mean, variance, n_samples, n_threads)

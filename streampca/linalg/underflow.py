@@ -74,7 +74,7 @@ def refuse_underflow(squares: FloatArray, weight: FloatArray | float, *, scale: 
     scaled, varies by more. For rows that are not centred, `squares` are sums about zero (see `sums_about_zero`).
     """
     edges = (0, len(squares)) if scale is False else scale
-    if edges is not True and len(squares):
+    if isinstance(edges, tuple) and len(squares):
         largest = np.repeat(np.fmax.reduceat(squares, edges[:-1]), np.diff(edges))
     else:
         largest = squares

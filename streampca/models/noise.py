@@ -19,6 +19,11 @@ class Moments(Protocol):
     """An accumulated matrix with the moments of its features."""
 
     @property
+    def mean(self) -> FloatArray:
+        """Return the mean of each feature, ``(n_features,)``."""
+        ...
+
+    @property
     def variance(self) -> FloatArray:
         """Return the variance of each feature before scaling, ``(n_features,)``."""
         ...
@@ -38,7 +43,8 @@ def noise_edge(matrix: Moments, parameters: Parameters) -> float | None:
     if not parameters.center or n_degrees < 1:
         return None
     # Root first: the square of a factor may overflow where the product does not.
-    variance = np.square(np.sqrt(matrix.variance) * feature_weights(matrix.variance, scale=parameters.scaling))
+    factors = feature_weights(matrix.variance, matrix.mean, scale=parameters.scaling)
+    variance = np.square(np.sqrt(matrix.variance) * factors)
     weighted = variance if parameters.feature_weight is None else variance * parameters.feature_weight
     return edge_of_variances(weighted, n_degrees)
 

@@ -110,7 +110,7 @@ class PCAModel:
             components=spectrum.vectors,
             explained_variance=spectrum.values,
             mean=matrix.mean if parameters.center else np.zeros_like(matrix.mean),
-            scale=divisors(matrix.variance, parameters.scaling),
+            scale=divisors(matrix.variance, matrix.mean, parameters.scaling),
             total_variance=spectrum.total,
             n_samples=matrix.n_samples,
             ddof=parameters.ddof,

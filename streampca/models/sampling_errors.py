@@ -218,8 +218,10 @@ def _rescaling(moments: GroupMoments, population: Population, left_out: int) -> 
 def scale_changes(moments: GroupMoments, population: Population, left_out: int) -> FloatArray:
     """Return by how much the variances that features are scaled by change without a group, relative to them, ``(n_features,)``."""
     squares, weight = moments.features.sum(axis=0), moments.weights[:, 0].sum()
+    if isinstance(population.scaling, str):  # by the means, which are taken as known
+        return np.zeros_like(squares)
     others = squares - moments.features[left_out]
-    if population.scaling is not True and population.scaling is not False:
+    if isinstance(population.scaling, tuple):
         sizes = np.diff(population.scaling)
         squares = np.repeat(np.add.reduceat(squares, population.scaling[:-1]), sizes)
         others = np.repeat(np.add.reduceat(others, population.scaling[:-1]), sizes)

@@ -24,4 +24,4 @@ KernelName: TypeAlias = Literal["linear", "rbf", "poly", "sigmoid", "tanh", "lap
 Method: TypeAlias = Literal["auto", "exact", "nystrom", "nystrom_extension", "empirical_map"]
 Sampling: TypeAlias = Literal["auto", "uniform", "diagonal", "column_norm", "rpcholesky"]
 Auto: TypeAlias = Literal["auto"]
-BlockScale: TypeAlias = Literal["block"]
+ScaleName: TypeAlias = Literal["block", "poisson", "patterson"]

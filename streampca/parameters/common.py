@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from streampca.parameters.choices import BlockScale, Recovery
+from streampca.parameters.choices import Recovery, ScaleName
 from streampca.parameters.domains import Choice, Directory, Flag, FlagOr, Number, Special, Whole
 from streampca.parameters.statement import Parameter
 
@@ -31,14 +31,16 @@ CENTER = Parameter(
 SCALE = Parameter(
     "scale",
     False,
-    FlagOr(get_args(BlockScale)),
-    "Divide each feature by its standard deviation (in kernel PCA: the kernel is one of z-scores); block, for PCA alone: divide each variable of a table by the square root of its total variance, the sum of the variances of its features.",
+    FlagOr(get_args(ScaleName)),
+    "Divide each feature by its standard deviation (in kernel PCA: the kernel is one of z-scores); for PCA alone: block divides each variable of a table by the square root of its total variance, the sum of the variances of its features; poisson divides each feature of counts by the square root of its mean; patterson each genotype, of 0 to 2 copies of an allele, by the square root of 2 p (1 − p), with half the mean as p.",
     "preprocess",
     details=(
         "Standard deviations have the same `ddof` as the covariance, so that the eigenvalues sum to the number of "
         'features that vary. With ``"block"`` all variables have the same weight, and features of one variable '
         "keep theirs relative to each other; the eigenvalues sum to the number of variables that vary; a table "
-        "without variables is one. Features that never vary get weight 0."
+        'without variables is one. ``"poisson"`` and ``"patterson"`` (Patterson, Price and Reich 2006) divide by the '
+        "standard deviations that the means tell, which come from the same reading; missing values have no part in them, "
+        "and sampling errors take them as known. Features that never vary get weight 0."
     ),
     of_states=True,
 )

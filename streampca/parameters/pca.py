@@ -10,9 +10,9 @@ from streampca.linalg.rule_names import RULES
 from streampca.parameters.choices import (
     APPROXIMATE_SOLVERS,
     EXACT_SOLVERS,
-    BlockScale,
     Missing,
     MissingScores,
+    ScaleName,
     Sketch,
     Solver,
 )
@@ -218,7 +218,7 @@ class Parameters:
     """As `PCA`."""
     center: bool = True
     """As `PCA`."""
-    scale: Scaling | BlockScale = False
+    scale: Scaling | ScaleName = False
     """As `PCA`; the edges of the variables in place of ``"block"`` once they are known."""
     whiten: bool = False
     """As `PCA`."""
@@ -273,7 +273,7 @@ class Parameters:
     @property
     def scaling(self) -> Scaling:
         """Return how features are scaled; after the variables are known (`streampca.planning.columns.with_columns`)."""
-        if isinstance(self.scale, str):
+        if self.scale == "block":
             raise RuntimeError("the edges of the variables are asked for before the table is known")
         return self.scale
 

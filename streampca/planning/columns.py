@@ -36,7 +36,7 @@ def with_columns(parameters: P, source: Source) -> P:
     if not isinstance(parameters, Parameters):
         return parameters
     known: dict[str, Any] = {name: _PLACED[name](value, source.labels) for name, value in parameters.given.items()}
-    if isinstance(parameters.scale, str):
+    if parameters.scale == "block":
         known["scale"] = variable_edges(source)
     return replace(parameters, **known, given={}) if known else parameters
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from streampca.errors import NotAvailableError
 from streampca.linalg.eigen import DENSE_LIMIT
+from streampca.linalg.scaling import EXPECTED
 from streampca.linalg.selection import Frobenius, Rule
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ TRAITS: dict[str, Callable[[Source, Parameters], str | None]] = {
     ),
     "remove": _named("remove", lambda source, parameters: parameters.remove is not None),
     "center=False": _written("center", False),
+    "scale by means": _written("scale", *EXPECTED),
     "sampling_errors": lambda source, parameters: (
         f"sampling_errors={parameters.sampling_errors}" if parameters.sampling_errors else None
     ),
@@ -92,6 +94,7 @@ CONFLICTS: dict[str, Table] = {
         "forgetting": "use sample_weight",
         "sparse rows": "residuals are dense: give dense rows",
         "center=False": "residuals have the mean 0 in any case; use center=True",
+        "scale by means": "residuals have the mean 0, which tells no standard deviation; use scale=True",
     },
     "sampling_errors": dict.fromkeys(
         ("missing='drop_rows'", "missing='mean'", "missing='pairwise'", "forgetting"), _GROUPS_OF_ROWS

@@ -352,7 +352,7 @@ class GramSolver(PCASolver):
 
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan | None = None) -> Gram:
         """Return the accumulator of the Gram matrix."""
-        kind = Gram if isinstance(parameters.scaling, bool) else GramByVariable
+        kind = GramByVariable if isinstance(parameters.scaling, tuple) else Gram
         return kind(
             center=parameters.center,
             scale=parameters.scaling,
@@ -387,7 +387,7 @@ class GramSolver(PCASolver):
             spectrum = with_moments(_spectrum(reduced, parameters, plan), reduced, parameters.seed)
             lengths = _lengths(reduced, gram) if parameters.sampling_errors else None
             del state
-            reduced, gram = replace(reduced, products=np.empty(0)), gram.for_components(reduced.variance)
+            reduced, gram = replace(reduced, products=np.empty(0)), gram.for_components(reduced.mean, reduced.variance)
             release_freed_memory()
             chosen = RowSample(source.shape[0], 0 if scratch else asked.keep_rows, str(source.dtype)).chosen
             if asked.removing is not None:

@@ -73,7 +73,7 @@ def readings_of_batch(
     if obstacle := obstacle_to_state(parameters):
         raise NotAvailableError(obstacle)
     solver = "covariance" if parameters.solver == "auto" else parameters.solver
-    if fitted is not None and isinstance(parameters.scale, str) and source.labels is None:
+    if fitted is not None and parameters.scale == "block" and source.labels is None:
         parameters = replace(
             parameters, scale=fitted.parameters.scale
         )  # rows without labels have the variables of the fit

@@ -12,7 +12,7 @@ from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.progress import Meter, ProgressCallback
 from streampca.execution.readings import ReadingAlone, Readings
-from streampca.linalg.scaling import Scaling, reciprocals, root_sums
+from streampca.linalg.scaling import EXPECTED, Scaling, reciprocals, root_sums
 from streampca.linalg.tall_skinny import orthonormal
 from streampca.linalg.tiles import spread
 from streampca.parameters import Parameters
@@ -197,7 +197,7 @@ def _prepare(
     near = means_are_near(middle + mean, deviation**2)
     factors = weights
     if parameters.scaling:
-        factors = weights / _expected_divisors(deviation, parameters.scaling)
+        factors = weights / _expected_divisors(deviation, middle + mean, parameters.scaling)
     if (factors != 1).any():
         limits = np.finfo(rows.dtype)
         held = ((factors == 0) | ((factors > limits.tiny) & (factors < limits.max))).all()
@@ -218,11 +218,13 @@ def _moments_of_any_size(rows: Array) -> tuple[FloatArray, FloatArray]:
     return mean * largest, np.sqrt(np.maximum(squares - mean**2, 0.0)) * largest
 
 
-def _expected_divisors(deviation: FloatArray, scale: Scaling) -> FloatArray:
-    """Return what features with these standard deviations in the pilot are divided by: not 0, and finite."""
+def _expected_divisors(deviation: FloatArray, mean: FloatArray, scale: Scaling) -> FloatArray:
+    """Return what features with these standard deviations and means in the pilot are divided by: not 0, and finite."""
+    if isinstance(scale, str):  # means of the pilot need not be those of all rows
+        deviation = np.where(deviation > 0, np.sqrt(np.maximum(EXPECTED[scale][0](mean), 0.0)), 0.0)
     varying = deviation[np.isfinite(deviation) & (deviation > 0)]
     floor = _FLOOR * float(np.median(varying)) if len(varying) else 1.0
-    if isinstance(scale, bool):
+    if not isinstance(scale, tuple):
         return np.maximum(np.nan_to_num(deviation, nan=floor, posinf=floor), floor)
     roots = root_sums(np.nan_to_num(deviation, nan=0.0, posinf=0.0), scale)
     return np.repeat(np.where(roots > 0, roots, floor), np.diff(scale))

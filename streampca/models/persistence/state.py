@@ -13,7 +13,7 @@ import zarr
 from streampca.accumulators import Covariance, PairwiseCovariance, QRFactor, Sketch
 from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import DataError, ModelError, ParameterError
-from streampca.linalg.scaling import Scaling
+from streampca.linalg.scaling import EXPECTED, Scaling
 from streampca.linalg.selection import from_plain, to_plain
 from streampca.models.fit_record import without_names
 from streampca.models.persistence.fragments import arrays_of_fragments, fragments_from
@@ -179,7 +179,7 @@ def _accumulator_of(group: StoredGroup, n_features: int) -> AnyAccumulator:
 
 def _scaling(group: StoredGroup, stored: object, n_features: int) -> Scaling:
     """Return how features are scaled, from JSON data."""
-    if isinstance(stored, bool):
+    if isinstance(stored, bool) or (isinstance(stored, str) and stored in EXPECTED):
         return stored
     numbers = isinstance(stored, list) and all(type(edge) is int for edge in stored)
     edges = tuple(stored) if isinstance(stored, list) else ()

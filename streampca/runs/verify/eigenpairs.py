@@ -179,7 +179,8 @@ def _checks_of_features(model: PCAModel, measured: Measured, scaling: Scaling, r
     note = "of feature {}, the worst, in standard deviations"
     allowed = max(1e-10, 10 * rounding)
     checks = [compared("mean", recorded, measured.mean, allowed, note, scale=deviations, apart=apart, first=0)]
-    divided = divisors(np.where(deviations > 1e-12 * np.abs(model.mean), deviations, 0.0) ** 2, scaling)
+    varying = np.where(deviations > 1e-12 * np.abs(model.mean), deviations, 0.0) ** 2
+    divided = divisors(varying, measured.mean, scaling)
     if model.scale is not None and divided is not None:
         note = "of feature {}, the worst, relative to itself"
         checks.append(compared("scale", model.scale, divided, _SLACK * rounding, note, scale=model.scale, first=0))
