@@ -65,7 +65,7 @@ PURPOSES: dict[Purpose, str] = {
 }
 """What each purpose holds."""
 
-Phase = Literal["pilot", "landmarks", "reading", "solving", "components", "scores", "report"]
+Phase = Literal["pilot", "copying", "landmarks", "reading", "solving", "components", "scores", "report"]
 """Stretches of a fit; what is allocated in one of them is released before the next unless it is needed there, too."""
 
 

@@ -41,6 +41,8 @@ class GramDetail(SolverDetail):
 
     components_on_disk: bool = False
     """Whether the components are stored on disk because they do not fit in memory."""
+    copied_rows: int = 0
+    """Rows of a block of the first reading, which copies rows to disk, so that chunks are decoded once; 0 = no copy."""
 
 
 @dataclass(frozen=True)

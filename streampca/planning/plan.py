@@ -91,6 +91,11 @@ class Plan(WorkShape):
         return bool(getattr(self.detail, "components_on_disk", False))
 
     @property
+    def copied_rows(self) -> int:
+        """Return the rows of a block while rows are copied to disk, of which features are read then; 0 where they are not."""
+        return int(getattr(self.detail, "copied_rows", 0))
+
+    @property
     def rows_on_disk(self) -> bool:
         """Tell whether the rows of the empirical kernel map are copied to disk because they do not fit in memory."""
         return bool(getattr(self.detail, "rows_on_disk", False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from streampca.accumulators.residuals import feature_panel_bytes
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.accumulators.sparse_gram import DENSE_FROM
 from streampca.execution.components import ComponentsTask, WideComponents, find_components
+from streampca.execution.copying import copy_rows
 from streampca.execution.readings import Reading, ReadingAlone, Readings
 from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, relative_precision, solve
@@ -28,10 +29,10 @@ from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import slab_features
 from streampca.parameters import Parameters
-from streampca.planning.blocks import block_rows_to_try, times_decoded
+from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryNeed
 from streampca.planning.detail import GramDetail
-from streampca.planning.memory import REPORT_BYTES, eigenproblem_bytes, reading_needs
+from streampca.planning.memory import REPORT_BYTES, buffer_bytes, eigenproblem_bytes, reading_needs
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.shape import WorkShape, count_leaves, divide
 from streampca.planning.work import Figures, Work
@@ -39,10 +40,11 @@ from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.options import Asked
 from streampca.solvers.result import Fit
-from streampca.sources.base import Source, TransposedSource
+from streampca.sources.arrays import MAPPED_BYTES
+from streampca.sources.base import Source, TransposedRows, TransposedSource
 from streampca.sources.sparse import SparseFeatures
 from streampca.storage.directories import require_space
-from streampca.storage.scratch import Scratch
+from streampca.storage.scratch import Scratch, has_room
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import keep_released
 from streampca.typing import FloatArray, IntArray
@@ -53,6 +55,9 @@ _FEATURES_PER_ROW = 64
 
 
 _LARGEST_KEPT = 32 * 2**20
+_TIMES_WORTH_A_COPY = 2
+_DECODED_ONCE = 1.01
+_COPIED_BYTES = 2**24
 _COPIES_ON_DISK = 4  # of a slab, while it is written to the disk and read again
 
 
@@ -66,6 +71,8 @@ class GramWork(Work):
     """Whether components are stored on disk."""
     keep: bool
     """Whether sparse features that are one block stay in memory from the first reading to the second."""
+    copied_rows: int = 0
+    """Rows of a block while rows are copied to disk, of which features are read then; 0 where they are not."""
 
     solver: ClassVar[str] = "gram"
 
@@ -116,11 +123,13 @@ class GramWork(Work):
         """Return what states, (1 + W) S, blocks and scratch take, 48 d for means of features, the eigenproblem of side n, and components.
 
         Scratch has a dense panel of sparse features more, and one of regressors. Rows kept: 2 r d s, and 3 r d s more for the report, unless
-        components are on disk.
+        components are on disk. A copy of the rows on disk takes two blocks of whole chunks while it is written, and 4 MiB while it is read.
         """
         features, resources = self.read, self.resources
         d, n = features.shape
         columns, itemsize = shape.rows_per_block, product_dtype(features.dtype, d).itemsize
+        if self.copied_rows:
+            features = _CopiedFeatures(self.source)
         accumulator = replace(self.accumulator, n_threads=shape.threads_per_leaf)
         sampled = 0 if self.on_disk else resources.report_rows * d * features.dtype.itemsize
         scratch = accumulator.scratch_bytes(n, columns, itemsize)
@@ -134,6 +143,7 @@ class GramWork(Work):
         components = components_bytes(features, accumulator, self.k, shape, on_disk=self.on_disk)
         return [
             *reading_needs(features, shape, sizes, ("reading", "components"), ("reading", "solving")),
+            *self._copying(),
             MemoryNeed("feature means", 8 * d * 6),
             MemoryNeed("blocks", self.kept_bytes(shape), ("solving",), listed=False),
             MemoryNeed("solve", solve, ("solving",)),
@@ -142,26 +152,56 @@ class GramWork(Work):
             MemoryNeed("report", (REPORT_BYTES + 3 * sampled) if resources.report else 0, ("report",)),
         ]
 
+    def _copying(self) -> list[MemoryNeed]:
+        """Return what copying the rows takes."""
+        if not self.copied_rows:
+            return []
+        return [MemoryNeed("blocks", buffer_bytes(self.source, self.copied_rows), ("copying",), listed=False)]
+
     @override
     def figures(self, shape: WorkShape, reading: int) -> Figures:
         d, side, kept = self.source.shape[1], self.side, self.kept_bytes(shape)
         multiplied = float(d) * side * side * _share_multiplied(self.read)
         size = as_text(self.accumulator.state_bytes(self.source.shape[0]))
         disk_bytes = 8 * self.k * d if self.on_disk else 0
+        copied = self.source.shape[0] * self.source.row_bytes if self.copied_rows else 0
         return Figures(
             reason=f"exact; the {side:,} x {side:,} matrix of samples takes {size} as tiles of its lower triangle",
             flops=multiplied + 4 / 3 * float(side) ** 3 + 2.0 * side * d * self.k,
             passes=1 if kept else 2,
-            disk_bytes=disk_bytes,
-            detail=GramDetail(self.on_disk),
-            notes=_notes(self.read, shape, reading, disk_bytes, kept),
+            disk_bytes=disk_bytes + copied,
+            detail=GramDetail(self.on_disk, self.copied_rows),
+            notes=_notes(self.read, shape, reading, disk_bytes, kept, copied),
         )
 
     @override
     def plan(self, shape: WorkShape) -> Plan:
         """Return the plan for features that are divided as `shape`, read a second time if they do not fit in memory."""
         plan = super().plan(shape)
+        if self.copied_rows:
+            return replace(plan, bytes_to_read=bytes_to_read(self.source, self.copied_rows))
         return replace(self, keep=False).plan(shape) if plan.passes == 1 and not plan.budget.fits else plan
+
+    def with_copy(self, plan: Plan) -> Plan:
+        """Return `plan` with rows copied to disk first, where that saves decoding every chunk several times in both readings."""
+        source, resources = self.source, self.resources
+        many = times_decoded(self.read, bytes_to_read(self.read, plan.rows_per_block)) >= _TIMES_WORTH_A_COPY
+        rows = max(1, _COPIED_BYTES // source.row_bytes // source.decoded_rows) * source.decoded_rows
+        rows = min(rows, source.shape[0])
+        once = times_decoded(source, bytes_to_read(source, rows)) < _DECODED_ONCE
+        if not (many and once) or source.sparse or resources.on_workers or resources.n_regressors:
+            return plan
+        shape = WorkShape(**{each.name: getattr(plan, each.name) for each in fields(WorkShape)})
+        copying = replace(self, copied_rows=rows).plan(shape)
+        return copying if copying.budget.fits and has_room(copying.disk_bytes) else plan
+
+
+class _CopiedFeatures(TransposedRows):
+    """Features that are read from a copy on disk, as far as a plan needs to know."""
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory for mapped pages of the file."""
+        return MAPPED_BYTES
 
 
 def components_bytes(features: Source, accumulator: Gram, k: int, shape: WorkShape, *, on_disk: bool) -> int:
@@ -192,7 +232,9 @@ def _share_multiplied(features: Source) -> float:
     return stored**2 if stored < DENSE_FROM else 1.0
 
 
-def _notes(features: Source, shape: WorkShape, reading: int, disk_bytes: int, kept: int) -> tuple[str, ...]:
+def _notes(
+    features: Source, shape: WorkShape, reading: int, disk_bytes: int, kept: int, copied: int
+) -> tuple[str, ...]:
     notes = ["the first reading gives eigenvalues and scores, the second the components"]
     if kept:
         notes = [f"sparse rows stay in memory by features, {as_text(kept)}: the components take no second reading"]
@@ -202,7 +244,12 @@ def _notes(features: Source, shape: WorkShape, reading: int, disk_bytes: int, ke
             "components_ is a zarr array, and a report leaves out what is drawn from rows"
         )
     times = times_decoded(features, reading)
-    if features.sparse or (isinstance(features, TransposedSource) and features.needs_all_rows):
+    if copied:
+        notes.append(
+            f"rows are copied to a temporary directory, {as_text(copied)}, of which features are read: chunks would be decoded "
+            f"{times:.0f} times in each reading, because a band of all samples and of whole chunks does not fit"
+        )
+    elif features.sparse or (isinstance(features, TransposedSource) and features.needs_all_rows):
         if shape.n_blocks > 1:
             notes.append(
                 f"{shape.rows_per_block:,} features fit in memory at once, so that all rows are read {times:.0f} times in each "
@@ -338,7 +385,7 @@ class GramSolver(PCASolver):
             work = GramWork(source, k, resources, accumulator, on_disk, keep=not resources.on_workers)
             plan = work.best(sizes, work.side, n_tiles)
             if plan.budget.fits:
-                return plan
+                return work.with_copy(plan)
         (n, d) = source.shape
         raise plan.budget.refusal(
             {
@@ -372,7 +419,11 @@ class GramSolver(PCASolver):
 
     def readings(self, source: Source, parameters: Parameters, plan: Plan, asked: Asked) -> Readings[Fit]:
         """Read `source` twice by features and return its principal components."""
-        features = source.by_features()
+        copy, rows = Scratch() if plan.copied_rows else None, source
+        if copy is not None:
+            work = partial(copy_rows, source, copy.path / "rows.npy", plan.copied_rows, plan.read_ahead_bytes)
+            (rows,) = (yield ReadingAlone(work)).take()
+        features = rows.by_features()
         kept = isinstance(features, SparseFeatures) and plan.solver_passes == 1
         if isinstance(features, SparseFeatures):
             features.keep = kept

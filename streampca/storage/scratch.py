@@ -52,6 +52,14 @@ def _remove(path: Path, made_by: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def has_room(n_bytes: int) -> bool:
+    """Return whether temporary directories have room for `n_bytes` and 5 % more."""
+    from dask import config
+
+    place = Path(config.get("temporary-directory", None) or tempfile.gettempdir())
+    return place.exists() and shutil.disk_usage(place).free >= 1.05 * n_bytes
+
+
 def shares_disk(path: Path) -> bool:
     """Return whether temporary directories are on the file system of `path`, or of its nearest parent that exists."""
     from dask import config
