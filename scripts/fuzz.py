@@ -1,4 +1,4 @@
-"""Random fits of PCA and KernelPCA, and random stores, each judged against LAPACK, numpy or its own certificate, in processes with a time limit.
+"""Random fits of PCA and KernelPCA, stores and programs on AnnData, each judged against LAPACK, numpy or its own certificate.
 
 Called by ``scripts/fuzz``. A fit that takes longer than the limit counts as a hang; a process that dies counts as a bare
 exception of the fit it was at. Exit status 1 if anything was wrong; every failure prints a line that repeats it.
@@ -31,9 +31,15 @@ KINDS = {
     "pca": ("cases", "judging", 5000),
     "kernel": ("kernel_fits", "kernel_fits", 1000),
     "labelled": ("labelled_stores", "labelled_stores", 1000),
+    "cells": ("cell_programs", "cell_programs", 300),
 }
 """Modules that draw and judge, and how many fits are made by default."""
-_NAMES = {"pca": "`PCA`", "kernel": "`KernelPCA`", "labelled": "labelled stores"}
+_NAMES = {
+    "pca": "`PCA`",
+    "kernel": "`KernelPCA`",
+    "labelled": "labelled stores",
+    "cells": "programs on AnnData",
+}
 _HEAD = (
     "| fits | of them | right | expected error | wrong | hangs | bare exceptions | with statistical bounds | "
     "of these missed | seconds |",

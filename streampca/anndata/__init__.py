@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
-from streampca.anndata.writing import require_free, slots_at
+from streampca.anndata.writing import require_features_of_var, require_free, slots_at
 from streampca.errors import ParameterError
 from streampca.estimators.pca import PCA
 from streampca.sources import Source, open_source
@@ -73,7 +73,10 @@ def pca(
         If there are results already and `overwrite` is not set, or the store cannot be written to.
     DataError
         If it is no AnnData, or its matrix is damaged.
+    NotAvailableError
+        If `layer` is ``raw/X``, and if anndata is not installed.
     """
+    require_features_of_var(layer)
     keys, run_id = Keys.of(key_added), secrets.token_hex(8)
     estimator = PCA(n_comps, center=zero_center, memory=memory)
     named = mask_var is None or isinstance(mask_var, str)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
+from streampca.anndata.results import Keys, Results, StoredScores, run_id_in, write_elements
 from streampca.errors import DataError, OutputError
-from streampca.sources.cells.hdf5_files import h5py_module, opening_error
-from streampca.sources.cells.hdf5_store import WRITTEN, before_results
+from streampca.sources.cells.hdf5 import WRITTEN, before_results, h5py_module, opening_error
 from streampca.storage.directories import require_space
 from streampca.storage.files import TEMPORARY, flush_one, writing
 
@@ -68,11 +67,7 @@ class HDF5Slots:
         if len(self.taken(keys)) < len(keys.paths):
             return None
 
-        def look(file: h5py.File) -> str | None:
-            value = file.get(f"{keys.paths[2]}/params/{RUN_ID}")
-            return None if value is None or value.shape != () else value.asstr()[()]
-
-        return self._read(look)
+        return self._read(lambda file: run_id_in(file, keys))
 
     def directory(self) -> Path:
         """Make the directory in which results are built, and return it."""
@@ -93,10 +88,7 @@ class HDF5Slots:
         with writing(self.path):
             shutil.copy2(self.path, copy)
             with h5py_module().File(copy, "r+") as file:
-                for slot in results.keys.paths if replace else ():
-                    if slot in file:
-                        del file[slot]
-                _fill(file, results, scores)
+                write_elements(file, results, scores, {})
                 now = _note_version(file, before)
             os.utime(copy, ns=(now, now))
             flush_one(copy)
@@ -116,34 +108,3 @@ def _note_version(file: h5py.File, before: os.stat_result) -> int:
     known = before_results(file, before.st_mtime_ns) or (before.st_size, before.st_mtime_ns)
     file.attrs[WRITTEN] = np.array([now, *known], dtype=np.int64)
     return now
-
-
-def _fill(file: h5py.File, results: Results, scores: StoredScores) -> None:
-    """Write results to an open file."""
-    h5py = h5py_module()
-    array = _mapping(file, "obsm").create_dataset(results.keys.scores, scores.shape, scores.dtype)
-    for start, rows in scores.bands():
-        array[start : start + len(rows)] = rows
-    _encoded(array, "array")
-    _encoded(_mapping(file, "varm").create_dataset(results.keys.components, data=results.loadings), "array")
-    figures = _mapping(_mapping(file, "uns"), results.keys.figures)
-    _encoded(figures.create_dataset("variance", data=results.variance), "array")
-    _encoded(figures.create_dataset("variance_ratio", data=results.variance_ratio), "array")
-    parameters = _mapping(figures, "params")
-    for name, value in results.parameters.items():
-        text = isinstance(value, str)
-        kind = h5py.string_dtype() if text else np.dtype(bool)
-        _encoded(parameters.create_dataset(name, data=value, dtype=kind), "string" if text else "numeric-scalar")
-
-
-def _mapping(group: h5py.Group, name: str) -> h5py.Group:
-    """Return the mapping at `name`, a new one if there is none."""
-    if name in group:
-        return group[name]
-    node = group.create_group(name)
-    node.attrs.update({"encoding-type": "dict", "encoding-version": "0.1.0"})
-    return node
-
-
-def _encoded(dataset: h5py.Dataset, kind: str) -> None:
-    dataset.attrs.update({"encoding-type": kind, "encoding-version": "0.2.0"})

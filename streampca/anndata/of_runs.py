@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from streampca.anndata.results import Keys, Results, StoredScores
-from streampca.anndata.writing import require_free, slots_at
+from streampca.anndata.writing import require_features_of_var, require_free, slots_at
 from streampca.errors import ConfigError
 from streampca.models.pca import PCAModel
 from streampca.sources import Source
 from streampca.sources.cells.description import is_cells
+from streampca.sources.cells.several import StackedRows
 
 _CURE = "set output.anndata: overwrite to replace it"
 
@@ -28,6 +29,12 @@ def require_slots(path: str, source: Source, run_id: str, *, replace: bool) -> N
         raise ConfigError(
             f"output.anndata: {source.description} is no AnnData: expected an AnnData store, or output.anndata: false"
         )
+    if isinstance(getattr(source, "source", None), StackedRows):
+        raise ConfigError(
+            "output.anndata: source.path names several AnnData, and results are written into one: set it to false"
+        )
+    layer = source.describe().get("layer")
+    require_features_of_var(layer if isinstance(layer, str) else None)
     with slots_at(path, run_id) as slots:
         keys = Keys()
         require_free([] if replace or slots.run_id(keys) == run_id else slots.taken(keys), path, _CURE)

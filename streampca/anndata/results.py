@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
 
 from streampca.errors import ParameterError
 from streampca.models.pca import PCAModel
-from streampca.sources.zarr.strictness import strict
-from streampca.typing import Array, FloatArray
+from streampca.sources.cells.stored import anndata_module
+from streampca.sources.zarr.strictness import quietly, strict
+from streampca.typing import FloatArray
+
+if TYPE_CHECKING:
+    import dask.array as da
 
 RUN_ID = "streampca_run"
 """Name of the entry of the parameters that identifies the call or run that wrote the results."""
@@ -108,8 +113,41 @@ class StoredScores:
         n, k = self.shape
         return max(1, min(n, _BAND_BYTES // (k * self.dtype.itemsize)))
 
-    def bands(self) -> Iterator[tuple[int, Array]]:
-        """Yield the first row and the values of one band of rows after another."""
-        array, step = self._array, self.band_rows
-        for start in range(0, self.shape[0], step):
-            yield start, np.asarray(array[start : start + step])
+    def to_dask(self) -> da.Array:
+        """Return the scores as a Dask array of bands of rows, which are read one after another as they are written."""
+        import dask.array as da
+
+        chunks = (self.band_rows, self.shape[1])
+        return da.from_array(self._array, chunks=chunks, name=False)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def write_elements(root: Any, results: Results, scores: StoredScores, of_arrays: Mapping[str, Any]) -> None:
+    """Write results into a group of zarr or h5py as elements of AnnData, in the place of those that are there.
+
+    Parameters
+    ----------
+    root : zarr.Group or h5py.File
+        Root of the AnnData.
+    of_arrays : mapping
+        What the scores are created with, beside shape and data type.
+    """
+    import dask
+
+    write = anndata_module("io").write_elem
+    figures = {"variance": results.variance, "variance_ratio": results.variance_ratio, "params": results.parameters}
+    values = (scores.to_dask(), results.loadings, figures)
+    with quietly(), dask.config.set(num_workers=1), zarr.config.set({"array.write_empty_chunks": True}):
+        for place, value in zip(results.keys.paths, values, strict=True):
+            mapping, _, key = place.partition("/")
+            if mapping not in root:
+                write(root, mapping, {})
+            write(root[mapping], key, value, dataset_kwargs=of_arrays if value is values[0] else {})
+
+
+def run_id_in(root: Any, keys: Keys) -> str | None:
+    """Return the identifier of the run whose results stand in a group of zarr or h5py, None if none is known."""
+    try:
+        with quietly():
+            return str(anndata_module("io").read_elem(root[f"{keys.paths[2]}/params/{RUN_ID}"]))
+    except Exception:  # noqa: BLE001 results of somebody else, of any form
+        return None

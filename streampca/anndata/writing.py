@@ -10,6 +10,7 @@ from typing import Protocol
 from streampca.anndata.results import Keys, Results, StoredScores
 from streampca.errors import DataError, NotAvailableError, OutputError
 from streampca.redaction import shown
+from streampca.sources.cells.description import RAW
 from streampca.storage.lock import Lock
 
 
@@ -71,6 +72,15 @@ def slots_at(path: str, run_id: str) -> Iterator[Slots]:
             yield slots
         finally:
             slots.discard()
+
+
+def require_features_of_var(layer: str | None) -> None:
+    """Raise `NotAvailableError` for results of ``raw``, whose features are not those of ``varm``."""
+    if layer == RAW:
+        raise NotAvailableError(
+            f"layer {RAW}: results are written beside X, and raw has features of its own: write adata.raw.to_adata() and name that, or fit "
+            "sp.PCA to it and write nothing"
+        )
 
 
 def require_free(taken: list[str], label: object, cure: str) -> None:

@@ -15,11 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import zarr
 from zarr.storage import MemoryStore
 
-from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
+from streampca.anndata.results import Keys, Results, StoredScores, run_id_in, write_elements
 from streampca.errors import DataError, OutputError
 from streampca.sources.zarr.metadata import METADATA_NAMES, read_document
 from streampca.sources.zarr.strictness import quietly
@@ -27,7 +26,6 @@ from streampca.storage.directories import require_space
 from streampca.storage.files import TEMPORARY, flush, flush_one, write_atomically, writing
 from streampca.storage.regular_files import read_regular
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
-from streampca.typing import Array
 
 _FORMAT = "streampca-anndata"
 _MARKER, _JOURNAL = "streampca.json", "journal.json"
@@ -83,12 +81,7 @@ class ZarrSlots:
         """Return the identifier of the run whose results stand there, None if all three are not there or none is known."""
         if len(self.taken(keys)) < len(keys.paths):
             return None
-        try:
-            with quietly():
-                array = zarr.open_array(self.path / keys.paths[2] / "params" / RUN_ID, mode="r")
-                return str(np.asarray(array[...]).item())
-        except Exception:  # noqa: BLE001 results of somebody else, of any form
-            return None
+        return run_id_in(zarr.open_group(self.path, mode="r", use_consolidated=False), keys)
 
     def directory(self) -> Path:
         """Make the directory in which results are built, and return it."""
@@ -128,25 +121,7 @@ class ZarrSlots:
 
     def _build(self, results: Results, scores: StoredScores) -> None:
         root = zarr.open_group(self.staging / "new", mode="w", zarr_format=self.version)
-        mappings = {name: _mapping(root, name) for name in ("obsm", "varm", "uns")}
-        array = _create(mappings["obsm"], results.keys.scores, scores.shape, scores.dtype, scores.band_rows)
-        for start, rows in scores.bands():
-            array[start : start + len(rows)] = rows
-        _write(mappings["varm"], results.keys.components, results.loadings)
-        figures = _mapping(mappings["uns"], results.keys.figures)
-        _write(figures, "variance", results.variance)
-        _write(figures, "variance_ratio", results.variance_ratio)
-        parameters = _mapping(figures, "params")
-        for name, value in results.parameters.items():
-            text = isinstance(value, str)
-            scalar = parameters.create_array(
-                name,
-                shape=(),
-                dtype=str if text else bool,
-                attributes={"encoding-type": "string" if text else "numeric-scalar", "encoding-version": "0.2.0"},
-                config={"write_empty_chunks": True},
-            )
-            scalar[...] = np.array(value, dtype=object if text and self.version == 2 else None)
+        write_elements(root, results, scores, {"chunks": (scores.band_rows, scores.shape[1])})
 
     def _finish(self, slots: Sequence[str], *, replace: bool) -> None:
         """Move built results to their places; carried out again after a kill, it goes on where it was stopped."""
@@ -209,22 +184,3 @@ def _document(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _mapping(group: zarr.Group, name: str) -> zarr.Group:
-    return group.create_group(name, attributes={"encoding-type": "dict", "encoding-version": "0.1.0"})
-
-
-def _create(group: zarr.Group, name: str, shape: tuple[int, ...], dtype: Any, chunk_rows: int) -> Any:
-    return group.create_array(
-        name,
-        shape=shape,
-        dtype=dtype,
-        chunks=(chunk_rows, *shape[1:]),
-        attributes={"encoding-type": "array", "encoding-version": "0.2.0"},
-        config={"write_empty_chunks": True},
-    )
-
-
-def _write(group: zarr.Group, name: str, values: Array) -> None:
-    _create(group, name, values.shape, values.dtype, len(values))[...] = values

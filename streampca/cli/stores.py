@@ -39,7 +39,7 @@ _OF_SOURCE = (
     click.option("--id-column", help="Column of Parquet files that names the rows."),
     click.option("--mask", help="Features that are used: observed, survey, an .npy file or the name of an array."),
     click.option("--orientation", type=click.Choice(["samples_first", "features_first"]), help="Axes of a 2-D array."),
-    click.option("--layer", help="Layer of AnnData that is read in place of X."),
+    click.option("--layer", help="Layer of AnnData that is read in place of X; raw/X for that of raw."),
     click.option("--mask-var", help="Column of truth values in var of AnnData: features that are used."),
     click.option(
         "--missing-value",

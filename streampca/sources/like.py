@@ -11,7 +11,7 @@ import numpy as np
 from streampca.labels import Labels
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
-from streampca.sources.files.paths import files_of, is_paths
+from streampca.sources.files.paths import cells_paths, files_of, is_paths
 from streampca.sources.open import open_source
 from streampca.sources.options import ReadOptions, SourceKeywords
 from streampca.sources.subsets import with_features
@@ -142,14 +142,16 @@ def _of_cells(labels: Labels, described: Json) -> SourceKeywords:
 
 
 def _is_anndata(data: object) -> bool:
-    """Return whether `data` is an AnnData object, or the path of one that is stored."""
+    """Return whether `data` is an AnnData object, or the path of one that is stored, or paths of several."""
+    if is_paths(data) and cells_paths(data) is not None:
+        return True
     if not isinstance(data, str):
         return is_anndata(data)
     if data.endswith((".h5ad", ".npy")) or data.startswith("builtin:"):
         return data.endswith(".h5ad")
     import zarr
 
-    from streampca.sources.cells.zarr_store import is_anndata_group
+    from streampca.sources.cells.stored import is_anndata_group
     from streampca.sources.zarr.opening import node_at
 
     node = node_at(data, ReadOptions())[0]

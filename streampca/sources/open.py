@@ -16,7 +16,7 @@ from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.coordinates import is_xarray
-from streampca.sources.files.paths import Paths, files_of, is_files_path, is_paths
+from streampca.sources.files.paths import Paths, cells_paths, files_of, is_files_path, is_paths
 from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_arrow_table, is_frame, open_arrow_table, open_frame
 from streampca.sources.named_arrays import open_named
@@ -65,7 +65,7 @@ def open_source(
     data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame of pandas or polars, table of pyarrow, AnnData, list of paths, or Source
         A path may be a zarr array, a group, an AnnData store or file, an ``.npy`` file, a Parquet or HDF5 file (also of NetCDF 4), a pattern such as ``shards/*.npy``, a directory
         of such files, or ``builtin:NAME``. Several files are read as one table, those of a pattern or a directory in natural order
-        and those of a list in its order; they must have the same columns and the same data type. A DataArray that was opened from zarr and
+        and those of a list in its order; they must have the same columns and the same data type. So are several AnnData stores and files. A DataArray that was opened from zarr and
         not changed since is read from there; its Dask array is used otherwise, or its values in memory.
     array : str, optional
         Name of the array within a zarr group, or of the dataset in an HDF5 file. Without it, the only array of two or more dimensions that is no bounds, mask or
@@ -113,7 +113,7 @@ def open_source(
         blocks need them; plans are refused with `RepeatedReadsError` above it. By default 4, above which an array of up to 64 MiB is
         computed once and kept in memory, such as ``x.groupby("time.month") - x.groupby("time.month").mean()``.
     layer : str, optional
-        Layer of AnnData that is read in place of X.
+        Layer of AnnData that is read in place of X; ``raw/X`` for the matrix of ``raw``, with its own features.
     mask_var : str, optional
         Column of truth values in ``var`` of AnnData, such as ``highly_variable``: features that are used.
     normalize : dict, optional
@@ -210,6 +210,12 @@ def _opened_path(data: Paths, options: ReadOptions) -> Source:
 def _open_path(data: Paths, options: ReadOptions) -> Source:
     if isinstance(data, list | tuple) and len(data) == 1:
         data = data[0]
+    several = cells_paths(data)
+    if several is not None:
+        from streampca.sources.cells.several import open_several_cells
+
+        options.require_only(several[0], "layer", "mask_var", "normalize", "mask", "verify")
+        return open_several_cells(several, options)
     path = str(data)
     files = files_of(path if isinstance(data, str | Path) else data)
     if files is not None and (
@@ -247,9 +253,10 @@ def _open_builtin(path: str, options: ReadOptions) -> Source:
 
 
 def _open_h5ad(path: str, options: ReadOptions) -> Source:
-    from streampca.sources.cells.hdf5_store import open_h5ad
+    from streampca.sources.cells.hdf5 import HDF5Cells
+    from streampca.sources.cells.stored import open_cells
 
-    return open_h5ad(path, options)
+    return open_cells(HDF5Cells(path), options)
 
 
 def _open_zarr(path: str, options: ReadOptions) -> Source:

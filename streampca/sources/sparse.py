@@ -92,6 +92,8 @@ class SparseFeatures(TransposedSource):
 
     buffered = False
     sparse = True
+    block_of = "features"
+    """What messages call its rows."""
 
     def __init__(self, source: Source):
         super().__init__(source)
@@ -143,7 +145,7 @@ class SparseFeatures(TransposedSource):
             count, left = count + cost, left - parts[-1].data.nbytes - parts[-1].indices.nbytes
             if left < 0 and stop - start < self.shape[0]:
                 raise DataError(
-                    f"{self.description}: features {start} to {stop - 1} store more than {_UNEVEN} times as many values as others: a "
+                    f"{self.description}: {self.block_of} {start} to {stop - 1} store more than {_UNEVEN} times as many values as others: a "
                     "block of them exceeds the memory that was planned; allow more memory, or use solver='covariance' or 'sketch'"
                 )
         table = parts[0] if len(parts) == 1 else vstack(parts, format="csr")

@@ -378,10 +378,9 @@ def test_chunks_of_the_mask_that_were_left_out_are_read_as_false_if_asked(tmp_pa
     path = store(tmp_path / "a.zarr")
     mask = np.arange(40) < 20
     with warnings.catch_warnings(action="ignore"):
-        column = zarr.open_group(path / "var", mode="r+").create_array(
-            "first", shape=(40,), chunks=(10,), dtype=bool, config={"write_empty_chunks": False}
-        )
-    column[:] = mask
+        var = zarr.open_group(path / "var", mode="r+")
+        column = var.create_array("first", shape=(40,), chunks=(10,), dtype=bool, config={"write_empty_chunks": False})
+    column[:], var.attrs["column-order"] = mask, ["first"]
     with pytest.raises(DataError, match="fill_labels"):
         sp.anndata.pca(path, 3, mask_var="first")
     pca = sp.anndata.pca(path, 3, mask_var="first", missing_chunks="fill_labels")

@@ -201,12 +201,24 @@ def _flipped(path: Path) -> None:
     path.write_bytes(content)
 
 
+def _linked_names(path: Path) -> None:
+    import h5py
+
+    with h5py.File(path, "r+") as file:
+        del file["obs/_index"]
+        node = file.create_group("obs/_index")
+        node.attrs.update({"encoding-type": "nullable-string-array", "encoding-version": "0.1.0"})
+        node["values"] = [f"cell{i}" for i in range(300)]
+        node["mask"] = h5py.ExternalLink("other.h5ad", "/mask")
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut short": (_cut, "cannot be opened as an .h5ad file"),
     "empty": (lambda path: path.write_bytes(b""), "cannot be opened as an .h5ad file"),
     "another format": (lambda path: path.write_text("a,b\n1,2\n"), "cannot be opened as an .h5ad file"),
     "damaged chunk": (_flipped, "X/data: rows .* are damaged or cut short"),
     "link to another file": (_linked, "is a link to another file"),
+    "names linked to another file": (_linked_names, "mask is a link to another file"),
     "indptr decreases": (_in("X/indptr", _set(5, 0)), "indptr decreases after row 4"),
     "indptr beyond data": (_in("X/indptr", _set(-1, 10**6)), "indptr ends with 1,000,000"),
     "indptr of floats": (_in("X/indptr", lambda values: values.astype("f8")), "indptr has dtype float64"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import cases
+import cell_programs
 import judging
 import kernel_fits
 import labelled_stores
@@ -42,6 +43,12 @@ def test_random_kernel_fits_are_right_or_refused_by_name() -> None:
 def test_random_labelled_stores_are_those_of_numpy() -> None:
     verdicts = {seed: labelled_stores.judge(labelled_stores.draw(seed)) for seed in range(20)}
     assert not {seed: verdict for seed, verdict in verdicts.items() if verdict.kind != "right"}
+
+
+def test_random_programs_on_anndata_are_right_or_refused_by_name() -> None:
+    verdicts = {seed: cell_programs.judge(cell_programs.draw(seed)) for seed in range(16)}
+    failures = {seed: verdict for seed, verdict in verdicts.items() if verdict.kind not in ("right", "refused")}
+    assert not failures
 
 
 def test_same_seed_draws_same_case() -> None:

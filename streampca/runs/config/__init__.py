@@ -110,7 +110,7 @@ class SourceConfig(Section):
     decode: Literal["auto", "raw"] = "auto"
     """Whether packed values of zarr arrays (CF conventions) are decoded, or read as they are stored."""
     layer: Text | None = Field(default=None, description="the name of a layer of AnnData, or null")
-    """Layer of AnnData that is read in place of X."""
+    """Layer of AnnData that is read in place of X; ``raw/X`` for that of ``raw``."""
     mask_var: Text | None = Field(default=None, description="the name of a column of truth values in var, or null")
     """Column in ``var`` of AnnData that says which features are used, such as ``highly_variable``."""
     normalize: NormalizeConfig | None = Field(default=None, description=f"{keys_in_words()}, or null")

@@ -165,6 +165,21 @@ class CompressedRows(JoinedSource):
         return rows, count + cost
 
 
+class CompressedColumns(SparseFeatures):
+    """The rows of a matrix in compressed sparse column form: each block of them is taken from all columns, which are read for it.
+
+    So all rows are read as one block where they fit in memory; its features are the columns, which are read by blocks.
+    """
+
+    source: CompressedRows
+    block_of = "rows"
+
+    @property
+    def stored_arrays(self) -> tuple[Source, ...]:
+        """Return the sources of the vectors, and that of where columns begin."""
+        return self.source.stored_arrays
+
+
 def _row_of(entry: int, edges: IntArray) -> int:
     """Return the row that holds an entry."""
     return int(np.searchsorted(edges, entry, "right")) - 1

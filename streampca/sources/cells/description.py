@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +15,28 @@ from streampca.sources.base import Source
 from streampca.sources.cells.normalization import Normalization
 from streampca.sources.options import ReadOptions
 from streampca.sources.steps import ChosenFeatures, Step, SteppedSource
-from streampca.typing import Array, BoolArray, DType
+from streampca.typing import Array, BoolArray
 
 MOST_NAMES = 2**20
 """Cells of which names are read; more would take hundreds of megabytes."""
-_MOST_EDGES = 2**31  # bytes of indptr, which is held in memory
+RAW = "raw/X"
+"""The value of the option `layer` for the matrix of ``raw``, whose features are those of ``raw.var``."""
 _REFUSED = ("samples", "features", "orientation", "max_reads")
+
+
+class Cells(NamedTuple):
+    """What AnnData of every form consists of before options apply to it."""
+
+    rows: Source
+    """Rows of all features."""
+    mask: BoolArray | None
+    """Features that `mask_var` names, None where it is not given."""
+    cells: Array | None
+    """Names of the cells, where known."""
+    features: Array | None
+    """Names of the features, where known."""
+    columns: SampleColumns
+    """Columns of ``obs``."""
 
 
 def require_options(options: ReadOptions, label: str, *, verifies: bool = False) -> Normalization | None:
@@ -59,33 +76,21 @@ def require_layer(layer: str | None, layers: Iterable[str], label: str) -> None:
     )
 
 
-def require_by_rows(encoding: str, label: str) -> None:
-    """Raise an error unless `encoding` is that of a sparse matrix by rows."""
-    if encoding == "csc_matrix":
-        raise NotAvailableError(
-            f"{label} is stored by columns (csc_matrix): its rows are spread over the whole matrix; write it by rows once: "
-            "adata.X = scipy.sparse.csr_matrix(adata.X), then adata.write_zarr(…)"
-        )
-    if encoding != "csr_matrix":
-        raise DataError(f"{label} has encoding-type {encoding[:40]!r}: expected csr_matrix or array")
-
-
-def require_edges(dtype: DType, shape: tuple[int, ...], n_rows: int, label: str) -> None:
-    """Raise `DataError` unless a vector of `dtype` and `shape` can be ``indptr`` of a matrix of `n_rows` rows."""
-    if dtype.kind not in "iu" or shape != (n_rows + 1,) or shape[0] * dtype.itemsize > _MOST_EDGES:
-        raise DataError(
-            f"{label}: indptr has dtype {dtype} and {shape[0]:,} entries: expected {n_rows + 1:,} integers, one more than rows"
-        )
-
-
-def mask_of(values: Array, n_features: int, label: str) -> BoolArray:
-    """Return `values` as a mask of `n_features` features.
+def mask_of(values: Any, n_features: int, label: str, known: Sequence[str] = ()) -> BoolArray:
+    """Return a column of ``var``, or `values` that were given, as a mask of `n_features` features.
 
     Raises
     ------
     DataError
-        If they are not truth values, not as many, or all false.
+        If there is none among the columns `known`, or they are not truth values, not as many, or all false.
     """
+    if values is None:
+        shown = ", ".join(name[:40] for name in known[:12])
+        raise DataError(f"{label}: var has no such column: expected one of {shown or 'none'}")
+    if str(values.dtype) == "boolean":  # nullable, of pandas
+        if values.isna().any():
+            raise DataError(f"{label} has missing values: expected true or false for every feature")
+        values = values.to_numpy(bool)
     if values.dtype.kind != "b":
         raise DataError(f"{label} has dtype {values.dtype}: expected truth values (bool)")
     if values.shape != (n_features,):
@@ -95,31 +100,18 @@ def mask_of(values: Array, n_features: int, label: str) -> BoolArray:
         )
     if not values.any():
         raise DataError(f"{label} is true for none of {n_features:,} features: expected some")
-    return values.astype(bool)
+    return np.asarray(values, dtype=bool)
 
 
-def table_of(
-    rows: Source,
-    options: ReadOptions,
-    normalization: Normalization | None,
-    mask: BoolArray | None,
-    names: tuple[Array | None, Array | None],
-    columns: SampleColumns | None,
-) -> SteppedSource:
-    """Return rows as a table of cells.
+def text_of(values: Any) -> Array:
+    """Return names or texts of any form as an array of text."""
+    listed = np.asarray(values).tolist()
+    return np.array([v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in listed], dtype=str)
 
-    Parameters
-    ----------
-    rows : Source
-        Rows of all features.
-    mask : array, optional
-        Features that are used.
-    names : pair of arrays or None
-        Names of cells and of features.
-    columns : SampleColumns, optional
-        Columns of ``obs``.
-    """
-    cells, features = names
+
+def table_of(parts: Cells, options: ReadOptions, normalization: Normalization | None) -> SteppedSource:
+    """Return AnnData as a table of cells: its rows with the steps that the options ask for."""
+    rows, mask, cells, features, columns = parts
     labels = Labels(
         (Dimension("obs_names", rows.shape[0], cells),),
         (Dimension("var_names", rows.shape[1], features),),
@@ -133,7 +125,7 @@ def table_of(
     steps += [] if labels.mask is None else [ChosenFeatures(labels.mask)]
     source = SteppedSource(rows, steps, mark=f"|{normalization}|")
     source.details = {
-        "array": f"layers/{options.layer}" if options.layer else "X",
+        "array": f"layers/{options.layer}" if options.layer not in (None, RAW) else options.layer or "X",
         "layer": options.layer,
         "mask_var": options.mask_var,
         "normalize": None if normalization is None else normalization.to_dict(),

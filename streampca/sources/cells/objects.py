@@ -9,7 +9,15 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.sources.base import Source
-from streampca.sources.cells.description import MOST_NAMES, mask_of, require_layer, require_options, table_of
+from streampca.sources.cells.description import (
+    MOST_NAMES,
+    RAW,
+    Cells,
+    mask_of,
+    require_layer,
+    require_options,
+    table_of,
+)
 from streampca.sources.columns_in_memory import FrameColumns
 from streampca.sources.options import ReadOptions
 from streampca.system.optional import package_of
@@ -36,31 +44,29 @@ def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Sou
     label = "AnnData object"
     normalization = require_options(options, label)
     layers = [name for name in data.layers if name is not None]  # which is X in anndata 0.13
-    require_layer(options.layer, layers, label)
+    require_layer(options.layer, layers if data.raw is None else [*layers, RAW], label)
+    part = data.raw if options.layer == RAW else data
     most = None
-    if getattr(data, "isbacked", False) and not data.is_view and options.layer is None:
-        from streampca.sources.cells.hdf5_store import open_x_of_h5ad
+    if getattr(data, "isbacked", False) and not data.is_view and options.layer in (None, RAW):
+        from streampca.sources.cells.hdf5 import HDF5Cells
 
-        rows, most = open_x_of_h5ad(str(data.filename)), MOST_NAMES
+        stored, most = HDF5Cells(str(data.filename)), MOST_NAMES
+        with stored.opened() as root:
+            rows = stored.rows(root, stored.place_of(root, options.layer))
     else:
-        matrix = data.X if options.layer is None else data.layers[options.layer]
+        matrix = part.X if options.layer in (None, RAW) else data.layers[options.layer]
         if matrix is None:
             raise DataError(f"{label} has no X: name a layer to read that")
         rows = opened(matrix)
         rows.description = label
     mask = None
     if options.mask_var is not None:
-        if options.mask_var not in data.var:
-            known = ", ".join(map(str, list(data.var.columns)[:12]))
-            raise DataError(
-                f"{label}: mask_var {options.mask_var[:60]}: var has no such column: expected one of {known or 'none'}"
-            )
-        values = np.asarray(data.var[options.mask_var])
-        if values.dtype.kind == "O" and {type(each) for each in values.tolist()} == {bool}:
-            values = values.astype(bool)  # of a nullable column without missing values
-        mask = mask_of(values, rows.shape[1], f"{label}: mask_var {options.mask_var[:60]}")
-    names = (_names(data.obs_names, most), _names(data.var_names, most))
-    return table_of(rows, options, normalization, mask, names, FrameColumns(data.obs, list(data.obs.columns)))
+        column = part.var[options.mask_var].array if options.mask_var in part.var else None
+        what = f"{label}: mask_var {options.mask_var[:60]}"
+        mask = mask_of(column, rows.shape[1], what, list(map(str, part.var.columns)))
+    names = (_names(data.obs_names, most), _names(part.var_names, most))
+    columns = FrameColumns(data.obs, list(data.obs.columns))
+    return table_of(Cells(rows, mask, *names, columns), options, normalization)
 
 
 def _names(axis: Any, most: int | None) -> Array | None:

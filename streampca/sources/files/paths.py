@@ -93,6 +93,31 @@ def files_of(data: Paths) -> Files | None:
     return Files(str(kinds.pop()), tuple(paths), label)
 
 
+def cells_paths(data: Paths) -> tuple[str, ...] | None:
+    """Return the paths of several AnnData stores and files: of a list of these, or of a pattern for ``.h5ad``; None for everything else.
+
+    Raises
+    ------
+    DataError
+        If the pattern matches nothing.
+    ParameterError
+        If one is named twice.
+    """
+    if isinstance(data, list | tuple):
+        paths = [str(each) for each in data]
+        if not all(path.rstrip("/").endswith((".h5ad", ".zarr")) for path in paths):
+            return None
+    else:
+        pattern = str(data)
+        if not pattern.endswith(".h5ad") or "://" in pattern or Path(pattern).exists() or not _PATTERN.search(pattern):
+            return None
+        paths = [str(path) for path in sorted(map(Path, glob.glob(pattern, recursive=True)), key=_natural)]
+        if not paths:
+            raise DataError(f"{pattern}: no .h5ad file matches this pattern")
+    _require_different([Path(path) for path in paths])
+    return tuple(paths)
+
+
 def kind_of(path: str | Path) -> str | None:
     """Return the kind of a file by its name, None where it is not one of rows."""
     name = os.path.basename(str(path)).lower()

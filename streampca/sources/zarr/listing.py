@@ -10,7 +10,7 @@ import zarr
 
 from streampca.errors import StreamPCAError
 from streampca.labels import Dimension
-from streampca.sources.cells.zarr_store import is_anndata_group
+from streampca.sources.cells.stored import is_anndata_group
 from streampca.sources.named_arrays import NamedArray
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.zarr.group import ZarrArrays

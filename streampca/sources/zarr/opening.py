@@ -13,7 +13,7 @@ from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import Source
-from streampca.sources.cells.zarr_store import is_anndata_group, open_cells
+from streampca.sources.cells.stored import ZarrCells, is_anndata_group, open_cells
 from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.remote import open_store, place_of, retrying
@@ -55,6 +55,15 @@ def node_at(path: str, options: ReadOptions) -> tuple[ZarrArray | zarr.Group, st
     """Return the zarr array or group at `path`, and its name in messages; `DataError` if there is none."""
     store, label = _store_at(path, options.storage_options)
     return _node_of(store, label, links=options.follow_symlinks), label
+
+
+def cells_at(path: str, options: ReadOptions) -> ZarrCells:
+    """Return the AnnData store at `path`; `DataError` if there is none."""
+    store, label = _store_at(path, options.storage_options)
+    node = _node_of(store, label, links=options.follow_symlinks)
+    if not isinstance(node, zarr.Group) or not is_anndata_group(node):
+        raise DataError(f"{label} is no AnnData store: expected AnnData, the only stores of zarr that make one table")
+    return ZarrCells(strict_group(node), options, label)
 
 
 def _store_at(path: str, storage_options: StorageOptions | None) -> tuple[Store, str]:
@@ -99,7 +108,7 @@ def open_group(group: zarr.Group, options: ReadOptions, description: str | None 
     """
     description, group = description or place_of(group), strict_group(group)
     if not options.names and (options.of_cells or is_anndata_group(group)):
-        return open_cells(group, options, description)
+        return open_cells(ZarrCells(group, options, description), options)
     return open_named(ZarrArrays(group, options, description), options)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
@@ -248,8 +249,10 @@ def strict_group(group: zarr.Group) -> zarr.Group:
     return zarr.Group(zarr.AsyncGroup(group.metadata, StorePath(StrictStore(retrying(group.store)), group.path)))
 
 
-def read_whole(array: ZarrArray, *, fill: bool = False) -> Array:
-    """Read a whole array strictly (see `strict`); its size was checked before.
+def read_whole(
+    array: ZarrArray, *, fill: bool = False, read: Callable[[ZarrArray], Any] = lambda array: array[...]
+) -> Array:
+    """Read a whole array strictly (see `strict`), by default as zarr does; its size was checked before.
 
     The chunks of a local store are checked first: zarr makes a task for each declared chunk before it reports a missing one.
     """
@@ -262,10 +265,12 @@ def read_whole(array: ZarrArray, *, fill: bool = False) -> Array:
             key = checked.metadata.encode_chunk_key(place)
             if not is_file(root + key):
                 raise MissingChunkError(f"chunk {key} does not exist: expected every chunk to be stored")
-    return np.asarray(checked[...])
+    return np.asarray(read(checked))
 
 
-def read_labels(array: ZarrArray, label: str, *, fill: bool) -> Array:
+def read_labels(
+    array: ZarrArray, label: str, *, fill: bool, read: Callable[[ZarrArray], Any] = lambda array: array[...]
+) -> Array:
     """Read an array beside the data strictly, such as a coordinate, weights or a mask; `label` names it in messages.
 
     Raises
@@ -276,7 +281,7 @@ def read_labels(array: ZarrArray, label: str, *, fill: bool) -> Array:
         If a chunk is damaged.
     """
     try:
-        return read_whole(array, fill=fill)
+        return read_whole(array, fill=fill, read=read)
     except MissingChunkError as error:
         raise MissingChunkError(
             f"{label}: {error}; if its writer left it out because all its values are the fill value {array.fill_value!s}, set "

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import cells
 import numpy as np
 import pytest
 from installed import modules
@@ -33,6 +34,7 @@ def _on(cluster: dict[str, object]) -> object:
 USES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("xarray", "xarray"): lambda path: _fitted().to_xarray(),
     ("anndata", "h5py"): lambda path: sp.anndata.pca(path / "x.h5ad"),
+    ("anndata", "anndata"): lambda path: sp.open(cells.write_cells(path / "x.zarr", cells.make_counts(9, 4))),
     ("arrow", "pyarrow"): lambda path: sp.open(path / "x.parquet"),
     ("hdf5", "h5py"): lambda path: sp.open(path / "x.h5"),
     ("export", "sklearn"): lambda path: _fitted().to_sklearn(),

@@ -1,0 +1,178 @@
+"""Several AnnData stores or files as one table of all their cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import vstack
+
+from streampca.errors import DataError
+from streampca.labels import SampleColumns
+from streampca.sources.base import JoinedSource, ReadCount, Source
+from streampca.sources.cells.description import MOST_NAMES, Cells, require_options, table_of
+from streampca.sources.cells.hdf5 import HDF5Cells
+from streampca.sources.cells.stored import StoredCells, cells_of
+from streampca.sources.grid import Grid
+from streampca.sources.options import ReadOptions
+from streampca.sources.sparse import SparseFeatures
+from streampca.typing import Array
+
+
+def open_several_cells(paths: Sequence[str], options: ReadOptions) -> Source:
+    """Return the cells of the AnnData at several paths, one after another, as one table.
+
+    Raises
+    ------
+    DataError
+        If their features, data types or masks differ, or some are sparse and others are not.
+    """
+    label = f"{paths[0]} and {len(paths) - 1} more"
+    normalization = require_options(options, label)
+    parts = [cells_of(_stored_at(path, options), options) for path in paths]
+    for path, part in zip(paths[1:], parts[1:], strict=True):
+        _require_alike(part, parts[0], path, paths[0])
+    names = [part.cells for part in parts if part.cells is not None]
+    rows = StackedRows([part.rows for part in parts], label)
+    known = len(names) == len(parts) and rows.shape[0] <= MOST_NAMES
+    cells = np.concatenate(names) if known else None
+    columns = _StackedColumns([part.columns for part in parts], paths)
+    return table_of(Cells(rows, parts[0].mask, cells, parts[0].features, columns), options, normalization)
+
+
+def _stored_at(path: str, options: ReadOptions) -> StoredCells:
+    """Return the AnnData store or file at a path."""
+    if path.endswith(".h5ad"):
+        return HDF5Cells(path)
+    from streampca.sources.zarr.opening import cells_at
+
+    return cells_at(path, options)
+
+
+def _require_alike(part: Cells, first: Cells, path: str, other: str) -> None:
+    """Raise `DataError` unless two parts have the same features, data type and mask, and are both sparse or both dense."""
+    for what, found, expected in (
+        ("features", part.rows.shape[1], first.rows.shape[1]),
+        ("dtype", part.rows.dtype, first.rows.dtype),
+        ("sparse rows", part.rows.sparse, first.rows.sparse),
+    ):
+        if found != expected:
+            raise DataError(f"{path}: {what} {found}, {other}: {expected}: expected the same in all AnnData of a table")
+    if part.features is not None and first.features is not None and (part.features != first.features).any():
+        at = int(np.flatnonzero(part.features != first.features)[0])
+        raise DataError(
+            f"{path}: var_names at place {at} is {part.features[at]!s:.60}, {other}: {first.features[at]!s:.60}: expected the same features in "
+            "the same order; write them with adata[:, names]"
+        )
+    if part.mask is not None and first.mask is not None and (part.mask != first.mask).any():
+        at = int(np.flatnonzero(part.mask != first.mask)[0])
+        raise DataError(
+            f"{path}: mask_var differs from that of {other} at feature {at}: expected the same; give truth values as mask"
+        )
+
+
+class StackedRows(JoinedSource):
+    """The rows of several sources of as many columns, one after another."""
+
+    def __init__(self, sources: Sequence[Source], description: str):
+        self._sources, self.description = tuple(sources), description
+        self.first_rows = np.cumsum([0, *(source.shape[0] for source in sources)]).tolist()
+        first = sources[0]
+        self.shape, self.dtype, self.sparse = (self.first_rows[-1], first.shape[1]), first.dtype, first.sparse
+        self.buffered = not self.sparse
+        self.portable = all(source.portable for source in sources)
+        edges = [0]
+        for start, source in zip(self.first_rows, sources, strict=False):
+            inside = source.grid.edges or (*range(0, source.shape[0], source.chunk_rows), source.shape[0])
+            edges += [start + edge for edge in inside[1:]]
+        self.grid = Grid.of_edges(edges, max(source.chunk_bytes for source in sources), whole=first.grid.whole)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return StackedRows, (self._sources, self.description)
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """Return the sources that are read."""
+        return self._sources
+
+    @property
+    def stored_arrays(self) -> tuple[Source, ...]:
+        """Return the sources of all stored arrays."""
+        return tuple(array for source in self._sources for array in source.stored_arrays)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprints of the sources, one after another."""
+        return "+".join(source.fingerprint for source in self._sources)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the mean size of a row as it is stored, in bytes."""
+        return max(1, sum(source.row_bytes * source.shape[0] for source in self._sources) // self.shape[0])
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
+        return [key for source, low, high in self._spans(start, stop) for key in source.keys(low, high)]
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
+        return sum(source.reads_of(low, high) for source, low, high in self._spans(start, stop))
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes of reading the source that needs most, and of parts that are put together."""
+        most = max(source.overhead_bytes(min(n_rows, source.shape[0])) for source in self._sources)
+        return most + sum(source.overhead_bytes(1) for source in self._sources if source.sparse)
+
+    def by_features(self) -> Source:
+        """Return a source whose rows are the features of this one."""
+        return SparseFeatures(self) if self.sparse else super().by_features()
+
+    def _spans(self, start: int, stop: int) -> list[tuple[Source, int, int]]:
+        """Return the sources that hold rows `start` to `stop`, and which of their rows these are."""
+        places = zip(self._sources, self.first_rows, self.first_rows[1:], strict=False)
+        return [
+            (s, max(start, low) - low, min(stop, high) - low) for s, low, high in places if start < high and low < stop
+        ]
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
+        """Return the rows, still sparse where those of the sources are."""
+        spans, count = self._spans(start, stop), ReadCount()
+        if self.sparse:
+            parts = list[Any]()
+            for source, low, high in spans:
+                rows, cost = source.read(low, high)
+                parts.append(rows)
+                count += cost
+            return parts[0] if len(parts) == 1 else vstack(parts, format="csr"), count
+        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
+        at = 0
+        for source, low, high in spans:
+            target = out[at : at + high - low]
+            values, cost = source.read(low, high, target)
+            if values is not target:
+                target[...] = values
+            count, at = count + cost, at + high - low
+        return out, count
+
+
+class _StackedColumns(SampleColumns):
+    """Columns of ``obs`` that all of several AnnData have."""
+
+    def __init__(self, parts: Sequence[SampleColumns], paths: Sequence[str]):
+        self._parts, self._paths = parts, paths
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns that all have."""
+        others = [set(part.names) for part in self._parts[1:]]
+        return tuple(name for name in self._parts[0].names if all(name in names for names in others))
+
+    def values(self, name: str) -> Array | None:
+        """Return a column, None if none has it; `DataError` if some have none."""
+        values = [part.values(name) for part in self._parts]
+        found = [each for each in values if each is not None]
+        if found and len(found) < len(values):
+            without = next(path for path, each in zip(self._paths, values, strict=True) if each is None)
+            raise DataError(f"{without}: obs has no column {name[:60]}, which others have: expected it in all")
+        return np.concatenate(found) if found else None

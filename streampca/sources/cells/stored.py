@@ -1,0 +1,374 @@
+"""Stored AnnData, one way for zarr stores and ``.h5ad`` files: anndata names and decodes what is stored, every array is read strictly.
+
+Matrices are named by `anndata.io.sparse_dataset` and read by `CompressedRows`, names and columns by `read_dispatched`, the form of
+`anndata.io.read_elem` that hands over each stored array, so that missing chunks, links and sizes are looked at before it is read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import zarr
+
+from streampca.errors import DataError, ParameterError, StreamPCAError
+from streampca.formatting import one_line
+from streampca.labels import SampleColumns
+from streampca.sources.base import Source
+from streampca.sources.cells.compressed import CompressedColumns, CompressedRows
+from streampca.sources.cells.description import (
+    MOST_NAMES,
+    RAW,
+    Cells,
+    mask_of,
+    require_layer,
+    require_length,
+    require_options,
+    table_of,
+    text_of,
+)
+from streampca.sources.cells.vectors import Nothing, Vector
+from streampca.sources.named_arrays import open_named
+from streampca.sources.options import ReadOptions
+from streampca.sources.zarr.digests import verified_by
+from streampca.sources.zarr.group import ZarrArrays
+from streampca.sources.zarr.metadata import require_readable
+from streampca.sources.zarr.reader import ZarrSource
+from streampca.sources.zarr.strictness import as_stored, quietly, read_labels
+from streampca.system.optional import optional_module
+from streampca.typing import Array, DType, IntArray
+
+_COLUMNS = ("categorical", "nullable-boolean", "nullable-integer", "nullable-string-array")
+"""Encodings of columns that are groups."""
+_MOST_BYTES = 2**29
+"""Largest array of names or of a column, in bytes."""
+_MOST_EDGES = 2**31  # bytes of indptr, which is held in memory
+
+
+def anndata_module(name: str) -> ModuleType:
+    """Return a module of anndata; `NotAvailableError` with the command that installs it if it is not installed."""
+    with quietly():
+        return optional_module(f"anndata.{name}", "stored AnnData", "anndata")
+
+
+def encoding_of(node: Any) -> str:
+    """Return the attribute ``encoding-type`` of a node, an empty text if it has none."""
+    return str(node.attrs.get("encoding-type", ""))
+
+
+def is_anndata_group(group: zarr.Group) -> bool:
+    """Return whether a group is the root of an AnnData store."""
+    return encoding_of(group) == "anndata"
+
+
+class StoredCells(ABC):
+    """An AnnData store or file; nodes are those of zarr or h5py, which have much the same interface.
+
+    Parameters
+    ----------
+    label : str
+        What messages call it.
+    """
+
+    verifies = False
+    """Whether its arrays may have fingerprints."""
+
+    def __init__(self, label: str):
+        self.label = label
+
+    @abstractmethod
+    def opened(self) -> AbstractContextManager[Any]:
+        """Open it for reading, and return its root."""
+
+    @abstractmethod
+    def child(self, group: Any, name: str) -> Any:
+        """Return the node `name` of a group, None if there is none; `DataError` if it cannot be opened or is a link elsewhere."""
+
+    @abstractmethod
+    def matrix(self, root: Any, node: Any, name: str) -> Source:
+        """Return the rows of a dense matrix."""
+
+    @abstractmethod
+    def vector(self, node: Any, name: str) -> Source:
+        """Return the entries of an array of one axis as a table of one column."""
+
+    @abstractmethod
+    def array(self, read: Callable[[Any], Any], node: Any, label: str, *, filled: bool) -> Any:
+        """Return what `read` returns for an array, which it reads whole; `filled` says that chunks may be left out in any case."""
+
+    def place_of(self, root: Any, layer: str | None) -> str:
+        """Return the place of X or a layer; `DataError` if there is no such layer."""
+        if layer is None:
+            return "X"
+        layers = self.child(root, "layers")
+        raws = [name for name in (RAW, "raw.X") if self.child(root, name) is not None]  # the second before anndata 0.7
+        require_layer(
+            layer, [*(layers.keys() if hasattr(layers, "keys") else ()), *(RAW for _ in raws[:1])], self.label
+        )
+        return raws[0] if layer == RAW else f"layers/{layer}"
+
+    def rows(self, root: Any, name: str) -> Source:
+        """Return the rows of the matrix `name`; reads where they begin.
+
+        Raises
+        ------
+        DataError
+            If there is none, or it contradicts itself.
+        """
+        node, label = self.child(root, name), f"{self.label}/{name}"
+        if node is None or encoding_of(node) == "null":
+            raise DataError(f"{self.label} has no {name}: expected a matrix; name a layer to read that")
+        if _is_array(node):
+            return self.matrix(root, node, name)
+        return self._compressed(node, name, label)
+
+    def _compressed(self, node: Any, name: str, label: str) -> CompressedRows | CompressedColumns:
+        """Return the rows of a sparse matrix, whose form and shape anndata knows; chunks are read by `CompressedRows`.
+
+        A slice of `sparse_dataset` decodes a chunk for every block that has some of it, and looks at no column number.
+        """
+        try:
+            stored = anndata_module("io").sparse_dataset(node, should_cache_indptr=False)
+        except Exception as error:
+            found = encoding_of(node)[:40]
+            raise DataError(f"{label} has encoding-type {found!r}: expected csr_matrix, csc_matrix or array") from error
+        try:
+            n_rows, n_columns = stored.shape
+        except Exception:  # noqa: BLE001 an attribute of any form
+            n_rows = n_columns = -1
+        if min(n_rows, n_columns) < 0:
+            raise DataError(f"{label} has shape {str(node.attrs.get('shape'))[:60]}: expected two whole numbers")
+        arrays = {key: self.child(node, key) for key in ("data", "indices", "indptr")}
+        for key, array in arrays.items():
+            if not _is_array(array) or array.ndim != 1:
+                found = "none" if array is None else "another node"
+                raise DataError(f"{label}: expected a vector {key}, found {found}")
+        by_rows = stored.format == "csr"
+        n_long, n_short, label = (n_rows, n_columns, label) if by_rows else (n_columns, n_rows, f"{label} (by columns)")
+        _require_edges(np.dtype(arrays["indptr"].dtype), arrays["indptr"].shape, n_long, label)
+        data, indices, edges = (self._vector(array, f"{name}/{key}") for key, array in arrays.items())
+        indptr: IntArray = edges.read(0, edges.size)[0].astype(np.int64)
+        compressed = CompressedRows(data, indices, indptr, n_short, self.label, label, edges.source)
+        return compressed if by_rows else CompressedColumns(compressed)
+
+    def _vector(self, array: Any, name: str) -> Vector:
+        empty = array.shape[0] == 0
+        return Vector(Nothing(self.label, np.dtype(array.dtype)) if empty else self.vector(array, name))
+
+    def names(self, root: Any, axis: str, size: int) -> Array | None:
+        """Return the names of cells or features, of which the matrix has `size`; None where there are none, or too many."""
+        frame = self.child(root, axis)
+        if not hasattr(frame, "keys"):
+            return None
+        node = self.child(frame, str(frame.attrs.get("_index", "_index")))
+        if node is None:
+            return None
+        stored = node if _is_array(node) else self.child(node, "values")
+        if not _is_array(stored) or stored.ndim != 1:
+            return None
+        require_length(stored.shape[0], size, axis, self.label)
+        return text_of(self._element(node, f"names of {axis}")) if size <= MOST_NAMES else None
+
+    def columns(self, root: Any, axis: str) -> tuple[str, ...]:
+        """Return the names of the columns of a data frame."""
+        frame = self.child(root, axis)
+        order = frame.attrs.get("column-order") if hasattr(frame, "keys") else None
+        return tuple(map(str, order)) if isinstance(order, list | tuple | np.ndarray) else ()
+
+    def column(self, root: Any, axis: str, name: str) -> Any:
+        """Return a column of a data frame as anndata does, an array of numpy or pandas; None if there is none of that name."""
+        frame = self.child(root, axis)
+        node = self.child(frame, name) if name in self.columns(root, axis) else None
+        if node is None:
+            return None
+        values = self._element(node, f"{axis}/{name[:60]}")
+        if node.attrs.get("categories") is None or not _is_array(node):
+            return values
+        # Before version 0.8 anndata wrote categories beside the columns; it reads them with all columns of the frame only.
+        categories = self.child(frame, f"__categories/{name}")
+        if categories is None:
+            raise DataError(
+                f"{axis}/{name[:60]} of {self.label} has codes of categories, and {axis}/__categories/{name[:60]} does not exist"
+            )
+        import pandas as pd
+
+        return pd.Categorical.from_codes(values, self._element(categories, f"{axis}/__categories/{name[:60]}"))
+
+    def _element(self, node: Any, what: str) -> Any:
+        """Return names or a column as anndata reads them, each array of them strictly."""
+
+        def one(read: Callable[[Any], Any], _: str, part: Any, iospec: Any) -> Any:
+            if not _is_array(part):
+                if iospec.encoding_type not in _COLUMNS:
+                    raise DataError(
+                        f"{what} of {self.label} is {iospec.encoding_type or 'a group'}: expected numbers, text or categories"
+                    )
+                for key in part:
+                    self.child(part, key)
+                return read(part)
+            dtype, label = np.dtype(part.dtype), f"{self.label}/{part.name.strip('/')}"
+            if part.ndim != 1 or dtype.kind not in "biufMmUTSO":
+                raise DataError(f"{label} has {part.ndim} axes of type {dtype}: expected one of numbers or text")
+            if part.shape[0] * dtype.itemsize > _MOST_BYTES:
+                n_bytes = part.shape[0] * dtype.itemsize
+                raise DataError(f"{label} takes {n_bytes:,} bytes: expected at most {_MOST_BYTES:,}")
+            # Of masks of nullable columns, anndata leaves out the chunks without missing values.
+            filled = part.name != node.name and part.name.endswith("/mask")
+            return self.array(read, part, label, filled=filled)
+
+        try:
+            with quietly():
+                return anndata_module("experimental").read_dispatched(node, one)
+        except StreamPCAError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{what} of {self.label} cannot be decoded: it is damaged or cut short ({one_line(error)})"
+            ) from error
+
+
+class ZarrCells(StoredCells):
+    """An AnnData store of zarr, of format 2 or 3.
+
+    Parameters
+    ----------
+    group : zarr.Group
+        Its root, whose metadata are read strictly.
+    options : ReadOptions
+        How it is opened.
+    label : str
+        What messages call it.
+    """
+
+    verifies = True
+
+    def __init__(self, group: zarr.Group, options: ReadOptions, label: str):
+        super().__init__(label)
+        self._group, self._options = group, options
+        if not is_anndata_group(group):
+            given = ", ".join(options.of_cells)
+            raise ParameterError(
+                f"{label}: {given} is for AnnData stores, and the group has no encoding-type: anndata: leave it out"
+            )
+
+    def opened(self) -> AbstractContextManager[Any]:
+        """Return the root, which needs no closing."""
+        return nullcontext(self._group)
+
+    def child(self, group: Any, name: str) -> Any:
+        """Return the node `name` of a group, None if there is none; `DataError` if it cannot be opened."""
+        try:
+            with quietly():
+                return group.get(name)
+        except StreamPCAError:
+            raise
+        except Exception as error:
+            raise DataError(f"{self.label}/{name} cannot be opened: {one_line(error)}") from error
+
+    def matrix(self, root: Any, node: Any, name: str) -> Source:
+        """Return the rows of a dense matrix."""
+        plain = replace(self._options, array=name, mask=None, mask_var=None, layer=None, normalize=None)
+        rows = open_named(ZarrArrays(root, plain, self.label), plain)
+        rows.labels = rows.feature_names = None
+        rows.description = self.label
+        return rows
+
+    def vector(self, node: Any, name: str) -> Source:
+        """Return the entries of an array of one axis as a table of one column."""
+        links, label = self._options.follow_symlinks, self.label
+        array, digests = as_stored(node, label, links), verified_by(self._options.verify, label, name)
+        source = ZarrSource(array, label, name, ((0,), ()), self._options.fills_data, digests, links)
+        source.require_fingerprinted()
+        return source
+
+    def array(self, read: Callable[[Any], Any], node: Any, label: str, *, filled: bool) -> Any:
+        """Return what `read` returns for an array whose chunks are all there."""
+        array = as_stored(node, label, self._options.follow_symlinks)
+        if np.dtype(array.dtype).kind in "biufMm":
+            require_readable(array.metadata, np.dtype(array.dtype).itemsize, label)
+        return read_labels(array, label, fill=filled or self._options.fills_labels, read=read)
+
+
+class ColumnsOfObs(SampleColumns):
+    """Columns of ``obs`` of stored AnnData, which is opened for each reading.
+
+    Parameters
+    ----------
+    stored : StoredCells
+        The store or file.
+    """
+
+    def __init__(self, stored: StoredCells):
+        self._stored = stored
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns."""
+        with self._stored.opened() as root:
+            return self._stored.columns(root, "obs")
+
+    def values(self, name: str) -> Array | None:
+        """Return a column, None if there is none of that name; `DataError` if it is damaged, or has missing values."""
+        import pandas as pd
+
+        with self._stored.opened() as root:
+            values = self._stored.column(root, "obs", name)
+        if values is None:
+            return None
+        if n_missing := int(pd.isna(values).sum()):
+            raise DataError(
+                f"obs/{name} of {self._stored.label} has {n_missing:,} missing values: expected a label for every cell"
+            )
+        if hasattr(values.dtype, "numpy_dtype"):  # nullable numbers, which pandas would make objects of
+            return np.asarray(values.to_numpy(values.dtype.numpy_dtype))
+        found = np.asarray(values)
+        return text_of(found) if found.dtype.kind in "OST" else found
+
+
+def open_cells(stored: StoredCells, options: ReadOptions) -> Source:
+    """Return X or a layer as a table of cells; reads names, the mask and where rows begin.
+
+    Raises
+    ------
+    DataError
+        If there is no such layer or mask, or its matrix contradicts itself.
+    NotAvailableError
+        For options that AnnData does not take, and if anndata is not installed.
+    """
+    normalization = require_options(options, stored.label, verifies=stored.verifies)
+    return table_of(cells_of(stored, options), options, normalization)
+
+
+def cells_of(stored: StoredCells, options: ReadOptions) -> Cells:
+    """Return rows, mask, names and columns of stored AnnData; raises what `open_cells` raises, but for options."""
+    anndata_module("io")
+    with stored.opened() as root:
+        name = stored.place_of(root, options.layer)
+        var = f"{name[:-1]}var" if name in (RAW, "raw.X") else "var"
+        rows = stored.rows(root, name)
+        mask = None
+        if options.mask_var is not None:
+            what = f"{stored.label}: mask_var {options.mask_var[:60]}"
+            column = stored.column(root, var, options.mask_var)
+            if column is not None:
+                require_length(len(column), rows.shape[1], what, stored.label)
+            mask = mask_of(column, rows.shape[1], what, stored.columns(root, var))
+        names = (stored.names(root, "obs", rows.shape[0]), stored.names(root, var, rows.shape[1]))
+    return Cells(rows, mask, *names, ColumnsOfObs(stored))
+
+
+def _is_array(node: Any) -> bool:
+    return hasattr(node, "shape")
+
+
+def _require_edges(dtype: DType, shape: tuple[int, ...], n_rows: int, label: str) -> None:
+    """Raise `DataError` unless a vector of `dtype` and `shape` can be ``indptr`` of a matrix of `n_rows` rows."""
+    if dtype.kind not in "iu" or shape != (n_rows + 1,) or shape[0] * dtype.itemsize > _MOST_EDGES:
+        raise DataError(
+            f"{label}: indptr has dtype {dtype} and {shape[0]:,} entries: expected {n_rows + 1:,} integers, one more than rows"
+        )
