@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.anndata.results import RUN_ID, Keys, Results, StoredScores
+from streampca.anndata.results import RUN_ID, Keys, Results, stored_scores
 from streampca.anndata.writing import require_features_of_var, require_free, slots_at
 from streampca.errors import ParameterError
 from streampca.estimators.pca import PCA
@@ -107,7 +107,7 @@ def pca(
     with slots_at(str(adata), run_id) as slots:
         require_free([] if overwrite else slots.taken(keys), adata, cure)
         source = fitted(adata)
-        stored = StoredScores(estimator.transform_to(source, slots.directory() / "scores"))
+        stored = stored_scores(estimator.transform_to(source, slots.directory() / "scores"))
         slots.write(Results.of(estimator._model, keys, run_id), stored, replace=overwrite)
     return estimator
 

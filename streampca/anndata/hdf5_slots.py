@@ -6,68 +6,48 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streampca.anndata.results import Keys, Results, StoredScores, run_id_in, write_elements
+from streampca.anndata.results import Results, write_elements
+from streampca.anndata.writing import Slots
 from streampca.errors import DataError, OutputError
-from streampca.sources.cells.hdf5 import WRITTEN, before_results, h5py_module, opening_error
+from streampca.sources.cells.hdf5 import WRITTEN, HDF5Cells, before_results, h5py_module
 from streampca.storage.directories import require_space
 from streampca.storage.files import TEMPORARY, flush_one, writing
 
 if TYPE_CHECKING:
+    import dask.array as da
     import h5py
 
-
-_Found = TypeVar("_Found")
 _OURS = re.compile(
     rf"scores(\..*)?|copy\.h5ad|{TEMPORARY.pattern}"
 )  # also scores that are being written, and their lock
 
 
-class HDF5Slots:
-    """Places of results in the ``.h5ad`` file at `path`."""
+class HDF5Slots(Slots):
+    """Places of results in an ``.h5ad`` file, which a killed process has not changed."""
 
     def __init__(self, path: Path):
-        self.path = path.resolve()
-        self.staging = self.path.with_name(f".{self.path.name}.streampca-results")
-        if not self.path.is_file():
+        if not path.is_file():
             raise DataError(f"{path}: no such file")
-        if not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
-            raise OutputError(
-                f"{path} cannot be written to: expected write permission there and in the directory above"
-            )
+        super().__init__(path)
 
-    def recover(self) -> None:
-        """Remove what a killed process left beside the file, which it had not changed."""
-        if self.staging.is_symlink() or (self.staging.exists() and not self.staging.is_dir()):
-            raise OutputError(f"{self.staging} is in the way: move it away")
-        if self.staging.is_dir():
-            if not all(_OURS.fullmatch(child.name) for child in self.staging.iterdir()):
-                raise OutputError(f"{self.staging} is in the way, and streampca did not write it: move it away")
-            with writing(self.staging):
-                shutil.rmtree(self.staging)
+    def opened(self) -> AbstractContextManager[Any]:
+        """Open the file for reading, and return its root."""
+        return HDF5Cells(str(self.path)).opened()
 
-    def _read(self, look: Callable[[h5py.File], _Found]) -> _Found:
-        try:
-            with h5py_module().File(self.path, "r") as file:
-                return look(file)
-        except OSError as error:
-            raise opening_error(self.path, error) from error
+    def is_ours(self) -> bool:
+        """Return whether streampca wrote what is in the directory in which results are built."""
+        return all(_OURS.fullmatch(child.name) for child in self.staging.iterdir())
 
-    def taken(self, keys: Keys) -> list[str]:
-        """Return the places that hold something already."""
-        return self._read(lambda file: [slot for slot in keys.paths if slot in file])
-
-    def run_id(self, keys: Keys) -> str | None:
-        """Return the identifier of the run whose results stand there, None if all three are not there or none is known."""
-        if len(self.taken(keys)) < len(keys.paths):
-            return None
-
-        return self._read(lambda file: run_id_in(file, keys))
+    def finish(self) -> None:
+        """Remove what a killed process left beside the file."""
+        with writing(self.staging):
+            shutil.rmtree(self.staging)
 
     def directory(self) -> Path:
         """Make the directory in which results are built, and return it."""
@@ -79,11 +59,10 @@ class HDF5Slots:
         """Remove the directory in which results are built."""
         shutil.rmtree(self.staging, ignore_errors=True)
 
-    def write(self, results: Results, scores: StoredScores, *, replace: bool) -> None:
+    def write(self, results: Results, scores: da.Array, *, replace: bool) -> None:
         """Write results to a copy of the file, and rename it over the file; the directory was made before."""
         copy = self.staging / "copy.h5ad"
-        n, k = scores.shape
-        require_space(self.path, self.path.stat().st_size + n * k * scores.dtype.itemsize + results.loadings.nbytes)
+        require_space(self.path, self.path.stat().st_size + int(scores.nbytes) + results.loadings.nbytes)
         before = self.path.stat()
         with writing(self.path):
             shutil.copy2(self.path, copy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from streampca.anndata.results import Keys, Results, StoredScores
+from streampca.anndata.results import Keys, Results, stored_scores
 from streampca.anndata.writing import require_features_of_var, require_free, slots_at
 from streampca.errors import ConfigError
 from streampca.models.pca import PCAModel
@@ -48,4 +48,4 @@ def write_run(path: str, model: PCAModel, scores: Path, run_id: str, *, replace:
             return
         require_free([] if replace else slots.taken(keys), path, _CURE)
         slots.directory()
-        slots.write(Results.of(model, keys, run_id), StoredScores(scores), replace=replace)
+        slots.write(Results.of(model, keys, run_id), stored_scores(scores), replace=replace)

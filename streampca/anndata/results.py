@@ -86,56 +86,32 @@ class Results:
         return cls(keys, loadings, variance, ratio, parameters | {RUN_ID: run_id})
 
 
-@dataclass(frozen=True)
-class StoredScores:
-    """Scores in a group that `write_scores` wrote, read strictly by bands of rows."""
+def stored_scores(path: Path) -> da.Array:
+    """Return scores that `write_scores` wrote to the group at `path`, as bands of rows of which one after another is read strictly."""
+    import dask.array as da
 
-    path: Path
-    """Directory of the group."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return (number of rows, number of components)."""
-        return tuple(int(n) for n in self._array.shape)
-
-    @property
-    def dtype(self) -> np.dtype[np.floating]:
-        """Return their data type."""
-        return np.dtype(self._array.dtype)
-
-    @property
-    def _array(self) -> zarr.Array:  # type: ignore[type-arg]
-        return strict(zarr.open_array(self.path / "scores", mode="r"))
-
-    @property
-    def band_rows(self) -> int:
-        """Return the number of rows of one band."""
-        n, k = self.shape
-        return max(1, min(n, _BAND_BYTES // (k * self.dtype.itemsize)))
-
-    def to_dask(self) -> da.Array:
-        """Return the scores as a Dask array of bands of rows, which are read one after another as they are written."""
-        import dask.array as da
-
-        chunks = (self.band_rows, self.shape[1])
-        return da.from_array(self._array, chunks=chunks, name=False)  # type: ignore[no-untyped-call, no-any-return]
+    array = strict(zarr.open_array(path / "scores", mode="r"))
+    rows = max(1, _BAND_BYTES // (array.shape[1] * array.dtype.itemsize))
+    return da.from_array(array, chunks=(rows, array.shape[1]), name=False)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def write_elements(root: Any, results: Results, scores: StoredScores, of_arrays: Mapping[str, Any]) -> None:
+def write_elements(root: Any, results: Results, scores: da.Array, of_arrays: Mapping[str, Any]) -> None:
     """Write results into a group of zarr or h5py as elements of AnnData, in the place of those that are there.
 
     Parameters
     ----------
     root : zarr.Group or h5py.File
         Root of the AnnData.
+    scores : dask.array.Array
+        Scores, of which one block is in memory at a time.
     of_arrays : mapping
-        What the scores are created with, beside shape and data type.
+        What their array is created with, beside shape and data type.
     """
     import dask
 
     write = anndata_module("io").write_elem
     figures = {"variance": results.variance, "variance_ratio": results.variance_ratio, "params": results.parameters}
-    values = (scores.to_dask(), results.loadings, figures)
+    values = (scores, results.loadings, figures)
     with quietly(), dask.config.set(num_workers=1), zarr.config.set({"array.write_empty_chunks": True}):
         for place, value in zip(results.keys.paths, values, strict=True):
             mapping, _, key = place.partition("/")

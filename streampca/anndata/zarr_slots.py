@@ -11,14 +11,15 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import zarr
 from zarr.storage import MemoryStore
 
-from streampca.anndata.results import Keys, Results, StoredScores, run_id_in, write_elements
+from streampca.anndata.results import Keys, Results, write_elements
+from streampca.anndata.writing import Slots
 from streampca.errors import DataError, OutputError
 from streampca.sources.zarr.metadata import METADATA_NAMES, read_document
 from streampca.sources.zarr.strictness import quietly
@@ -27,18 +28,19 @@ from streampca.storage.files import TEMPORARY, flush, flush_one, write_atomicall
 from streampca.storage.regular_files import read_regular
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
 
+if TYPE_CHECKING:
+    import dask.array as da
+
 _FORMAT = "streampca-anndata"
 _MARKER, _JOURNAL = "streampca.json", "journal.json"
 
 
-class ZarrSlots:
+class ZarrSlots(Slots):
     """Places of results in the AnnData store in the directory `path`."""
 
     def __init__(self, path: Path):
-        self.path = path.resolve()
-        self.staging = self.path.with_name(f".{self.path.name}.streampca-results")
-        self.version: Literal[2, 3] = 3 if (self.path / "zarr.json").is_file() else 2
-        document = self.path / ("zarr.json" if self.version == 3 else ".zattrs")
+        self.version: Literal[2, 3] = 3 if (path / "zarr.json").is_file() else 2
+        document = path / ("zarr.json" if self.version == 3 else ".zattrs")
         try:
             read = read_document(document)
         except OSError as error:
@@ -46,26 +48,19 @@ class ZarrSlots:
         attributes: Any = read.get("attributes") if self.version == 3 else read
         if not isinstance(attributes, dict) or attributes.get("encoding-type") != "anndata":
             raise DataError(f"{path} is not an AnnData store: its encoding-type is not anndata")
-        if not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
-            raise OutputError(
-                f"{path} cannot be written to: expected write permission there and in the directory above"
-            )
+        super().__init__(path)
 
-    def recover(self) -> None:
-        """Finish what a killed process had committed, and remove what it had not.
+    def opened(self) -> AbstractContextManager[Any]:
+        """Return the root of the store, without consolidated metadata, which may be those from before a kill."""
+        return nullcontext(zarr.open_group(self.path, mode="r", use_consolidated=False))
 
-        Raises
-        ------
-        OutputError
-            If something that streampca did not write stands in the place of its files.
-        """
-        if not os.path.lexists(self.staging):
-            return
-        if self.staging.is_symlink() or not self.staging.is_dir():
-            raise OutputError(f"{self.staging} is in the way: move it away")
+    def is_ours(self) -> bool:
+        """Return whether streampca wrote what is in the directory in which results are built."""
         unmarked = [child for child in self.staging.iterdir() if not TEMPORARY.fullmatch(child.name)]
-        if unmarked and _document(self.staging / _MARKER).get("format") != _FORMAT:
-            raise OutputError(f"{self.staging} is in the way, and streampca did not write it: move it away")
+        return not unmarked or _document(self.staging / _MARKER).get("format") == _FORMAT
+
+    def finish(self) -> None:
+        """Finish what a killed process had committed, and remove what it had not."""
         journal = _document(self.staging / _JOURNAL)
         if journal.get("format") == _FORMAT:
             self._finish(journal["slots"], replace=journal["replace"])
@@ -74,14 +69,8 @@ class ZarrSlots:
                 self._remove()
 
     def taken(self, keys: Keys) -> list[str]:
-        """Return the places that hold something already."""
+        """Return the places that hold something already, whatever it is."""
         return [slot for slot in keys.paths if os.path.lexists(self.path / slot)]
-
-    def run_id(self, keys: Keys) -> str | None:
-        """Return the identifier of the run whose results stand there, None if all three are not there or none is known."""
-        if len(self.taken(keys)) < len(keys.paths):
-            return None
-        return run_id_in(zarr.open_group(self.path, mode="r", use_consolidated=False), keys)
 
     def directory(self) -> Path:
         """Make the directory in which results are built, and return it."""
@@ -107,10 +96,9 @@ class ZarrSlots:
             (self.staging / name).unlink(missing_ok=True)
         self.staging.rmdir()
 
-    def write(self, results: Results, scores: StoredScores, *, replace: bool) -> None:
+    def write(self, results: Results, scores: da.Array, *, replace: bool) -> None:
         """Write results; the directory was made before."""
-        n, k = scores.shape
-        require_space(self.path, n * k * scores.dtype.itemsize + results.loadings.nbytes)
+        require_space(self.path, int(scores.nbytes) + results.loadings.nbytes)
         with writing(self.path):
             with quietly():
                 self._build(results, scores)
@@ -119,9 +107,9 @@ class ZarrSlots:
             write_atomically(self.staging / _JOURNAL, [json.dumps(journal).encode()])
             self._finish(results.keys.paths, replace=replace)
 
-    def _build(self, results: Results, scores: StoredScores) -> None:
+    def _build(self, results: Results, scores: da.Array) -> None:
         root = zarr.open_group(self.staging / "new", mode="w", zarr_format=self.version)
-        write_elements(root, results, scores, {"chunks": (scores.band_rows, scores.shape[1])})
+        write_elements(root, results, scores, {"chunks": scores.chunksize})
 
     def _finish(self, slots: Sequence[str], *, replace: bool) -> None:
         """Move built results to their places; carried out again after a kill, it goes on where it was stopped."""
