@@ -333,21 +333,22 @@ def _shapes(variables: tuple[Variable, ...]) -> str:
     return " and ".join(" × ".join(map(str, variable.shape)) for variable in variables)
 
 
-def labels_of_columns(names: Sequence[str], widths: Sequence[int], samples: Dimension) -> Labels:
-    """Return the labels of a table of columns of numbers (width 0), and of lists of numbers of a width above 0.
+def labels_of_columns(names: Sequence[str], shapes: Sequence[tuple[int, ...]], samples: Dimension) -> Labels:
+    """Return the labels of a table of columns of numbers (shape ()), and of lists or tensors of numbers of a shape.
 
-    Names of columns are a coordinate. A single column of lists is a variable, whose features have numbers.
+    Names of columns are a coordinate. A single column of lists or tensors is a variable, whose features have numbers.
     """
-    if len(names) == 1 and widths[0]:
-        variable = Variable(names[0], ("feature",), (widths[0],))
-        return Labels((samples,), (Dimension("feature", widths[0]),), (variable,))
+    if len(names) == 1 and shapes[0]:
+        dims = ["feature"] if len(shapes[0]) == 1 else [f"feature_{axis}" for axis in range(len(shapes[0]))]
+        features = tuple(Dimension(dim, size) for dim, size in zip(dims, shapes[0], strict=True))
+        return Labels((samples,), features, (Variable(names[0], tuple(dims), shapes[0]),))
     each = [
-        f"{name}[{place}]" if width else name
-        for name, width in zip(names, widths, strict=True)
-        for place in range(max(1, width))
+        f"{name}[{','.join(map(str, place))}]" if shape else name
+        for name, shape in zip(names, shapes, strict=True)
+        for place in np.ndindex(*shape)
     ]
-    features = Dimension("feature", len(each), np.array(each))
-    return Labels((samples,), (features,), (Variable(None, ("feature",), (len(each),)),))
+    feature = Dimension("feature", len(each), np.array(each))
+    return Labels((samples,), (feature,), (Variable(None, ("feature",), (len(each),)),))
 
 
 def _same(one: Array, other: Array) -> bool:

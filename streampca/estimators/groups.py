@@ -24,10 +24,9 @@ from streampca.regressors.removal import as_groups, groups_from
 from streampca.solvers.groups import GroupFits, Groups, fit_groups, plan_fits_of_groups
 from streampca.sources import Source, open_source
 from streampca.sources.alignment import of_rows
-from streampca.sources.coordinates import dimension_of_index, is_xarray
+from streampca.sources.coordinates import dimension_of_index, is_indexed, is_xarray
 from streampca.sources.files.paths import files_of, is_paths
-from streampca.sources.frames import frame_columns, is_frame
-from streampca.system.optional import package_of
+from streampca.sources.frames import FrameColumns, collected, is_frame, wrapped
 from streampca.typing import Array, FloatArray
 
 if TYPE_CHECKING:
@@ -130,23 +129,22 @@ def _without_column(X: Any, name: str) -> tuple[Any, SampleColumns | None]:
         chosen = next((each for each in (name, name.rpartition(".")[0]) if each in X.data_vars), None)
         return (X if chosen is None else X.set_coords(chosen)), None
     if is_frame(X):
-        frame = X.collect() if type(X).__name__ == "LazyFrame" else X
-        columns = frame_columns(frame)
-        index = frame_columns(frame.index.to_frame(index=False)) if hasattr(frame, "index") else None
+        frame = collected(X)
+        columns = FrameColumns(frame)
+        index = FrameColumns(frame.index.to_frame(index=False)) if is_indexed(frame) else None
         if index is not None and not _known(name, columns):
             if dimension_of_index(frame.index).name in (name, name.rpartition(".")[0]):
                 return frame, None  # whose labels have it
             if _known(name, index):
                 return frame, index
         chosen = _column_of(name, columns, "the data frame")
-        rest = frame.drop(columns=[chosen]) if package_of(frame) == "pandas" else frame.drop(chosen)
-        return rest, columns
+        return wrapped(frame).drop(chosen).to_native(), columns
     files = files_of(X) if is_paths(X) and not str(X).startswith("builtin:") else None
-    if files is None or files.kind != "parquet":
+    if files is None or files.kind not in ("parquet", "arrow"):
         return X, None
-    from streampca.sources.files.parquet_columns import ParquetColumns
+    from streampca.sources.files.arrow import ArrowColumns
 
-    chosen = _column_of(name, ParquetColumns(files.paths), files.description)
+    chosen = _column_of(name, ArrowColumns(files.paths), files.description)
     return open_source(X, id_column=chosen), None
 
 

@@ -16,7 +16,7 @@ from streampca.calendars import microseconds_of
 from streampca.errors import ParameterError
 from streampca.labels import Dimension, Labels, equal_values
 from streampca.sources.coordinates import dimension_of, dimension_of_index, is_default, is_indexed, is_xarray
-from streampca.system.optional import package_of
+from streampca.sources.frames import is_frame, wrapped
 from streampca.typing import Array, IntArray
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MOST_SHOWN = 3
 
 def is_placed(values: object) -> bool:
     """Return whether places of `values` have a meaning that only a table tells: they have labels, or several dimensions."""
-    return is_indexed(values) or is_xarray(values) or _is_table(values) or getattr(values, "ndim", 1) > 1
+    return is_indexed(values) or is_xarray(values) or is_frame(values) or getattr(values, "ndim", 1) > 1
 
 
 def of_rows(what: str, values: Any, labels: Labels | None) -> Any:
@@ -88,15 +88,10 @@ def _columns(values: Any, labels: Labels | None) -> tuple[Dimension | None, bool
         return place, place.coordinate is None
     if is_indexed(values) and values.ndim == 2:
         return dimension_of_index(values.columns), is_default(values.columns)
-    if _is_table(values):
-        names = list(values.column_names if package_of(values) == "pyarrow" else values.columns)
+    if is_frame(values):
+        names = list(wrapped(values).collect_schema())
         return Dimension("columns", len(names), np.array(names, dtype=str)), False
     return None, True
-
-
-def _is_table(values: object) -> bool:
-    """Return whether `values` are a data frame of polars or a table of pyarrow."""
-    return (package_of(values), type(values).__name__) in (("polars", "DataFrame"), ("pyarrow", "Table"))
 
 
 def of_features(what: str, values: Any, labels: Labels | None, others: float = 1) -> Any:

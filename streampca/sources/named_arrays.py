@@ -18,7 +18,7 @@ import numpy as np
 from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.labels import Dimension, Labels, SampleColumns, Variable, equal_values
 from streampca.sources.base import Source
-from streampca.sources.columns_in_memory import feature_error
+from streampca.sources.columns import feature_error
 from streampca.sources.conventions import describes_others, describing_names, plain_attributes
 from streampca.sources.dimensions import Axes, axes_of
 from streampca.sources.masks import FROM_DATA, read_mask_file

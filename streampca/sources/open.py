@@ -18,7 +18,7 @@ from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import Paths, cells_paths, files_of, is_files_path, is_paths
 from streampca.sources.files.records import Fragment
-from streampca.sources.frames import is_arrow_table, is_frame, open_arrow_table, open_frame
+from streampca.sources.frames import is_frame, open_frame
 from streampca.sources.named_arrays import open_named
 from streampca.sources.numbered import NumberedArray
 from streampca.sources.options import BY_NAME, OF_COLUMNS, ReadOptions, StorageOptions
@@ -389,7 +389,6 @@ _KINDS = (
     _Kind(is_anndata, _open_anndata, understood=BY_NAME, cells=True),
     _Kind(is_sparse, _in_memory(SparseSource)),
     _Kind(is_frame, open_frame, understood=BY_NAME),
-    _Kind(is_arrow_table, open_arrow_table, understood=BY_NAME),
 )
 """Kinds of data; the first that matches is opened. A new kind of source has a line here."""
 

@@ -18,7 +18,7 @@ from streampca.sources.cells.description import (
     require_options,
     table_of,
 )
-from streampca.sources.columns_in_memory import FrameColumns
+from streampca.sources.frames import FrameColumns
 from streampca.sources.options import ReadOptions
 from streampca.system.optional import package_of
 from streampca.typing import Array
@@ -65,7 +65,7 @@ def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Sou
         what = f"{label}: mask_var {options.mask_var[:60]}"
         mask = mask_of(column, rows.shape[1], what, list(map(str, part.var.columns)))
     names = (_names(data.obs_names, most), _names(part.var_names, most))
-    columns = FrameColumns(data.obs, list(data.obs.columns))
+    columns = FrameColumns(data.obs)
     return table_of(Cells(rows, mask, *names, columns), options, normalization)
 
 

@@ -23,10 +23,11 @@ from streampca.sources.table import table_of
 _UNDERSTOOD = {
     "npy": frozenset({"mask"}),
     "parquet": frozenset({"columns", "id_column", "mask"}),
+    "arrow": frozenset({"columns", "id_column", "mask"}),
     "hdf5": frozenset({"array", "variables", "samples", "features", "mask", "missing_chunks", "orientation"}),
 }
 """Options that files of a kind have."""
-_NAMES = {"npy": ".npy files", "parquet": "Parquet files", "hdf5": "HDF5 files"}
+_NAMES = {"npy": ".npy files", "parquet": "Parquet files", "arrow": "Arrow files", "hdf5": "HDF5 files"}
 
 
 def open_files(files: Files, options: ReadOptions) -> Source:
@@ -44,14 +45,13 @@ def open_files(files: Files, options: ReadOptions) -> Source:
     if files.kind == "npy":
         readers = open_npy_files(files.paths)
         source, labels = FragmentedRows(readers, files.description), None
-    elif files.kind == "parquet":
-        from streampca.sources.files.parquet import open_parquet_files
-        from streampca.sources.files.parquet_columns import ParquetColumns
+    elif files.kind in ("parquet", "arrow"):
+        from streampca.sources.files.arrow import ArrowColumns, open_arrow_files
 
-        rows, labels = open_parquet_files(files.paths, options, files.description)
+        rows, labels = open_arrow_files(files.paths, options, files.description)
         names = [column.name for column in rows[0].columns]
         source = FragmentedRows(rows, files.description, {"columns": names, "id_column": options.id_column})
-        columns = ParquetColumns(files.paths, names)
+        columns = ArrowColumns(files.paths, names)
     else:
         return open_named(arrays_of(files), options)
     table = _table([StoredVariable(source)], labels or _nameless(source), files, options)

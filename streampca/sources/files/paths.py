@@ -20,6 +20,9 @@ _KINDS = {
     ".npy": "npy",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
     ".h5": "hdf5",
     ".hdf5": "hdf5",
     ".nc": "hdf5",
@@ -40,7 +43,7 @@ class Files(NamedTuple):
     """Files of one kind."""
 
     kind: str
-    """``npy``, ``parquet`` or ``hdf5``."""
+    """``npy``, ``parquet``, ``arrow`` or ``hdf5``."""
     paths: tuple[Path, ...]
     """The files, in the order of their rows."""
     description: str
@@ -75,7 +78,7 @@ def files_of(data: Paths) -> Files | None:
         found = _expanded(text)
         if found is None and several:
             raise DataError(
-                f"{text}: expected .npy, Parquet or HDF5 files in a list, or directories or patterns of them"
+                f"{text}: expected .npy, Parquet, Arrow or HDF5 files in a list, or directories or patterns of them"
             )
         paths += found or []
     if not paths:
@@ -148,7 +151,7 @@ def _expanded(text: str) -> list[Path] | None:
     matches = [Path(match) for match in glob.glob(text, recursive=True)]
     files = [match for match in matches if match.is_file() and kind_of(match) is not None]
     if not files:
-        raise DataError(f"{text}: no .npy, Parquet or HDF5 file matches this pattern")
+        raise DataError(f"{text}: no .npy, Parquet, Arrow or HDF5 file matches this pattern")
     return sorted(files, key=_natural)
 
 

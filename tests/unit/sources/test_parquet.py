@@ -305,9 +305,6 @@ def test_directories_of_data_hubs_are_one_table_unless_there_are_several_splits(
     assert sp.open(tmp_path / "data/train-*.parquet").shape == values.shape
 
 
-@pytest.mark.xfail(
-    strict=True, raises=DataError, reason="files of Arrow IPC are read once the readers are on pyarrow.dataset"
-)
 @pytest.mark.parametrize("form", ["stream", "file"])
 def test_files_of_arrow_are_tables(form, tmp_path, values):
     pa = pytest.importorskip("pyarrow")
