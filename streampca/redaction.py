@@ -23,7 +23,7 @@ _PUBLIC_OPTIONS = frozenset(
         "target_protocol",
         "remote_protocol",
     }
-    | {"addressing_style", "signature_version", "default_cache_type"}
+    | {"addressing_style", "signature_version", "default_cache_type", "connect_timeout", "read_timeout", "timeout"}
 )
 """Options of file systems whose texts are no secrets."""
 

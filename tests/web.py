@@ -20,9 +20,9 @@ class Web(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, directory: Path, host: str = "127.0.0.1"):
+    def __init__(self, directory: Path, host: str = "127.0.0.1", port: int = 0):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, 0), _Handler)
+        super().__init__((host, port), _Handler)
         self.directory = directory
         self.lock = threading.Lock()
         self.requests: Counter[tuple[str, str | None]] = Counter()
@@ -36,6 +36,8 @@ class Web(ThreadingHTTPServer):
         """Returns the time of modification of a file, likewise."""
         self.refusals: list[tuple[int, dict[str, str]]] = []
         """Statuses and headers of the next answers to requests for chunks."""
+        self.n_refused = 0
+        """How many of them were given."""
         self.authorization: str | None = None
         """Header ``Authorization`` that every request must have."""
         self.elsewhere: str | None = None
@@ -118,8 +120,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data = file.read_bytes()
         is_chunk = not file.name.startswith((".z", "zarr.json"))
-        if is_chunk and web.refusals:
-            status, headers = web.refusals.pop()
+        with web.lock:
+            refusal = next(iter(web.refusals), None) if is_chunk else None
+            del web.refusals[: refusal is not None]
+            web.n_refused += refusal is not None
+        if refusal is not None:
+            status, headers = refusal
             self._send(status, b"", **headers)
             return
         if is_chunk:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from typing import Any
-from urllib.parse import quote
 
 from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
-from streampca.redaction import redacted, shown
+from streampca.redaction import shown
 from streampca.sources import remote
-from streampca.sources.client_options import protocol_of, texts_in
+from streampca.sources.client_options import BY_OBSTORE, opened, protocol_of
+from streampca.sources.request_errors import of_obstore
 from streampca.system.optional import optional_module
 
 _CONFLICTS = 5  # answers that an object is there, when there is none
-_OF_FSSPEC = {
-    "key": "access_key_id",
-    "secret": "secret_access_key",
-    "endpoint_url": "endpoint",
-    "region_name": "region",
-    "anon": "skip_signature",
-}
-"""Names of options of s3fs, and those that obstore has for them."""
+_LIMITS = {"connect_timeout": "10s", "timeout": "10min"}  # the second for one object
 
 
 class ObjectPlace:
@@ -48,7 +40,7 @@ class ObjectPlace:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, *, reads: bool = False):
-        if "://" not in url or protocol_of(url) in ("file", "local", "http", "https"):
+        if protocol_of(url) != "memory" and BY_OBSTORE.get(protocol_of(url), "http") == "http":
             raise (ModelError if reads else OutputError)(
                 f"{shown(url)} is not in an object store: expected a URL such as s3://bucket/runs/name"
             )
@@ -92,20 +84,14 @@ class ObjectPlace:
         """Name what cannot be done with an object, without what may be secret."""
         try:
             yield
-        except (StreamPCAError, MemoryError):
+        except (StreamPCAError, MemoryError, Warning):
             raise
         except Exception as error:  # noqa: BLE001 obstore raises its own and those of Python
-            first, _, details = str(error).partition("\n\nDebug source")
-            text = first.rpartition(" - ")[2].replace("Server returned non-2xx status code:", "status")
-            cause = re.search(r'ConnectError\(\s*"([^"]*)"', details)
-            text = " ".join(re.sub("<[^>]*>", " ", text).split()) + (f", {cause[1]}" if cause else "")
-            text = redacted(text)
-            for secret in sorted(texts_in(self._options), key=len, reverse=True):
-                text = text.replace(secret, "***")
+            text = remote.answer_text(of_obstore(error), self.url, self._options)
             cannot = f"{key or 'the place'} cannot be {'read' if self.reads else 'written'}"
             named = "storage_options" if self.reads else "output.storage_options"
             message = (
-                f"{shown(self.url)}: {cannot}: {text.rstrip(': ')[:240]}: look at the address, and at the region and the credentials in {named} or the "
+                f"{shown(self.url)}: {cannot}: {text}: look at the address, and at the region and the credentials in {named} or the "
                 "environment"
             )
             raise (StoreError if self.reads else OutputError)(message) from None
@@ -120,33 +106,9 @@ def _in_memory(url: str) -> Any:
 
 
 def _opened(url: str, options: Mapping[str, Any]) -> Any:
-    """Return the store of obstore whose prefix is the path of `url`."""
-    from obstore.store import from_url
-
-    protocol, place = protocol_of(url), url.partition("://")[2]
-    nested = options.get("client_kwargs") or {}
-    given = {name: value for name, value in {**options, **nested}.items() if value is not None}
-    given = {_OF_FSSPEC.get(name, name): value for name, value in given.items() if name != "client_kwargs"}
-    limits = {"connect_timeout": "10s", "timeout": "10min"}  # the second for one object
-    given["client_options"] = {"allow_http": True, **limits, **given.get("client_options", {})}
+    """Return the store of obstore whose prefix is the path of `url`, which repeats requests by itself."""
     policy = remote.PATIENCE
     waits = {"init_backoff": policy.first_seconds, "max_backoff": policy.longest_seconds}
     backoff = {"base": 2, **{name: timedelta(seconds=seconds) for name, seconds in waits.items()}}
-    given.setdefault("retry_config", {"max_retries": policy.requests - 1, "backoff": backoff})
-    if protocol in ("s3", "s3a") and not {"access_key_id", "credential_provider", "skip_signature"} & given.keys():
-        given = {**_of_profile(url, given.pop("profile", None)), **given}
-    return from_url(f"{'gs' if protocol == 'gcs' else protocol}://{quote(place)}", **given)
-
-
-def _of_profile(url: str, name: str | None) -> dict[str, Any]:
-    """Return credentials and region as other clients of S3 find them: of the environment, a profile, a program, or the instance."""
-    session = optional_module("botocore.session", f"{shown(url)}: credentials of S3", "s3").Session(profile=name)
-    credentials, region = session.get_credentials(), session.get_config_variable("region")
-
-    def renewed() -> dict[str, Any]:
-        frozen = credentials.get_frozen_credentials()
-        known = {"access_key_id": frozen.access_key, "secret_access_key": frozen.secret_key, "token": frozen.token}
-        return known | {"expires_at": datetime.now(UTC) + timedelta(minutes=5)}
-
-    provided = {} if credentials is None else {"credential_provider": renewed}
-    return provided if region is None else provided | {"region": region}
+    retries = {"max_retries": policy.requests - 1, "backoff": backoff}
+    return opened(url, options, _LIMITS, retry_config=retries)

@@ -105,7 +105,7 @@ def open_source(
         File of the fingerprint that every chunk of a zarr array is compared with; ``"manifest"`` for the one that
         ``streampca fingerprint`` writes by default; or a run with a state (``output.state: true``), for the chunks that it has read.
     storage_options : dict, optional
-        Passed to fsspec, for URLs.
+        Options of obstore for URLs such as ``s3://``, ``gs://``, ``az://`` and ``https://``, of fsspec for others.
     follow_symlinks : bool
         Whether files of a local store may be symbolic links to places outside of it.
     max_reads : float, optional

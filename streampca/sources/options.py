@@ -14,7 +14,7 @@ from streampca.errors import NotAvailableError, ParameterError
 from streampca.sources.conventions import number_of
 
 StorageOptions = Mapping[str, Any]
-"""Options of fsspec for a store behind a URL; their names and types are those of the client of its protocol."""
+"""Options of obstore for a store behind a URL, or of fsspec where only that knows the protocol."""
 
 
 _CHOICES = {
@@ -92,7 +92,7 @@ class ReadOptions:
     missing_value: float | None = None
     """Stored number that counts as missing, like NaN."""
     storage_options: StorageOptions | None = None
-    """Options of fsspec, for URLs."""
+    """Options of obstore or fsspec, for URLs."""
     verify: str | Path | None = None
     """File of the fingerprint, a run with a state, or ``"manifest"``."""
     follow_symlinks: bool = False

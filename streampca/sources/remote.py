@@ -7,43 +7,45 @@ import atexit
 import contextlib
 import os
 import random
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import zarr
-from zarr.abc.store import ByteRequest, Store
-from zarr.storage import FsspecStore
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
+from zarr.storage import FsspecStore, ObjectStore
 
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.logs import logger
 from streampca.redaction import redacted, shown
-from streampca.sources.client_options import protocol_of, texts_in, with_limits, without_double_colons, without_query
+from streampca.sources.client_options import BY_OBSTORE, opened, protocol_of, texts_in
 from streampca.sources.credentials import StoreArguments, register, registered, resolve
-from streampca.sources.fetching import bounded
-from streampca.sources.fetching.transfer import Fetched, Transfer, close_all
+from streampca.sources.fetching.client import READ_SECONDS, Client, Fetched, ObjectClient, client_of
 from streampca.sources.options import StorageOptions
 from streampca.sources.request_errors import (
     code_of,
     hint_of,
+    is_of_another_region,
     is_transient,
-    is_unknown_host,
     is_unreachable,
-    retry_after,
+    of_obstore,
     status_of,
 )
 from streampca.sources.versions import ObjectListing, listed
 from streampca.storage.zarr_interface import Buffer, BufferPrototype, GetOnlyStore, ZarrArray, sync
-from streampca.system.optional import not_installed
+from streampca.system.optional import is_installed
 
 Result = TypeVar("Result")
 
 _log = logger(__name__)
-_IN_EXTRA = {"s3": "s3fs", "s3a": "s3fs", "http": "aiohttp", "https": "aiohttp"}
-"""Clients of protocols that the extra ``s3`` installs."""
 _IN_A_PATH = "/~!$&'()*+,;=:@"
 """Characters that stand for themselves in the path of a URL."""
+_LIMITS = {"connect_timeout": "10s", "read_timeout": f"{READ_SECONDS:g}s", "timeout": "1day"}
+"""Options of a client: the last is for a whole body, whose time depends on its size (`ObjectClient`)."""
+_ASK_TO_WAIT = frozenset({429, 503})
+"""Statuses that come with ``Retry-After``."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class RemoteStore(GetOnlyStore):
         self._running: set[asyncio.Task[object]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_answered = False
-        self._transfer: Transfer | None = None
+        self._client: tuple[Store, Client] | None = None
+        self._asks: dict[int, bool] = {}
         self._process = os.getpid()
         self._opened_by: StoreArguments = (url, options if reopens else store)
         self._token = register(self._opened_by) if _holds_secrets(*self._opened_by) else None
@@ -125,9 +128,18 @@ class RemoteStore(GetOnlyStore):
         None of the bytes if the object ends before `byte_range`, as zarr returns them for S3. A server that ignores ranges sends more.
         Raises `StoreError` if the store does not answer, or sends more than `most` bytes.
         """
-        return await self.with_retries(
-            key, lambda: bounded.get(self._store, self._named(key), prototype, byte_range, most)
-        )
+        span = None
+        if isinstance(byte_range, RangeByteRequest):
+            span = byte_range.start, byte_range.end
+        elif byte_range is not None and not isinstance(byte_range, OffsetByteRequest):
+            span = -byte_range.suffix, 0
+        answer = await self.fetch(key, span, None, most)
+        if answer is not None and span is not None and not answer.is_range:
+            answer = await self.fetch(key, None, None, most)
+        if answer is None:
+            return None
+        first = byte_range.offset if isinstance(byte_range, OffsetByteRequest) else 0
+        return prototype.buffer.from_bytes(bytes(answer.data[first:]))
 
     @property
     def shown_url(self) -> str:
@@ -135,21 +147,22 @@ class RemoteStore(GetOnlyStore):
         return shown(self.url)
 
     @property
-    def transfer(self) -> Transfer:
-        """Return what sends requests for chunks, without retries."""
-        if self._transfer is None or self._transfer.store is not self._store:
-            self._transfer = Transfer(self._store)
-        return self._transfer
+    def client(self) -> Client:
+        """Return what sends requests for objects, without retries."""
+        if self._client is None or self._client[0] is not self._store:
+            self._client = self._store, client_of(self._store)
+        return self._client[1]
 
     async def fetch(
         self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
     ) -> Fetched | None:
-        """Return what `Transfer.fetch` does, with retries."""
-        return await self.with_retries(key, lambda: self.transfer.fetch(self._named(key), span, buffer, most))
+        """Return what `Client.fetch` does, with retries."""
+        return await self.with_retries(key, lambda: self.client.fetch(self._named(key), span, buffer, most))
 
     def try_out(self, key: str) -> None:
         """Learn how the store answers to a request for a part of `key`, an object that exists, before memory is planned."""
-        sync(self.with_retries(key, lambda: self.transfer.try_out(self._named(key))))
+        answer = sync(self.fetch(key, (0, 1), memoryview(bytearray(1))))
+        self.client.serves_ranges = self.client.serves_ranges and (answer is None or answer.is_range)
 
     async def exists(self, key: str) -> bool:
         """Return whether `key` exists."""
@@ -170,21 +183,31 @@ class RemoteStore(GetOnlyStore):
         return listed((id(self), prefix), lambda: sync(self.details(prefix)))
 
     async def details(self, prefix: str) -> ObjectListing | None:
-        """Return names, sizes and tags of the objects below `prefix`, as fsspec lists them; None where they cannot be listed."""
+        """Return names, sizes and tags of the objects below `prefix`, as its client lists them; None where they cannot be listed."""
         store = self._store
-        if not self.supports_listing or not isinstance(store, FsspecStore):
+        if not self.supports_listing or not isinstance(store, FsspecStore | ObjectStore):
             return None
 
         async def find() -> ObjectListing:
-            store.fs.invalidate_cache()
-            listing: ObjectListing = await store.fs._find(f"{store.path}/{prefix}".rstrip("/"), detail=True)
-            return listing
+            if isinstance(store, FsspecStore):
+                store.fs.invalidate_cache()
+                found: ObjectListing = await store.fs._find(f"{store.path}/{prefix}".rstrip("/"), detail=True)
+                root = f"{store.path.strip('/')}/"
+                return {name.strip("/").removeprefix(root): about for name, about in found.items()}
+            import obstore
+
+            return {
+                about["path"]: dict(about)
+                async for batch in obstore.list(store.store, prefix=prefix or None)
+                for about in batch
+            }
 
         return await self.with_retries(prefix, find)
 
     def _named(self, key: str) -> str:
-        """Return how the client takes `key`: that of web servers takes parts of addresses, in which ``%``, ``#`` and ``?`` have a meaning."""
-        return quote(key, safe=_IN_A_PATH) if protocol_of(self.url) in ("http", "https") else key
+        """Return how the client takes `key`: that of fsspec for web servers takes parts of addresses, in which ``%``, ``#`` and ``?`` have a meaning."""
+        of_web = isinstance(self._store, FsspecStore) and protocol_of(self.url) in ("http", "https")
+        return quote(key, safe=_IN_A_PATH) if of_web else key
 
     def cancel(self) -> None:
         """Cancel all pending requests, which raise `StoreError`; may be called from any thread."""
@@ -194,6 +217,7 @@ class RemoteStore(GetOnlyStore):
     async def with_retries(self, key: str, request: Callable[[], Awaitable[Result]]) -> Result:
         """Await `request` for `key`, and retry after transient failures until the store is cancelled."""
         self._reopen_in_a_fork()
+        _have_requested.add(os.getpid())
         self._loop, work = asyncio.get_running_loop(), asyncio.ensure_future(self._repeatedly(key, request))
         self._running.add(work)
         try:
@@ -217,8 +241,9 @@ class RemoteStore(GetOnlyStore):
         self._store, self._process, self._running = open_store(self.url, self.options)._store, os.getpid(), set()
 
     async def _repeatedly(self, key: str, request: Callable[[], Awaitable[Result]]) -> Result:
-        waited = 0.0
-        for n_requests in range(1, PATIENCE.requests + 1):
+        waited, n_requests = 0.0, 0
+        while True:
+            n_requests += 1
             try:
                 result = await request()
                 self._has_answered = True
@@ -226,38 +251,62 @@ class RemoteStore(GetOnlyStore):
                 return result
             except StreamPCAError:
                 raise
-            except Exception as error:  # noqa: BLE001 clients of stores have no class of errors in common
-                unreachable = is_unreachable(error) or is_unknown_host(error)
-                if not (is_transient(error) or (self._has_answered and unreachable)):
-                    raise StoreError(self._refused(key, error)) from None
-                wait = PATIENCE.wait_for(n_requests, retry_after(error), waited)
-                if wait is None:
-                    raise StoreError(self._given_up(key, error, n_requests)) from None
-                reason = type(error).__name__
+            except Exception as raised:  # noqa: BLE001 clients of stores have no class of errors in common
+                error = of_obstore(raised) if type(raised).__module__.startswith("obstore") else raised
+            if is_of_another_region(error) and await self._moved(key):
+                continue
+            if not (is_transient(error) or (self._has_answered and is_unreachable(error))):
+                raise StoreError(self._refused(key, error)) from None
+            asked = 0.0
+            if n_requests < PATIENCE.requests and self._asks.get(
+                status_of(error) or 0, status_of(error) in _ASK_TO_WAIT
+            ):
+                n_requests += 1
+                asked = await self._wait_asked(key, status_of(error) or 0)
+            wait = PATIENCE.wait_for(n_requests, asked, waited)
+            if wait is None:
+                raise StoreError(self._given_up(key, error, n_requests, asked)) from None
+            reason = type(error).__name__
             _log.info("%s: request %d of %d failed (%s): repeated", key, n_requests, PATIENCE.requests, reason)
             await asyncio.sleep(wait)
             waited += wait
-        raise AssertionError("the last request returns or raises")
+
+    async def _wait_asked(self, key: str, status: int) -> float:
+        """Return the seconds to wait that a store which refuses requests asks for; it is asked again only if it asks for some."""
+        asked = await self.client.wait_asked(self._named(key))
+        self._asks[status] = asked is not None
+        return asked or 0.0
+
+    async def _moved(self, key: str) -> bool:
+        """Open a bucket of S3 again in the region that it is in, once; return whether that is known now."""
+        client = self.client
+        if not self.reopens or "region" in (self.options or {}) or not isinstance(client, ObjectClient):
+            return False
+        region = await client.region(key)
+        if region is None:
+            return False
+        self.options = {**(self.options or {}), "region": region}
+        self._store = open_store(self.url, self.options)._store
+        return True
 
     def _refused(self, key: str, error: Exception) -> str:
         hint = hint_of(error, "source.storage_options", is_s3=protocol_of(self.url) in ("s3", "s3a"))
-        return f"{shown(self.url)}: {key or 'the listing'} cannot be read: {_answer_text(error, self.url, self.options)}: {hint}"
+        return f"{shown(self.url)}: {key or 'the listing'} cannot be read: {answer_text(error, self.url, self.options)}: {hint}"
 
-    def _given_up(self, key: str, error: Exception, n_requests: int) -> str:
-        asked = retry_after(error)
+    def _given_up(self, key: str, error: Exception, n_requests: int, asked: float) -> str:
         hint = (
             f"the store asks for a wait of {asked:.0f} s; start again after it"
             if asked
             else "the store does not answer; start again when it does"
         )
         return (
-            f"{shown(self.url)}: {key or 'the listing'} cannot be read: {_answer_text(error, self.url, self.options)}, after {n_requests} "
+            f"{shown(self.url)}: {key or 'the listing'} cannot be read: {answer_text(error, self.url, self.options)}, after {n_requests} "
             f"request{'s' * (n_requests > 1)}: {hint}"
         )
 
 
 def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
-    """Open the store at `url` for reading, with the `options` of fsspec; sends no request, but some clients connect.
+    """Open the store at `url` for reading, by obstore, or by fsspec where only that knows the protocol; sends no request, but some clients connect.
 
     Raises
     ------
@@ -266,52 +315,47 @@ def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
     DataError
         If there is no such protocol, its client does not take the options, or the URL is signed for one object.
     StoreError
-        If the client connects, and cannot.
+        If the client connects, and cannot; or if this process is a fork of one that has used obstore.
     """
     protocol = protocol_of(url)
-    place, query = without_query(url) if protocol in ("http", "https") else (url, [])
-    own = {**(options or {}), "params": query} if query else options or {}
     try:
-        store = FsspecStore.from_url(
-            without_double_colons(place), storage_options=with_limits(place, own), read_only=True
-        )
-    except ImportError as error:
-        if protocol in _IN_EXTRA:
-            raise not_installed(_IN_EXTRA[protocol], f"{shown(url)}: {protocol}://", "s3") from error
-        how = "pip install gcsfs" if protocol in ("gs", "gcs") else f"install the fsspec client of {protocol}://"
-        raise NotAvailableError(
-            f"{shown(url)}: the package that reads {protocol}:// is not installed: {how}"
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{shown(url)} cannot be opened: {type(error).__name__} of the client of {protocol}://: expected a URL such as s3://, "
-            "gs://, https:// or memory://, and in source.storage_options what fsspec takes for it"
-        ) from error
-    except MemoryError:
+        if protocol in BY_OBSTORE:
+            store: Store = ObjectStore(
+                opened(url, options or {}, _LIMITS, retry_config={"max_retries": 0}), read_only=True
+            )
+        else:
+            store = FsspecStore.from_url(url, storage_options=dict(options or {}), read_only=True)
+    except (StreamPCAError, MemoryError, Warning):
         raise
-    except Exception as error:  # noqa: BLE001 of a client that connects when it is made, such as that of ftp://
+    except ImportError as error:
+        raise NotAvailableError(
+            f"{shown(url)}: the package that reads {protocol}:// is not installed: install the fsspec client of {protocol}://"
+        ) from error
+    except Exception as error:  # noqa: BLE001 of a client that connects when it is made, such as that of ftp://, or its own
+        if protocol in BY_OBSTORE or isinstance(error, TypeError | ValueError):
+            said = f"{answer_text(of_obstore(error), url, options)} of obstore" if protocol in BY_OBSTORE else ""
+            raise DataError(
+                f"{shown(url)} cannot be opened: {said or type(error).__name__ + ' of the client of ' + protocol + '://'}: expected a URL "
+                "such as s3://, gs://, az://, https:// or memory://, and in source.storage_options what its client takes"
+            ) from None
         hint = hint_of(error, "source.storage_options", is_s3=False)
-        raise StoreError(f"{shown(url)} cannot be opened: {_answer_text(error, url, options)}: {hint}") from None
-    # Repeating requests is done here: a client that repeats each of them by itself multiplies their number.
-    if protocol in ("s3", "s3a", "gs", "gcs") and hasattr(store.fs, "retries"):
-        store.fs.retries = 1
-    _opened[id(store.fs)] = store.fs
+        raise StoreError(f"{shown(url)} cannot be opened: {answer_text(error, url, options)}: {hint}") from None
     return RemoteStore(store, url, options, reopens=True)
 
 
-def _answer_text(error: Exception, url: str, options: StorageOptions | None) -> str:
+def answer_text(error: Exception, url: str, options: StorageOptions | None) -> str:
     """Return the answer of the store at `url` on one line, without strings of the `options` that may be secrets."""
     status = status_of(error)
     text = " ".join(str(getattr(error, "message", "") or getattr(error, "strerror", "") or error).split())
     parts = urlsplit(url)
-    user = parts.netloc.rpartition("@")[0]  # fsspec takes that of s3:// for a part of the bucket
+    user = parts.netloc.rpartition("@")[0]
     of_url = [parts.query, *dict(parse_qsl(parts.query)).values(), user, *user.split(":")]
     secrets = texts_in([options or {}, *of_url, *map(unquote, of_url)])
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
-    text = text if len(text) <= 160 else text[:160] + "…"
-    code = code_of(error) or ""
-    pieces = [f"status {status}" if status else type(error).__name__, "" if code.isdecimal() else code, text]
+    text = redacted(text if len(text) <= 160 else text[:160] + "…")
+    named = "" if type(error).__name__ == "RequestError" else type(error).__name__
+    pieces = [f"status {status}" if status else named, code_of(error) or "", text]
     return ", ".join(word for word in pieces if word)
 
 
@@ -331,8 +375,8 @@ class _Sealed(RemoteStore):
     def __getattr__(self, name: str) -> Store:
         if name != "_store":
             raise AttributeError(name)
-        opened = _reopened(*resolve(str(self._token)))
-        self.url, self._store = opened.url, opened._store
+        again = _reopened(*resolve(str(self._token)))
+        self.url, self.options, self._store = again.url, again.options, again._store
         return self._store
 
 
@@ -349,19 +393,38 @@ def _reopened(url: str, how: Store | StorageOptions | None) -> RemoteStore:
 
 def _holds_secrets(url: str, how: Store | StorageOptions | None) -> bool:
     """Return whether URL or options of a store may hold a secret: strings in the options, or a user or a query in the URL."""
+    if isinstance(how, ObjectStore):
+        how = {**dict(getattr(how.store, "config", {})), **dict(getattr(how.store, "client_options", None) or {})}
     file_system = getattr(how, "fs", None)
     options = how if file_system is None else file_system.storage_options
     return shown(url) != url or bool(texts_in(options or {})) or bool(getattr(file_system, "storage_args", ()))
 
 
 def retrying(store: Store) -> Store:
-    """Return `store`, wrapped in a `RemoteStore` if it is a store of fsspec that the user has opened."""
-    return RemoteStore(store, _url_of(store)) if isinstance(store, FsspecStore) else store
+    """Return `store`, wrapped in a `RemoteStore` if it is a store of obstore or fsspec that the user has opened.
+
+    What fsspec has opened and obstore can open with the same options is read by obstore.
+    """
+    if isinstance(store, ObjectStore):
+        return RemoteStore(store, _url_of_objects(store.store))
+    if not isinstance(store, FsspecStore):
+        return store
+    url = _url_of(store)
+    if protocol_of(url) in BY_OBSTORE and type(store.fs).__module__ in _TRANSLATED and is_installed("obstore"):
+        with contextlib.suppress(DataError), warnings.catch_warnings(action="ignore", category=FutureWarning):
+            return open_store(url, store.fs.storage_options)
+    return RemoteStore(store, url)
+
+
+_TRANSLATED = frozenset({"fsspec.implementations.http", "s3fs.core", "gcsfs.core"})
+"""Modules of clients of fsspec whose options are translated to those of obstore."""
 
 
 def place_of(node: ZarrArray | zarr.Group) -> str:
     """Return the location of an array or group that the user has opened, for messages."""
     store = getattr(node.store, "_store", node.store)
+    if isinstance(store, RemoteStore):
+        return "/".join(filter(None, (store.shown_url, node.path)))
     if isinstance(store, FsspecStore):
         return shown("/".join(filter(None, (_url_of(store), node.path))))
     return redacted(str(node.store_path))
@@ -374,6 +437,18 @@ def _url_of(store: FsspecStore) -> str:
     return path if "://" in path else f"{scheme}://{path}"
 
 
+def _url_of_objects(store: Any) -> str:
+    """Return the URL of a store of obstore."""
+    if (url := getattr(store, "url", None)) is not None:
+        return str(url)
+    protocol = {"S3Store": "s3", "GCSStore": "gs", "AzureStore": "az", "LocalStore": "file"}.get(type(store).__name__)
+    if protocol is None:
+        return f"memory://{id(store)}"
+    config = dict(getattr(store, "config", {}))
+    bucket = config.get("bucket") or config.get("container_name") or ""
+    return f"{protocol}://" + "/".join(filter(None, (str(bucket), str(store.prefix or ""))))
+
+
 async def _collect(keys: AsyncIterator[str]) -> list[str]:
     try:
         return [key async for key in keys]
@@ -381,41 +456,20 @@ async def _collect(keys: AsyncIterator[str]) -> list[str]:
         return []
 
 
-_opened: dict[int, object] = {}
-_of_the_parent: list[object] = []
-
-
-def _leave_to_the_parent() -> None:
-    """Neither use nor close connections in a forked process, because its parent still uses them."""
-    _of_the_parent.extend(_opened.values())  # closed, too, where they were collected
-    _opened.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+_have_requested: set[int] = set()
+"""Processes that have sent requests: a fork has no part in those of its parent."""
 
 
 @atexit.register
-def _close_connections() -> None:
-    """Cancel requests and close connections at exit, before their event loop is stopped and warns about them."""
-    if _opened:
+def _cancel_requests() -> None:
+    """Cancel requests at exit, before their event loop is stopped and warns about them."""
+    if os.getpid() in _have_requested:
         with contextlib.suppress(Exception):
-            sync(_close_all(), timeout=2)
-        _opened.clear()
+            sync(_cancel_all(), timeout=2)
 
 
-async def _close_all() -> None:
+async def _cancel_all() -> None:
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:  # of a reading that ended with an error: zarr leaves its other requests alone
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    close_all()
-    for file_system in _opened.values():
-        session, client = getattr(file_system, "_session", None), getattr(file_system, "_s3", None)
-        for name in {"_session", "_s3"} & vars(file_system).keys():
-            setattr(file_system, name, None)  # fsspec gives the same object for the same options: it connects again
-        with contextlib.suppress(Exception):
-            if session is not None and hasattr(session, "close"):
-                await session.close()
-            if client is not None:
-                await client.__aexit__(None, None, None)

@@ -151,19 +151,8 @@ def chunk_files(root: str | Path, depth: int, below: str = "") -> Iterator[Item]
             yield name, status.st_size, str(status.st_mtime_ns)
 
 
-def listed_by_obstore(store: Any, prefix: str) -> list[Item] | None:
-    """Return names, sizes and tags of the objects below `prefix` of a store of obstore, None where it cannot list them."""
-    import obstore
-
-    try:
-        listing = {item["path"]: dict(item) for batch in obstore.list(store, prefix=prefix or None) for item in batch}
-    except Exception:  # noqa: BLE001 every kind of store has its own errors
-        return None
-    return objects(listing)
-
-
 def objects(listing: ObjectListing) -> list[Item]:
-    """Return name, size and tag of the objects of a detailed listing by fsspec, sorted."""
+    """Return name, size and tag of the objects of a detailed listing, sorted."""
     listed = []
     for name, details in sorted(listing.items()):
         tag = next((str(details[key]) for key in _TAGS if details.get(key)), "")

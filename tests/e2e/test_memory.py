@@ -161,7 +161,7 @@ def test_blocks_that_are_read_again_take_no_further_memory(place: str, tmp_path:
     if place == "local":
         result = measure(job)
     else:
-        pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
+        pytest.importorskip("obstore", reason="the extra remote is not installed")
         with Web(tmp_path) as server:
             result = measure(job | {"path": f"{server.url}/x.zarr"})
     assert_kept(f"read again, {place}", result)

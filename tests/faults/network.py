@@ -244,7 +244,7 @@ def hunt(directory: Path, secret: str, *, damaged: bool = False) -> Hunt:
     with Guarded(directory / "web", secret) as server, Watch() as watch, _captured() as said:
         (directory / "c.yaml").write_text(
             f"source: {{path: '{server.url}/x.zarr', storage_options: "
-            "{client_kwargs: {headers: {Authorization: '${STREAMPCA_CANARY}'}}}}\n"
+            "{client_options: {default_headers: {Authorization: '${STREAMPCA_CANARY}'}}}}\n"
             "model: {n_components: 2, solver: covariance}\n"
             "cluster: {kind: local, n_workers: 2, threads_per_worker: 1, dashboard: true}\n"
             f"output: {{directory: '{directory / 'out'}', overwrite: true}}\nname: hunted\n"

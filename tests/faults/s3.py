@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import random
 import secrets
@@ -22,14 +21,13 @@ import boto3
 import numpy as np
 from jobs import within
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from s3fs import S3FileSystem
 from score import Score, again
 from stores import make_values, write_store
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 import streampca as sp
 from streampca.errors import OutputError, StreamPCAError
-from streampca.sources import open_source, remote
+from streampca.sources import open_source
 
 LIMIT_SECONDS = 120.0
 """A fit that takes longer is counted as hanging."""
@@ -185,18 +183,19 @@ class Bucket:
         """Return the URL of the zarr array."""
         return f"s3://{self.name}/x.zarr"
 
-    def options(self, **config: Any) -> dict[str, Any]:
-        """Return what fsspec needs to read it."""
+    def options(self, **client: Any) -> dict[str, Any]:
+        """Return what obstore needs to read it; `client` are options of its client."""
         return {
-            "key": "testing",
-            "secret": "testing-secret",
-            "client_kwargs": {"endpoint_url": self.endpoint, "region_name": "us-east-1"},
-            **({"config_kwargs": config} if config else {}),
+            "access_key_id": "testing",
+            "secret_access_key": "testing-secret",
+            "endpoint": self.endpoint,
+            "region": "us-east-1",
+            **({"client_options": client} if client else {}),
         }
 
-    def source(self, **config: Any) -> Any:
+    def source(self, **client: Any) -> Any:
         """Open it."""
-        return open_source(self.url, storage_options=self.options(**config))
+        return open_source(self.url, storage_options=self.options(**client))
 
     def objects(self, prefix: str) -> dict[str, bytes]:
         """Return what all objects below a prefix hold."""
@@ -232,14 +231,6 @@ def bucket_in(directory: Path, **layout: Any) -> Iterator[Bucket]:
                 client.delete_object(Bucket=bucket.name, Key=entry["Key"])
             client.delete_bucket(Bucket=bucket.name)
             client.close()
-            _let_go_of_clients()
-
-
-def _let_go_of_clients() -> None:
-    """Close what was opened: each client of S3 takes some fifteen MiB, which other tests of the same process would pay for."""
-    remote._close_connections()
-    S3FileSystem.clear_instance_cache()
-    gc.collect()
 
 
 def digest_of_fit(source: Any) -> str:

@@ -48,7 +48,7 @@ def children():
 @pytest.mark.slow
 def test_a_cluster_of_our_own_from_its_start_to_its_end(tmp_path):
     """It listens on the loopback and shows nothing, opens a guarded store, and closes although its workers are frozen."""
-    pytest.importorskip("aiohttp")
+    pytest.importorskip("obstore")
     network.write_guarded(tmp_path)
     config = parse_config("source: {path: x}\ncluster: {kind: local, n_workers: 2, threads_per_worker: 1}", name="c")
     before, told = children(), []
@@ -88,7 +88,7 @@ def shows_nothing():
 def computes_lazy_scores(store, server):
     """Let workers compute scores of a store that asks for a password, by a graph that the scheduler has to unpack."""
     model = sp.PCA(2, solver="covariance").fit(store)
-    headers = {"client_kwargs": {"headers": {"Authorization": server.password}}}
+    headers = {"client_options": {"default_headers": {"Authorization": server.password}}}
     source = sp.sources.open_source(f"{server.url}/x.zarr", storage_options=headers)
     scores = model.transform(source).compute()
     assert not server.refused
@@ -106,7 +106,7 @@ def wait_until(true):
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("damaged", [False, True], ids=["a run that succeeds", "a run that fails"])
 def test_a_secret_is_nowhere_but_with_those_who_need_it(tmp_path, damaged):
-    pytest.importorskip("aiohttp")
+    pytest.importorskip("obstore")
     secret = "canary-9c41e7d2"
     network.write_guarded(tmp_path)
     found = network.hunt(tmp_path, secret, damaged=damaged)

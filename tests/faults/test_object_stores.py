@@ -21,7 +21,7 @@ import streampca as sp
 from streampca.errors import ConfigError, DataError, MissingChunkError, NotAvailableError, OutputError, StoreError
 from streampca.sources import open_source
 
-pytest.importorskip("s3fs", reason="the extra s3 is not installed")
+pytest.importorskip("obstore", reason="the extra s3 is not installed")
 pytest.importorskip("moto.moto_server.werkzeug_app", reason="moto and flask are not installed")
 s3 = pytest.importorskip("s3")
 
@@ -98,7 +98,8 @@ def test_a_request_is_repeated_at_most_twelve_times_within_a_minute(bucket, monk
     assert bucket.faults.requests[path_in(bucket)] == 12
     longest = [min(8.0, 0.2 * 2**n) for n in range(11)]
     assert 30 < sum(longest) <= 60
-    assert len(waits) == 11
+    longest.pop(0)  # the second request asks for the headers of the refusal, which obstore does not tell
+    assert len(waits) == 10
     assert all(most / 2 <= waited <= most for waited, most in zip(waits, longest, strict=True)), waits
 
 
@@ -162,10 +163,10 @@ def test_a_damaged_object_is_named(bucket):
 @pytest.mark.slow
 def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(bucket):
     expected = s3.digest_of_fit(source := bucket.source())
-    assert source.store._store.transfer.receives_in_place
+    assert source.store._store.client.receives_in_place
     bucket.faults.stall_seconds = 20.0
     bucket.faults.start(only(path_in(bucket), "stall", times=1))
-    digest = s3.within(15.0, lambda: s3.digest_of_fit(bucket.source(read_timeout=0.5)))
+    digest = s3.within(15.0, lambda: s3.digest_of_fit(bucket.source(read_timeout="500ms")))
     assert digest == expected
     assert bucket.faults.requests[path_in(bucket)] == 2
 
@@ -203,7 +204,7 @@ def test_a_run_reads_s3_writes_here_and_compares_with_a_fingerprint(bucket, tmp_
     monkeypatch.setenv("STORE_SECRET", "canary-5d8f2c")
     monkeypatch.setenv("STORE_KEY", "testing")
     monkeypatch.chdir(tmp_path)
-    options = f"{{key: '${{STORE_KEY}}', secret: '${{STORE_SECRET}}', client_kwargs: {{endpoint_url: '{bucket.endpoint}', region_name: us-east-1}}}}"
+    options = f"{{access_key_id: '${{STORE_KEY}}', secret_access_key: '${{STORE_SECRET}}', endpoint: '{bucket.endpoint}', region: us-east-1}}"
     text = config_text(bucket.url, "out").replace(
         f"path: '{bucket.url}'", f"path: '{bucket.url}', storage_options: {options}"
     )
@@ -231,10 +232,8 @@ def test_a_run_reads_s3_writes_here_and_compares_with_a_fingerprint(bucket, tmp_
 @pytest.mark.parametrize("fault", ["stall", "503"])
 def test_a_signal_is_obeyed_while_the_store_does_not_answer(bucket, tmp_path, fault):
     options = bucket.options()
-    told = (
-        f"{{key: {options['key']}, secret: {options['secret']}, client_kwargs: {{endpoint_url: '{bucket.endpoint}'}}}}"
-    )
-    text = config_text(bucket.url, "out").replace(f"'{bucket.url}'", f"'{bucket.url}', storage_options: {told}")
+    told = ", ".join(f"{name}: '{value}'" for name, value in options.items())
+    text = config_text(bucket.url, "out").replace(f"'{bucket.url}'", f"'{bucket.url}', storage_options: {{{told}}}")
     (tmp_path / "c.yaml").write_text(text)
     bucket.faults.stall_seconds = 120.0
     bucket.faults.start(lambda path, rng: fault if "/c/" in path else None)
@@ -315,8 +314,7 @@ def test_a_web_server_with_faults_gives_the_same_bits(website, profile, store):
     faults, url, root = website
     expected = s3.digest_of_fit(str(root / store))
     faults.stall_seconds = 0.2
-    # Half of a document with the length of the half cannot be told from one that was damaged: no checksum comes with it.
-    faults.start(s3.often({"cut": 0.2}) if profile == "cut" else s3.PROFILES[profile], seed=5)
+    faults.start(s3.PROFILES[profile], seed=5)
     assert s3.within(_SECONDS, lambda: s3.digest_of_fit(f"{url}/{store}")) == expected
 
 
@@ -413,14 +411,11 @@ def test_urls_are_shown_without_what_may_be_secret(hasty):
 def test_protocols_and_options_that_cannot_be():
     with pytest.raises((DataError, NotAvailableError), match="nothing://"):
         open_source("nothing://there")
-    with pytest.raises((DataError, NotAvailableError), match=r"pip install|fsspec client"):
-        open_source("hdfs://namenode/x.zarr") if not _has("pyarrow") else open_source("gs://bucket/x.zarr")
-
-
-def _has(name: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(name) is not None
+    with pytest.raises(NotAvailableError, match=r"install the fsspec client of sftp://"):
+        open_source("sftp://host/x.zarr")
+    with pytest.raises(DataError, match=r"'colour' is not valid for store 'S3'.*source\.storage_options") as caught:
+        open_source("s3://bucket/x.zarr", storage_options={"colour": "canary-1", "access_key_id": "canary-2"})
+    assert "canary" not in str(caught.value)
 
 
 def test_outputs_are_local_directories(tmp_path, monkeypatch):
@@ -434,26 +429,8 @@ def test_outputs_are_local_directories(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "c.yaml"}
 
 
-@pytest.mark.slow
-def test_a_store_that_cannot_be_reached_is_asked_again_once_it_has_answered(bucket, hasty, monkeypatch):
-    botocore, s3fs = pytest.importorskip("botocore.exceptions"), pytest.importorskip("s3fs")
-    failing, asked, ask = [10**9], list[str](), s3fs.S3FileSystem._call_s3
-
-    async def call(files: Any, method: str, *arguments: Any, **options: Any) -> Any:
-        asked.append(str(options.get("Key")))
-        if failing[0]:
-            failing[0] -= 1
-            raise botocore.EndpointConnectionError(endpoint_url="http://127.0.0.1:9")
-        return await ask(files, method, *arguments, **options)
-
-    expected = s3.digest_of_fit(bucket.source())
-    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", call)
-    with pytest.raises(StoreError, match=r"cannot be read: EndpointConnectionError"):
-        bucket.source()  # an address that is wrong is told at once
-    assert len(asked) == len(set(asked))
-    failing[0] = 0
-    source = bucket.source()
-    failing[0], before = 5, len(asked)
-    assert s3.digest_of_fit(source) == expected
-    assert failing[0] == 0
-    assert len(asked) > before + 5
+def test_an_address_where_nothing_answers_is_told_at_once(bucket):
+    begin = time.monotonic()
+    with pytest.raises(StoreError, match=r"cannot be read: Connect, Connection refused: look at the address"):
+        open_source(bucket.url, storage_options=bucket.options() | {"endpoint": "http://127.0.0.1:9"})
+    assert time.monotonic() - begin < 5

@@ -15,7 +15,7 @@ import streampca as sp
 from streampca.errors import ModelError, OutputError, StoreError
 
 pytest.importorskip("obstore", reason="the extra s3 is not installed")
-pytest.importorskip("s3fs", reason="the extra s3 is not installed")
+pytest.importorskip("obstore", reason="the extra s3 is not installed")
 pytest.importorskip("moto.moto_server.werkzeug_app", reason="moto and flask are not installed")
 s3 = pytest.importorskip("s3")
 
@@ -82,12 +82,14 @@ def test_options_have_the_names_of_obstore_and_the_common_ones_of_s3fs(bucket, r
         monkeypatch.delenv(name)
     url, keys = f"s3://{bucket.name}/named", {"access_key_id": "testing", "secret_access_key": "testing-secret"}
     assert sp.publish(run, url, storage_options={**keys, "endpoint": bucket.endpoint}).n_written > 5
-    nested = bucket.options()
-    flat = {"key": "testing", "secret": "testing-secret", "endpoint_url": bucket.endpoint, "token": None}
-    for options in (nested, flat):
-        assert sp.publish(run, url, storage_options=options).n_written == 0
+    others = {"key": "testing", "secret": "testing-secret", "token": None}
+    place = {"endpoint_url": bucket.endpoint}
+    for options in ({**others, "client_kwargs": place}, {**others, **place}):
+        with pytest.warns(FutureWarning, match="key, secret.* are names of fsspec"):
+            assert sp.publish(run, url, storage_options=options).n_written == 0
+    flat = {"access_key_id": "testing", "secret_access_key": "testing-secret", "endpoint": bucket.endpoint}
     with pytest.raises(OutputError, match="status 403"):  # nobody may read it without a name
-        sp.publish(run, url, storage_options={"anon": True, "endpoint_url": bucket.endpoint})
+        sp.publish(run, url, storage_options={"skip_signature": True, "endpoint": bucket.endpoint})
     (tmp_path / "credentials").write_text(
         "[lab]\naws_access_key_id = testing\naws_secret_access_key = testing-secret\n"
     )
@@ -96,14 +98,14 @@ def test_options_have_the_names_of_obstore_and_the_common_ones_of_s3fs(bucket, r
     assert sp.publish(run, url, storage_options={"profile": "lab"}).n_written == 0
     monkeypatch.setenv("AWS_PROFILE", "lab")
     assert sp.publish(run, url).n_written == 0
-    with pytest.raises(OutputError, match=r"'config_kwargs' is not valid.*output\.storage_options") as caught:
-        sp.publish(run, url, storage_options={**flat, "config_kwargs": {"password": "hunter22"}})
+    with pytest.raises(OutputError, match=r"'colour' is not valid.*output\.storage_options") as caught:
+        sp.publish(run, url, storage_options={**flat, "colour": "hunter22"})
     assert "hunter22" not in str(caught.value)
     with pytest.raises(OutputError, match="its address holds a user") as caught:
         sp.publish(run, f"s3://me:hunter22@{bucket.name}/named", storage_options=flat)
     assert "hunter22" not in str(caught.value)
     with pytest.raises(StoreError, match=r"streampca\.json cannot be read: .*storage_options") as caught:
-        sp.fetch(url, tmp_path / "back", storage_options=flat | {"endpoint_url": "http://me:hunter22@127.0.0.1:1"})
+        sp.fetch(url, tmp_path / "back", storage_options=flat | {"endpoint": "http://me:hunter22@127.0.0.1:1"})
     assert "hunter22" not in str(caught.value)
 
 

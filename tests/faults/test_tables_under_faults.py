@@ -25,7 +25,7 @@ from streampca.errors import (
     OutsideStoreError,
     StreamPCAError,
 )
-from streampca.sources import Source, remote
+from streampca.sources import Source
 
 N = 4_000
 OPTIONS: dict[str, Any] = {"samples": "time", "variables": ["u", "v"], "mask": "land"}
@@ -114,18 +114,11 @@ def served(stores: tuple[Path, Path]) -> Iterator[str]:
 
 
 def test_store_behind_a_url_gives_the_same_bits(stores: tuple[Path, Path], served: str) -> None:
-    pytest.importorskip("aiohttp")
+    pytest.importorskip("obstore")
     source = sp.open(f"{served}/field.zarr", **OPTIONS)
     assert bits(sp.PCA(4, solver="covariance").fit(source)) == bits(
         sp.PCA(4, solver="covariance").fit(sp.open(stores[0], **OPTIONS))
     )
-
-
-def test_store_behind_a_url_is_opened_again_after_connections_were_closed(served: str) -> None:
-    pytest.importorskip("aiohttp")
-    first = sp.open(f"{served}/field.zarr", **OPTIONS).read(0, 4)[0].copy()
-    remote._close_connections()
-    np.testing.assert_array_equal(sp.open(f"{served}/field.zarr", **OPTIONS).read(0, 4)[0], first)
 
 
 @pytest.mark.deep

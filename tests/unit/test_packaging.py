@@ -40,7 +40,7 @@ def test_the_conda_recipe_has_the_dependencies_of_the_project() -> None:
 
 
 def test_packages_that_are_optional_are_no_dependencies() -> None:
-    heavy = {"matplotlib", "pillow", "scikit-learn", "pandas", "xarray", "pyarrow", "h5py", "s3fs", "anndata"}
+    heavy = {"matplotlib", "pillow", "scikit-learn", "pandas", "xarray", "pyarrow", "h5py", "obstore", "anndata"}
     names = {re.split(r"[\[>=]", requirement)[0] for requirement in PROJECT["dependencies"]}
     assert not heavy & names
 

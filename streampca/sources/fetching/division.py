@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from streampca.sources.fetching.requests import Part, ranges
 
 if TYPE_CHECKING:
-    from streampca.sources.fetching.transfer import Transfer
+    from streampca.sources.fetching.client import Client
     from streampca.sources.remote import RemoteStore
 
 MOST_REQUESTS = 32
@@ -34,9 +34,9 @@ class Division:
     """Largest size in bytes of a shard; None where every chunk is an object of its own."""
 
     @property
-    def transfer(self) -> Transfer:
+    def client(self) -> Client:
         """Return what sends the requests."""
-        return self.store.transfer
+        return self.store.client
 
     @property
     def buffer_bytes(self) -> int:
@@ -53,12 +53,12 @@ class Division:
     @property
     def in_ranges(self) -> bool:
         """Return whether large chunks are requested in ranges: their size is known, or the client tells it."""
-        return self.transfer.serves_ranges and (self.size is not None or self.transfer.receives_in_place)
+        return self.client.serves_ranges and (self.size is not None or self.client.receives_in_place)
 
     @property
     def copies(self) -> int:
         """Return how often what is received is in memory at once: clients that do not receive in place join what they got."""
-        return 1 if self.transfer.receives_in_place else 2
+        return 1 if self.client.receives_in_place else 2
 
     @property
     def request_bytes(self) -> int:
@@ -66,7 +66,7 @@ class Division:
         if self.most_object is None:
             return (self.buffer_bytes if self.in_ranges else self.most) * self.copies
         whole = max(RANGE_BYTES, self.most_object)
-        return (self.buffer_bytes if self.transfer.serves_ranges else whole) * self.copies
+        return (self.buffer_bytes if self.client.serves_ranges else whole) * self.copies
 
     @property
     def least_bytes(self) -> int:

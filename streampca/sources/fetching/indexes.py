@@ -18,7 +18,7 @@ from streampca.sources.fetching.requests import Piece
 from streampca.storage.zarr_interface import event_loop
 
 if TYPE_CHECKING:
-    from streampca.sources.fetching.transfer import Fetched
+    from streampca.sources.fetching.client import Fetched
     from streampca.sources.remote import RemoteStore
 
 _MOST_AT_ONCE = 8

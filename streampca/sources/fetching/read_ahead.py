@@ -14,11 +14,11 @@ import numpy as np
 from streampca.errors import ChangedInputError, StoreError
 from streampca.redaction import shown
 from streampca.sources.fetching import division
+from streampca.sources.fetching.client import MAX_STORED_BYTES, Fetched
 from streampca.sources.fetching.division import Division
 from streampca.sources.fetching.indexes import Indexes, IndexFormat
 from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk, runs_of
-from streampca.sources.fetching.transfer import MAX_STORED_BYTES, Fetched
 from streampca.sources.remote import RemoteStore
 from streampca.sources.schedule import Schedule, Span
 from streampca.storage.zarr_interface import event_loop
@@ -111,7 +111,7 @@ class ReadAhead:
         """Request a chunk of a block that is being read once more, as a whole."""
         with self._lock:
             self._release(chunk)
-            in_ranges = chunk.span is not None and self.store.transfer.serves_ranges
+            in_ranges = chunk.span is not None and self.store.client.serves_ranges
             chunk.parts = self._parts_of(chunk) if in_ranges else [self.division.of_whole()]
             others = (each for each in chunk.block.pending if each[0] is not chunk)
             chunk.block.pending = deque([*((chunk, part) for part in chunk.parts), *others])
@@ -122,7 +122,7 @@ class ReadAhead:
         """Wait for a chunk and return its bytes, None if it does not exist; `scratch` returns memory to join its parts in."""
         first = self._answer_of(chunk, chunk.parts[0])
         if first is not None and not self._is_usable(chunk, first):
-            self.store.transfer.serves_ranges = self.store.transfer.serves_ranges and first.is_range
+            self.store.client.serves_ranges = self.store.client.serves_ranges and first.is_range
             self.again(chunk)
             first = self._answer_of(chunk, chunk.parts[0])
         chunk.total = 0 if first is None else first.total
@@ -164,7 +164,7 @@ class ReadAhead:
         span = chunk.parts[0].span
         if span is None or (chunk.pieces and first.is_range):
             return True
-        tells_size = self.division.size is not None or self.store.transfer.receives_in_place
+        tells_size = self.division.size is not None or self.store.client.receives_in_place
         return first.is_range and (tells_size or len(chunk.parts) > 1 or len(first.data) < span[1] - span[0])
 
     def _answer_of(self, chunk: StoredChunk, part: Part) -> Fetched | None:
@@ -215,7 +215,7 @@ class ReadAhead:
 
     def _needs_index(self, span: Span, key: str) -> bool:
         """Return whether `key` is a shard of which inner chunks are requested: not all of it, and the store serves ranges."""
-        if self.indexes is None or not self.store.transfer.serves_ranges:
+        if self.indexes is None or not self.store.client.serves_ranges:
             return False
         return not self.indexes.kind.is_whole(*span, key, division.RANGE_BYTES)
 
@@ -245,7 +245,7 @@ class ReadAhead:
             if block is None:
                 return
             chunk, part = block.awaited or block.pending[0]
-            if self.store.transfer.receives_in_place:
+            if self.store.client.receives_in_place:
                 part.buffer = self._buffer(part.cost)  # before the request is counted: there may be no memory
             block.pending.remove((chunk, part))
             self._n_requests += 1

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from streampca.sources.fetching.client import Fetched
 from streampca.sources.fetching.object_version import ObjectVersion
-from streampca.sources.fetching.transfer import Fetched
 from streampca.sources.schedule import Schedule, Span
 
 Bytes = NDArray[np.uint8]

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -34,7 +34,7 @@ from streampca.sources.dimensions import Axes
 from streampca.sources.grid import Grid
 from streampca.sources.remote import RemoteStore, retrying
 from streampca.sources.schedule import Schedule
-from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, listed_by_obstore, objects
+from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
 from streampca.sources.zarr.chains import chain_of_array
 from streampca.sources.zarr.codecs import bounded, chain_of
 from streampca.sources.zarr.digests import DIGEST_BYTES, ChunkDigests, Digests, deciding_metadata
@@ -310,8 +310,6 @@ class ZarrSource(Source):
         if isinstance(store, RemoteStore):
             listing = store.listing(self.key_prefix)
             return None if listing is None else objects(listing)
-        if type(store).__name__ == "ObjectStore":
-            return listed_by_obstore(cast(Any, store).store, self.key_prefix)
         place = getattr(store, "path", None)  # of a file such as that of ZipStore
         return files(place, [""]) if isinstance(place, Path) else None
 

@@ -45,6 +45,9 @@ from streampca.storage.zarr_interface import (
 )
 from streampca.typing import Array
 
+_READINGS = 3
+"""Requests for metadata that are damaged."""
+
 
 class StrictStore(GetOnlyStore):
     """A store in which a missing chunk is an error instead of the fill value; counts the bytes that were read.
@@ -104,10 +107,7 @@ class StrictStore(GetOnlyStore):
         """
         self._check_size(key, byte_range)
         if is_document(key):
-            value = await self._received(key, prototype, byte_range, MAX_NAMED_DOCUMENT_BYTES)
-            if value is not None and byte_range is None:
-                require_document(value.to_bytes(), key)
-            return value
+            return await self._document(key, prototype, byte_range)
         if byte_range is not None and (
             self.digests is not None or not self._serves_ranges
         ):  # what has a digest is the whole
@@ -127,6 +127,20 @@ class StrictStore(GetOnlyStore):
             if self.known is not None and byte_range is None:
                 note(self.known, key, value.as_numpy_array().data)
         return value
+
+    async def _document(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None) -> Buffer | None:
+        """Return metadata; those that are damaged are requested again from a remote store, which may have sent a part of them."""
+        for n_left in reversed(range(_READINGS if isinstance(self._store, RemoteStore) else 1)):
+            value = await self._received(key, prototype, byte_range, MAX_NAMED_DOCUMENT_BYTES)
+            try:
+                if value is not None and byte_range is None:
+                    require_document(value.to_bytes(), key)
+            except DataError:
+                if not n_left:
+                    raise
+            else:
+                return value
+        raise AssertionError("the last reading returns or raises")
 
     async def _received(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most: int | None
@@ -202,9 +216,7 @@ def presence_of(store: StrictStore, prefix: str) -> Callable[[str], bool] | None
     if not store.supports_listing:
         return None
     if isinstance(store._store, RemoteStore) and (listing := store._store.listing(prefix)) is not None:
-        root = getattr(store._store._store, "path", "").strip("/")
-        names = {name.strip("/").removeprefix(f"{root}/") for name in listing}
-        return lambda key: prefix + key in names
+        return lambda key: prefix + key in listing
     try:
         present = set(sync(_list(store, prefix)))
     except StreamPCAError:

@@ -60,7 +60,7 @@ def test_blocks_that_are_read_again_are_counted_and_read_by_threads_that_read_ah
     with ExitStack() as stack:
         place = str(tmp_path / "x")
         if "URL" in kind:
-            pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
+            pytest.importorskip("obstore", reason="the extra remote is not installed")
             place = f"{stack.enter_context(Web(tmp_path)).url}/x"
         source = WatchedSource(facade.open_source(place))
         pca = PCA(3, solver="covariance").fit(source)

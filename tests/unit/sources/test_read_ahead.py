@@ -17,7 +17,7 @@ import streampca as sp
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError
 from streampca.sources import open_source
 
-pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
+pytest.importorskip("obstore", reason="the extra remote is not installed")
 
 VALUES = make_values(430, 24)
 LAYOUTS = {

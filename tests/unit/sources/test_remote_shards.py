@@ -19,7 +19,7 @@ import streampca as sp
 from streampca.errors import ChangedInputError, DamagedChunkError, MissingChunkError, MissingInnerChunkError, StoreError
 from streampca.sources import open_source
 
-pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
+pytest.importorskip("obstore", reason="the extra remote is not installed")
 
 VALUES = make_values(430, 24)
 INDEX_BYTES = 16 * 8 + 4

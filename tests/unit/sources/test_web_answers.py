@@ -17,7 +17,7 @@ from stores import make_values, write_store
 import streampca as sp
 from streampca.errors import DamagedChunkError, StoreError
 
-pytest.importorskip("aiohttp", reason="the extra s3 is not installed")
+pytest.importorskip("obstore", reason="the extra remote is not installed")
 
 VALUES = make_values(400, 24)
 FORMS = ["plain", "chunked", "no length", "HTTP/1.0", "gzip", "cut short", "no content", "length that is none"]
@@ -117,5 +117,8 @@ def test_requests_name_the_client_unless_the_headers_given_do(server: Server) ->
     rows_of(server.url)
     assert any(str(agent).startswith("streampca") for agent in server.agents)
     server.agents.clear()
-    rows_of(server.url, headers={"user-agent": "me"})
+    rows_of(server.url, client_options={"default_headers": {"user-agent": "me"}})
+    assert set(server.agents) == {"me"}
+    server.agents.clear()
+    rows_of(server.url, client_options={"user_agent": "me"})
     assert set(server.agents) == {"me"}

@@ -1,0 +1,265 @@
+"""Requests for stored objects, each sent once: by obstore, or by a store of zarr where only fsspec knows the URL."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
+from zarr.storage import ObjectStore
+
+from streampca.sources.fetching import answers
+from streampca.sources.fetching.object_version import ObjectVersion
+from streampca.sources.request_errors import RequestError, of_obstore
+from streampca.storage.zarr_interface import default_buffer_prototype
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, GetResult
+
+LEAST_RATE = 1024
+"""Bytes per second that a store sends at least, measured over the longest time without a byte."""
+READ_SECONDS = 60.0
+"""Longest time without a byte, unless the options of a client say another."""
+MAX_STORED_BYTES = 2**62
+"""Size of an object that is not known."""
+_PIECE = 2**16
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DECODED = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+"""Window sizes of zlib by content encoding: of bodies that a web server compresses on its own account."""
+
+
+class TooManyBytesError(Exception):
+    """A body that is larger than any object that is expected there."""
+
+    def __init__(self, most: int):
+        super().__init__(f"more than {most:,} bytes, the most that can be stored there")
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Stored bytes."""
+
+    data: memoryview
+    """The bytes; none if they did not fit where they were to be received."""
+    total: int
+    """Size in bytes of the whole object; `MAX_STORED_BYTES` where a client does not tell it and the range is not the object's last."""
+    is_range: bool
+    """Whether `data` are the range that was requested, not the whole object."""
+    version: ObjectVersion = field(default_factory=ObjectVersion)
+    """What is known of the content of the object."""
+
+
+class Client(Protocol):
+    """What sends the requests for the objects of one store."""
+
+    serves_ranges: bool
+    """Whether ranges of objects can be requested; some web servers send the whole object."""
+
+    @property
+    def receives_in_place(self) -> bool:
+        """Return whether bytes are received where they are needed, and a range comes with the size of the object."""
+        ...
+
+    async def fetch(
+        self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
+    ) -> Fetched | None:
+        """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if this client uses one.
+
+        A negative `span` is one from the end. An object has at most `most` bytes; `TooManyBytesError` for one that has more.
+        """
+        ...
+
+    async def wait_asked(self, key: str) -> float | None:
+        """Return the seconds to wait that a store which refuses requests asks for; None if it refuses and asks for none."""
+        ...
+
+
+def client_of(store: Store) -> Client:
+    """Return what sends the requests for the objects of `store`."""
+    return ObjectClient(store.store) if isinstance(store, ObjectStore) else ZarrClient(store)
+
+
+class ObjectClient:
+    """Requests by obstore. Bodies are received within the size and above the least rate that are expected.
+
+    Parameters
+    ----------
+    store : obstore.store.ObjectStore
+        Where the objects are.
+    """
+
+    receives_in_place = True
+
+    def __init__(self, store: Any):
+        self.store, self.serves_ranges = store, True
+        self.seconds = _seconds(store.client_options.get("read_timeout")) if hasattr(store, "client_options") else None
+        self._tells_sizes = True
+
+    async def fetch(
+        self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
+    ) -> Fetched | None:
+        """Return what `Client.fetch` does."""
+        import obstore
+
+        if not self._tells_sizes:
+            return await self._without_size(key, span, most)
+        try:
+            options = await self._options(key, span)
+            async with asyncio.timeout(None if self.seconds is None else 2 * self.seconds):
+                result = await obstore.get_async(self.store, key, options=options)
+            return await self._received(result, span, buffer, most)
+        except FileNotFoundError:
+            return None
+        except obstore.exceptions.NotSupportedError:
+            self.serves_ranges = False
+            return Fetched(memoryview(b""), MAX_STORED_BYTES, is_range=False)
+        except obstore.exceptions.BaseError as failed:
+            error = of_obstore(failed)
+        if error.status == 416:  # the object ends before the range
+            return Fetched(memoryview(b""), 0, is_range=True)
+        if error.kind == "range":  # a server that sends less of it at once
+            return Fetched(memoryview(b""), MAX_STORED_BYTES, is_range=False)
+        if error.kind == "length":
+            self._tells_sizes = self.serves_ranges = False
+            return await self._without_size(key, span, most)
+        raise error
+
+    async def _options(self, key: str, span: tuple[int, int] | None) -> GetOptions | None:
+        import obstore
+        from obstore.store import AzureStore
+
+        if span is None or span[0] >= 0:
+            return None if span is None else {"range": span}
+        if isinstance(self.store, AzureStore):  # which has no ranges from the end
+            size = (await obstore.head_async(self.store, key))["size"]
+            return {"range": (max(0, size + span[0]), size)}
+        return {"range": {"suffix": -span[0]}}
+
+    async def _received(
+        self, result: GetResult, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None
+    ) -> Fetched:
+        meta, n_bytes, is_range = result.meta, result.range[1] - result.range[0], span is not None
+        if buffer is None:
+            if most is not None and n_bytes > most and not is_range:
+                raise TooManyBytesError(most)
+            buffer = memoryview(np.empty(n_bytes, dtype=np.uint8).data)
+        if n_bytes > len(buffer):  # an object that is too large
+            return Fetched(buffer[:0], meta["size"], is_range=False)
+        n_received = await self._receive(result, buffer[:n_bytes])
+        if n_received != n_bytes:
+            raise RequestError(f"{n_received:,} of {n_bytes:,} bytes were received", kind="Interrupted")
+        data, total = buffer[:n_bytes], meta["size"]
+        if not is_range and (decoded := _decoded(data, result.attributes, most)) is not None:
+            data, total = decoded, len(decoded)
+        return Fetched(data, total, is_range, ObjectVersion.of(meta["e_tag"], meta["last_modified"], meta["size"]))
+
+    async def _receive(self, result: GetResult, buffer: memoryview) -> int:
+        """Receive a body to its end and return its size; a server may send another than that of its headers."""
+        seconds = self.seconds
+        least = len(buffer) + 1 if seconds is None else max(1, min(_PIECE, int(seconds * LEAST_RATE) // 2))
+        n, pieces = 0, result.stream(least)
+        while True:
+            begun = n
+            try:
+                async with asyncio.timeout(seconds):
+                    while seconds is None or n - begun < seconds * LEAST_RATE:
+                        piece = await anext(pieces, None)
+                        if piece is None:
+                            return n
+                        if n + len(piece) > len(buffer):
+                            raise TooManyBytesError(len(buffer))
+                        buffer[n : n + len(piece)] = piece
+                        n += len(piece)
+            except TimeoutError:
+                raise TimeoutError(answers.too_slow(n - begun, seconds or 0, LEAST_RATE)) from None
+
+    async def _without_size(self, key: str, span: tuple[int, int] | None, most: int | None) -> Fetched | None:
+        """Return an object of a web server that sends it without its size, which obstore does not take."""
+        if span is not None:
+            return Fetched(memoryview(b""), MAX_STORED_BYTES, is_range=False)
+        most = MAX_STORED_BYTES if most is None else most
+        place = await answers.place_of(self.store, key)
+        received = await asyncio.to_thread(answers.body_of, place, most + 1, self.seconds or READ_SECONDS, LEAST_RATE)
+        if received is None:
+            return None
+        body, encoding = received
+        data = _decoded(memoryview(body), {"Content-Encoding": encoding}, most) or memoryview(body)
+        if len(data) > most:
+            raise TooManyBytesError(most)
+        return Fetched(data, len(data), is_range=False)
+
+    async def wait_asked(self, key: str) -> float | None:
+        """Return what `Client.wait_asked` does: obstore does not tell the headers of an answer that refuses."""
+        try:
+            place = await answers.place_of(self.store, key)
+            return answers.retry_after(await asyncio.to_thread(answers.headers_of_refusal, place))
+        except Exception:  # noqa: BLE001 what is asked for is known or not
+            return None
+
+    async def region(self, key: str) -> str | None:
+        """Return the region of the bucket that a refusal of S3 names."""
+        try:
+            place = await answers.place_of(self.store, key)
+            refusal = await asyncio.to_thread(answers.headers_of_refusal, place)
+            return None if refusal is None else refusal.get("x-amz-bucket-region")
+        except Exception:  # noqa: BLE001 it is known or not
+            return None
+
+
+class ZarrClient:
+    """Requests by a store of zarr, such as that for clients of fsspec, which take the body of an answer as a whole."""
+
+    receives_in_place = False
+
+    def __init__(self, store: Store):
+        self.store, self.serves_ranges = store, True
+
+    async def fetch(
+        self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
+    ) -> Fetched | None:
+        """Return what `Client.fetch` does."""
+        request: RangeByteRequest | SuffixByteRequest | None = None
+        if span is not None:  # one byte more, which tells whether the object ends with the range
+            request = SuffixByteRequest(-span[0]) if span[0] < 0 else RangeByteRequest(span[0], span[1] + 1)
+        stored = await self.store.get(key, default_buffer_prototype(), request)
+        if stored is None:
+            return None
+        data = stored.as_numpy_array().view(np.uint8).data
+        if span is None:
+            if most is not None and len(data) > most:
+                raise TooManyBytesError(most)
+            return Fetched(data, len(data), is_range=False)
+        n_bytes = span[1] - span[0]
+        if len(data) > n_bytes + (span[0] >= 0):
+            return Fetched(data, len(data), is_range=False)
+        is_last = span[0] >= 0 and len(data) <= n_bytes
+        return Fetched(data[:n_bytes], span[0] + len(data) if is_last else MAX_STORED_BYTES, is_range=True)
+
+    async def wait_asked(self, key: str) -> float | None:
+        """Return None: it is in the error, or not known."""
+        return None
+
+
+def _seconds(duration: object) -> float | None:
+    """Return a duration of obstore in seconds, such as ``1min 30s``; None if there is none."""
+    if duration is None:
+        return None
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(duration))
+    return sum(float(number) * _UNITS.get(unit, 1.0) for number, unit in parts) or READ_SECONDS
+
+
+def _decoded(data: memoryview, attributes: Mapping[Any, Any], most: int | None) -> memoryview | None:
+    """Return a body that was compressed for the way, None for one that was not."""
+    window = _DECODED.get(str(attributes.get("Content-Encoding", "")).lower())
+    if window is None:
+        return None
+    decoder = zlib.decompressobj(window)
+    body = decoder.decompress(data, 0 if most is None else most + 1)
+    if decoder.unconsumed_tail and most is not None:
+        raise TooManyBytesError(most)
+    return memoryview(body)
