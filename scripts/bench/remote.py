@@ -1,4 +1,4 @@
-"""Fits from a web server and from S3 beside fits of local files, a bare download, and reading by zarr with fsspec and obstore.
+"""Fits from a web server and from S3 beside fits of local files, a bare download by obstore, and reading by zarr with it.
 
 The server runs beside each contender, on the same machine: nginx where it is installed and there is no latency, else
 `object_server.py`. Random float32 rows, without compression and with zstd, in chunks of three sizes, with three latencies; with a
@@ -139,8 +139,8 @@ def _await(port: int) -> None:
 def _options(url: str, port: str) -> dict[str, Any]:
     if not url.startswith("s3"):
         return {}
-    endpoint = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}
-    return {"key": "testing", "secret": "testing", "client_kwargs": endpoint}
+    keys = {"access_key_id": "testing", "secret_access_key": "testing"}
+    return {"endpoint": f"http://127.0.0.1:{port}", "region": "us-east-1", **keys}
 
 
 def fit(url: str, port: str) -> Row:
@@ -161,45 +161,41 @@ def fit(url: str, port: str) -> Row:
     return timed(work)
 
 
-def download(url: str, names: str) -> Row:
-    """Download all chunks with 32 connections, and throw them away."""
-    from yarl import URL
+def _store(url: str, port: str) -> Any:
+    """Return the store of obstore at a URL."""
+    from obstore.store import from_url
 
-    from streampca.sources.fetching.plain_http import PlainHTTP
+    return from_url(url, client_options={"allow_http": True, "timeout": "10min"}, **_options(url, port))
 
-    chunks: dict[str, int] = json.loads(Path(names).read_text())
-    keys, most = [URL(f"{url}/{name}") for name in chunks], max(chunks.values())
+
+def download(url: str, port: str, names: str) -> Row:
+    """Download all chunks by obstore, in the ranges and as many at once as a fit requests them, and throw them away."""
+    import obstore
+
+    from streampca.sources.fetching import division
+
+    store, requests = _store(url, port), list[tuple[str, int, int]]()
+    for name, size in json.loads(Path(names).read_text()).items():
+        most = size if size <= division.WHOLE_BYTES else division.RANGE_BYTES
+        requests += [(name, start, min(start + most, size)) for start in range(0, size, most)]
 
     async def main() -> None:
-        client, left = PlainHTTP(), iter(keys)
+        left = iter(requests)
 
         async def worker() -> None:
-            buffer = memoryview(np.empty(most, dtype=np.uint8).data)
-            for key in left:
-                await client.get(key, None, buffer)
+            for name, start, stop in left:
+                await obstore.get_range_async(store, name, start=start, end=stop)
 
         await asyncio.gather(*(worker() for _ in range(CONNECTIONS)))
-        client.close()
 
     return timed(lambda: asyncio.run(main()))
 
 
-def by_zarr(client: str, url: str, port: str) -> Row:
-    """Read all rows by zarr, as many at once as fit in 128 MB, through fsspec or obstore."""
+def by_zarr(url: str, port: str) -> Row:
+    """Read all rows by zarr through obstore, as many at once as fit in 128 MB."""
     import zarr
 
-    if client == "obstore":
-        from obstore.store import HTTPStore, S3Store
-        from zarr.storage import ObjectStore
-
-        if url.startswith("s3"):
-            place = {"bucket": "bench", "prefix": url.rpartition("/")[2], "endpoint": f"http://127.0.0.1:{port}"}
-            keys = {"region": "us-east-1", "access_key_id": "testing", "secret_access_key": "testing"}
-            store = ObjectStore(S3Store(**place, **keys, client_options={"allow_http": True}), read_only=True)
-        else:
-            store = ObjectStore(HTTPStore.from_url(url, client_options={"allow_http": True}), read_only=True)
-    else:
-        store = zarr.storage.FsspecStore.from_url(url, storage_options=_options(url, port), read_only=True)
+    store = zarr.storage.ObjectStore(_store(url, port), read_only=True)
 
     def work() -> None:
         array = zarr.open_array(store, mode="r")
@@ -233,9 +229,8 @@ def contenders(
     names.write_text(json.dumps(sizes_of(place)))
     yield Contender("local fit", "remote", "fit", (str(place), "")), repeats
     yield Contender("fit", "remote", "fit", (url, str(port))), repeats
-    yield Contender("bare download", "remote", "download", (web, str(names))), repeats
-    for client in ("fsspec", "obstore"):
-        yield Contender(f"zarr with {client}", "remote", "by_zarr", (client, url, str(port))), peer_repeats
+    yield Contender("bare download", "remote", "download", (url, str(port), str(names))), repeats
+    yield Contender("zarr", "remote", "by_zarr", (url, str(port))), peer_repeats
 
 
 def line(kind: str, latency: float, name: str, rows: dict[str, Row], gib: float, requests: str) -> str:
@@ -277,9 +272,9 @@ def main(arguments: list[str] | None = None, run: Callable[[Contender], Row] = c
         gib = given.megabytes * 1e6 / 2**30
         print(f"{machine_line(machine())}; {os.getloadavg()[0]:.1f} processes were running", file=sys.stderr)
         print(
-            "| store | latency | chunks | local fit | fit | bare download | zarr, fsspec | zarr, obstore | ratio | busy cores, with the server | peak / projected MiB | requests / needed |"
+            "| store | latency | chunks | local fit | fit | bare download | zarr | ratio | busy cores, with the server | peak / projected MiB | requests / needed |"
         )
-        print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+        print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
         for kind in given.kinds.split(","):
             for latency in map(float, given.latencies.split(",")):
                 for name in names:

@@ -78,8 +78,8 @@ def of_obstore(error: Exception) -> RequestError:
     causes = [message or connect for message, connect in _CAUSES.findall(details)]
     words = causes[-1].removeprefix("failed to lookup address information: ") if causes else ""
     name = "refused" if any(each in details for each in _UNREACHABLE) else kind[1] if kind else ""
-    if "InvalidCertificate" in details:
-        return RequestError("its certificate is not trusted", kind="certificate")
+    if (reason := re.search(r"InvalidCertificate\(\s*(\w+)", details)) is not None:
+        return RequestError(f"its certificate is not trusted ({reason[1]})", kind="certificate")
     said = text.rpartition(" - ")[2] if "Error performing" in text else text
     return RequestError(", ".join(filter(None, (kind[1] if kind else "", words or said))), kind=name)
 

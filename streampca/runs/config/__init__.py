@@ -116,7 +116,7 @@ class SourceConfig(Section):
     normalize: NormalizeConfig | None = Field(default=None, description=f"{keys_in_words()}, or null")
     """Normalisation of each row of AnnData, while it is read."""
     storage_options: Options = Field(default_factory=PrivateOptions)
-    """Options for the file system of a URL, references resolved; write them nowhere."""
+    """Options of obstore for a URL, references resolved; write them nowhere."""
 
     @model_validator(mode="after")
     def _one_way_of_saying_it(self) -> SourceConfig:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import base64
 import ftplib
 import json
+import os
 import socket
+import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +227,57 @@ def test_a_client_that_connects_when_it_is_made_and_cannot_is_named(
     assert lines[0].startswith("streampca: error: ftp://")
     assert "cannot be opened" in lines[0]
     assert "s3cr3t" not in lines[0]
+
+
+def certificates(directory: Path) -> tuple[Path, Path]:
+    """Write a certificate for the loopback interface with its key, and that of the authority that has signed it."""
+    x509 = pytest.importorskip("cryptography.x509", reason="cryptography is not installed")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    keys, now = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)], datetime.now(UTC)
+    ours, theirs = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in ("ours", "theirs"))
+    texts = []
+    for subject, key, is_authority in ((ours, keys[0], True), (theirs, keys[1], False)):
+        made = x509.CertificateBuilder(ours, subject, key.public_key(), x509.random_serial_number())
+        made = made.not_valid_before(now).not_valid_after(now + timedelta(days=1))
+        made = made.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(keys[0].public_key())
+        made = made.add_extension(issuer, critical=False)
+        if not is_authority:
+            names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+            made = made.add_extension(names, critical=False)
+        texts.append(made.sign(keys[0], hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    form, secret = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (directory / "authority").write_bytes(texts[0])
+    (directory / "server").write_bytes(texts[1] + keys[1].private_bytes(serialization.Encoding.PEM, form, secret))
+    return directory / "authority", directory / "server"
+
+
+def test_certificates_are_those_of_the_options_and_of_the_environment(web: Web, tmp_path: Path) -> None:
+    trusted, own = certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own)
+    with Web(tmp_path) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        url = server.url.replace("http:", "https:") + "/x.zarr"
+        with pytest.raises(
+            StoreError, match=r"its certificate is not trusted \(UnknownIssuer\): give that of its authority"
+        ) as caught:
+            sp.open(url)
+        assert "request" not in str(caught.value)  # it is not repeated
+        options = {"client_options": {"root_certificate": trusted.read_bytes()}}
+        np.testing.assert_array_equal(rows_of(url, storage_options=options), make_values())
+        server.refusals = [(503, {"Retry-After": "3600"})] * 100
+        with pytest.raises(StoreError, match="the store asks for a wait of 3600 s"):
+            rows_of(url, storage_options=options)
+        code = f"import streampca; print(streampca.open({url!r}).shape)"
+        environment = os.environ | {"SSL_CERT_FILE": str(trusted)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.stdout == "(400, 8)\n", done.stderr
 
 
 def test_a_page_in_place_of_metadata_is_named(web: Web, tmp_path: Path) -> None:
