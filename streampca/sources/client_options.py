@@ -70,7 +70,7 @@ def opened(url: str, options: Mapping[str, Any], limits: Mapping[str, Any], **de
     Parameters
     ----------
     options : dict
-        Those of obstore; the common ones of s3fs, gcsfs, adlfs and the client of fsspec for web servers are translated.
+        Those of obstore (see `translated`).
     limits, defaults : dict
         Options of the client, and of the store, that hold unless `options` say otherwise.
 
@@ -90,7 +90,7 @@ def opened(url: str, options: Mapping[str, Any], limits: Mapping[str, Any], **de
         "obstore.store", f"{shown(url)}: {protocol_of(url)}://", "s3" if kind == "s3" else "remote"
     )
     require_own_process(url)
-    given = translated(kind, options)
+    given = dict(options)
     client = {"allow_http": True, **limits, **given.pop("client_options", {})}
     headers = dict(client.get("default_headers") or {})
     given = {**defaults, **given, "client_options": client}
@@ -123,8 +123,12 @@ def require_own_process(url: str) -> None:
         )
 
 
-def translated(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options by the names of obstore, with one `FutureWarning` about those of other clients."""
+def translated(url: str, options: Mapping[str, Any] | None, *, warns: bool = True) -> dict[str, Any]:
+    """Return options by the names of obstore; the common ones of s3fs, gcsfs, adlfs and the client of fsspec for web servers are translated.
+
+    With one `FutureWarning` about all of them, if `warns`.
+    """
+    kind, options = BY_OBSTORE[protocol_of(url)], options or {}
     found: dict[str, Any] = {}
     client: dict[str, Any] = dict(options.get("client_options") or {})
     others = {name: "" for name in _NESTED if options.get(name)}
@@ -149,7 +153,7 @@ def translated(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
             client[known] = timedelta(seconds=value) if seconds else value
         else:
             found[known] = value
-    if others:
+    if others and warns:
         warnings.warn(
             f"storage_options: {', '.join(others)} are names of fsspec: expected {', '.join(filter(None, dict.fromkeys(others.values())))}, those "
             "of obstore, by which URLs are read and written",

@@ -11,7 +11,7 @@ from typing import Any
 from streampca.errors import ModelError, OutputError, StoreError, StreamPCAError
 from streampca.redaction import shown
 from streampca.sources import remote
-from streampca.sources.client_options import BY_OBSTORE, opened, protocol_of
+from streampca.sources.client_options import BY_OBSTORE, opened, protocol_of, translated
 from streampca.sources.request_errors import of_obstore
 from streampca.system.optional import optional_module
 
@@ -111,4 +111,4 @@ def _opened(url: str, options: Mapping[str, Any]) -> Any:
     waits = {"init_backoff": policy.first_seconds, "max_backoff": policy.longest_seconds}
     backoff = {"base": 2, **{name: timedelta(seconds=seconds) for name, seconds in waits.items()}}
     retries = {"max_retries": policy.requests - 1, "backoff": backoff}
-    return opened(url, options, _LIMITS, retry_config=retries)
+    return opened(url, translated(url, options), _LIMITS, retry_config=retries)

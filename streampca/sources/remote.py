@@ -7,7 +7,6 @@ import atexit
 import contextlib
 import os
 import random
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -20,7 +19,7 @@ from zarr.storage import FsspecStore, ObjectStore
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.logs import logger
 from streampca.redaction import redacted, shown
-from streampca.sources.client_options import BY_OBSTORE, opened, protocol_of, texts_in
+from streampca.sources.client_options import BY_OBSTORE, opened, protocol_of, texts_in, translated
 from streampca.sources.credentials import StoreArguments, register, registered, resolve
 from streampca.sources.fetching.client import READ_SECONDS, Client, Fetched, ObjectClient, client_of
 from streampca.sources.options import StorageOptions
@@ -139,7 +138,7 @@ class RemoteStore(GetOnlyStore):
         if answer is None:
             return None
         first = byte_range.offset if isinstance(byte_range, OffsetByteRequest) else 0
-        return prototype.buffer.from_bytes(bytes(answer.data[first:]))
+        return prototype.buffer.from_bytes(answer.data[first:])
 
     @property
     def shown_url(self) -> str:
@@ -320,9 +319,8 @@ def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
     protocol = protocol_of(url)
     try:
         if protocol in BY_OBSTORE:
-            store: Store = ObjectStore(
-                opened(url, options or {}, _LIMITS, retry_config={"max_retries": 0}), read_only=True
-            )
+            options = translated(url, options)
+            store: Store = ObjectStore(opened(url, options, _LIMITS, retry_config={"max_retries": 0}), read_only=True)
         else:
             store = FsspecStore.from_url(url, storage_options=dict(options or {}), read_only=True)
     except (StreamPCAError, MemoryError, Warning):
@@ -411,8 +409,8 @@ def retrying(store: Store) -> Store:
         return store
     url = _url_of(store)
     if protocol_of(url) in BY_OBSTORE and type(store.fs).__module__ in _TRANSLATED and is_installed("obstore"):
-        with contextlib.suppress(DataError), warnings.catch_warnings(action="ignore", category=FutureWarning):
-            return open_store(url, store.fs.storage_options)
+        with contextlib.suppress(DataError):
+            return open_store(url, translated(url, store.fs.storage_options, warns=False))
     return RemoteStore(store, url)
 
 

@@ -63,8 +63,8 @@ def of_obstore(error: Exception) -> RequestError:
         return RequestError(said or found[2].strip(), int(found[1]), code[1] if code else None)
     if "Content-Length Header missing" in text:
         return RequestError(text, kind="length")
-    if "CONTENT_RANGE" in text.upper().replace("-", "_"):
-        return RequestError("the server sent a range without its place", kind="range")
+    if re.search("RangeNotSupported|non-partial|content.range", text + details, re.IGNORECASE):
+        return RequestError("the server serves no ranges", kind="range")
     if (spans := re.search(r"Requested (\d+)\.\.(\d+), got (\d+)\.\.(\d+)", text)) is not None:
         asked, sent = spans[1], spans[3]
         if asked == sent:
@@ -93,7 +93,7 @@ def is_transient(error: BaseException) -> bool:
         return status >= 500 or status in _TRANSIENT_STATUS
     if isinstance(error, RequestError):
         return error.kind in _TRANSIENT_KINDS
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, socket.gaierror | FileNotFoundError):
         return False
     if isinstance(error, OSError):
         return not isinstance(error, PermissionError) and error.errno not in _PERMANENT_ERRNO

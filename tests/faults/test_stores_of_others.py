@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from stores import make_values, write_store
+from web import Web
 from zarr.storage import LocalStore, WrapperStore
 
 import streampca as sp
@@ -69,3 +71,27 @@ def test_obstore_that_cannot_list_raises_named_error(tmp_path: Path) -> None:
     (tmp_path / "x.zarr/c/0/0").write_bytes(b"")
     with pytest.raises(ChangedInputError):
         source.require_unchanged()
+
+
+@pytest.mark.parametrize("client", ["obstore", "fsspec"])
+def test_stores_on_the_web_that_somebody_else_opened_are_read_ahead(tmp_path: Path, client: str) -> None:
+    stores = pytest.importorskip("obstore.store")
+    write_store(tmp_path / "x.zarr", make_values(60, 8), chunks=(20, 8))
+    with Web(tmp_path) as web:
+        web.authorization = "Bearer canary"
+        headers, url = {"Authorization": "Bearer canary"}, f"{web.url}/x.zarr"
+        if client == "obstore":
+            options = {"allow_http": True, "default_headers": headers}
+            store: Any = zarr.storage.ObjectStore(
+                stores.HTTPStore.from_url(url, client_options=options), read_only=True
+            )
+        else:
+            pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+            store = zarr.storage.FsspecStore.from_url(url, storage_options={"headers": headers}, read_only=True)
+        source = open_source(zarr.open_array(store, mode="r"))
+        assert source.describe()["reader"] == "direct"
+        again = pickle.loads(pickle.dumps(source))
+        np.testing.assert_array_equal(again.read(0, 60)[0], make_values(60, 8))
+        assert b"canary" not in pickle.dumps(source)
+        agents = {headers["user-agent"] for headers in web.headers[-3:]}
+        assert all(agent.startswith("streampca" if client == "fsspec" else "object_store") for agent in agents)

@@ -115,14 +115,12 @@ class ObjectClient:
             return await self._received(result, span, buffer, most)
         except FileNotFoundError:
             return None
-        except obstore.exceptions.NotSupportedError:
-            self.serves_ranges = False
-            return Fetched(memoryview(b""), MAX_STORED_BYTES, is_range=False)
         except obstore.exceptions.BaseError as failed:
             error = of_obstore(failed)
         if error.status == 416:  # the object ends before the range
             return Fetched(memoryview(b""), 0, is_range=True)
-        if error.kind == "range":  # a server that sends less of it at once
+        if error.kind == "range" and span is not None:  # a server that sends the whole object, or less at once
+            self.serves_ranges = False
             return Fetched(memoryview(b""), MAX_STORED_BYTES, is_range=False)
         if error.kind == "length":
             self._tells_sizes = self.serves_ranges = False
