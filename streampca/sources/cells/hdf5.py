@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,17 +15,18 @@ import xxhash
 
 from streampca.errors import DataError
 from streampca.formatting import one_line
-from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.base import Source
 from streampca.sources.cells.stored import StoredCells
-from streampca.sources.files.fragments import damage_named
-from streampca.sources.grid import Grid
-from streampca.sources.versions import InputVersion, InputWatch, files
+from streampca.sources.files.arrays import BoxReader
+from streampca.sources.files.fragments import FragmentedRows, damage_named
+from streampca.sources.files.hdf5 import Hdf5File
+from streampca.sources.named_arrays import required
+from streampca.sources.versions import InputVersion, files
 from streampca.storage.regular_files import require_regular
 from streampca.system.optional import optional_module
-from streampca.typing import Array
 
 if TYPE_CHECKING:
-    from h5py import Dataset, File
+    from h5py import File
 
 WRITTEN = "streampca_written"
 """Attribute of a file into which results were written: its time after that, and its size and time before."""
@@ -58,6 +60,28 @@ def before_results(file: File, modified: int) -> tuple[int, int] | None:
     return int(known[1]), int(known[2])
 
 
+class H5adFile(Hdf5File):
+    """An ``.h5ad`` file, which is locked while it is read, so that no other program writes to it."""
+
+    damage = staticmethod(partial(damage_named, causes="is damaged or cut short"))
+
+    def __init__(self, path: Path, label: str):
+        super().__init__(path)
+        self.label = label
+
+    @contextmanager
+    def open(self) -> Iterator[File]:
+        """Open the file for reading; `DataError` if h5py cannot."""
+        h5py = h5py_module()
+        try:
+            require_regular(self.path)
+            file = h5py.File(self.path, "r")
+        except OSError as error:
+            raise opening_error(self.label, error) from error
+        with file:
+            yield file
+
+
 class HDF5Cells(StoredCells):
     """An ``.h5ad`` file, which is open only while it is read.
 
@@ -74,14 +98,9 @@ class HDF5Cells(StoredCells):
     @contextmanager
     def opened(self) -> Iterator[Any]:
         """Open the file for reading; `DataError` if h5py cannot."""
-        h5py = h5py_module()
-        try:
-            require_regular(self._place)
-            file = h5py.File(self._place, "r")
-        except OSError as error:
-            raise opening_error(self.label, error) from error
-        with file, damage_named(f"{self.label}:", "damaged or cut short"):
-            yield file
+        file = H5adFile(self._place, self.label)
+        with file.opened_file() as root, file.damage(f"{self.label}:"):
+            yield root
 
     def child(self, group: Any, name: str) -> Any:
         """Return the node `name` of a group, None if there is none; `DataError` if it is stored in another file."""
@@ -110,41 +129,18 @@ class HDF5Cells(StoredCells):
         return read(node)
 
 
-class HDF5Rows(Source):
-    """A dataset of one or two axes of an HDF5 file: its entries, or its rows.
+class HDF5Rows(FragmentedRows):
+    """A dataset of one or two axes of an AnnData file: its entries, or its rows; chunks that were never written are as HDF5 says.
 
-    The file is open only while it is read, and must not be written to as long as a fit lasts.
+    Its version is that of the file, but for results that were written into it since.
     """
 
-    portable = True
-
     def __init__(self, path: str, name: str):
-        self.description, self.name = path, name
-        self._place = str(Path(path).absolute())
-        self.watch = InputWatch()
-        with self._opened() as dataset:
-            shape, dtype, chunks = tuple(int(n) for n in dataset.shape), np.dtype(dataset.dtype), dataset.chunks
-        shape = (*shape, 1) if len(shape) == 1 else shape
-        require_table(shape, dtype, f"{path}/{name}")
-        self.shape, self.dtype = (shape[0], shape[1]), dtype
-        rows = int(chunks[0]) if chunks else min(max(1, shape[0]), max(1, 2**20 // self.row_bytes))
-        self.grid = Grid(rows, chunk_bytes=int(np.prod(chunks)) * self.dtype.itemsize if chunks else 0)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return HDF5Rows, (self._place, self.name)
-
-    @contextmanager
-    def _opened(self) -> Iterator[Dataset]:
-        """Open the dataset, and close its file again: processes and threads share no state, and others may write to it later.
-
-        `DataError` if the file cannot be opened, `DamagedChunkError` for what h5py raises while it is open.
-        """
-        try:
-            file = h5py_module().File(self._place, "r")
-        except OSError as error:
-            raise opening_error(self.description, error) from error
-        with file, damage_named(f"{self.description}/{self.name}:", "damaged or cut short"):
-            yield file[self.name]
+        file = H5adFile(Path(path), path)
+        array = required(file, name)
+        axes = ((0,), tuple(range(1, len(array.shape))))
+        super().__init__([_Entries(file, array, axes, fill=True)], path)
+        self.name, self.fragments = name, ()
 
     @property
     def fingerprint(self) -> str:
@@ -153,24 +149,15 @@ class HDF5Rows(Source):
 
     def version(self) -> InputVersion | None:
         """Return size and modification time of the file; those from before if nothing but results was written since."""
-        with self._opened() as dataset:
-            items = list(files(self._place, [""]))
-            before = before_results(dataset.file, int(items[0][2])) if items else None
+        path = Path(self.description).absolute()
+        with H5adFile(path, self.description).opened_file() as file:
+            items = list(files(path, [""]))
+            before = before_results(file, int(items[0][2])) if items else None
         return InputVersion.of(items if before is None else [("", before[0], str(before[1]))])
 
-    def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory in bytes of a chunk as stored and decoded."""
-        return 2 * self.chunk_bytes
 
-    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return the rows; `DamagedChunkError` if they cannot be decoded, `DataError` if the file cannot be opened."""
-        rows = f"{self.description}/{self.name}: rows {start} to {stop - 1}"
-        with self._opened() as dataset, damage_named(rows, "are damaged or cut short"):
-            values = np.asarray(dataset[start:stop])
-        values = values.reshape(stop - start, self.shape[1])
-        n_chunks = -(-stop // self.chunk_rows) - start // self.chunk_rows
-        count = ReadCount(n_chunks, values.nbytes, values.nbytes)
-        if out is None:
-            return values, count
-        out[...] = values
-        return out, count
+class _Entries(BoxReader):
+    """Reads entries of an AnnData file, into which results may be written meanwhile."""
+
+    def require_same(self) -> None:
+        """Leave what was changed to the version of the file."""

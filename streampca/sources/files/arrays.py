@@ -156,7 +156,9 @@ class BoxReader(FragmentReader):
         from streampca.sources.zarr.layout import inside_of
 
         count = ReadCount()
-        with self.file.opened_file(), self.file.damage(f"{self.record.name}: {self.name}"):
+        axis = "rows" if layout is self.layout else "features"
+        what = f"{self.record.name}: {self.name} ({axis} {start} to {stop - 1})"
+        with self.file.opened_file(), self.file.damage(what):
             array = required(self.file, self.name)
             if array.shape != layout.shape or array.dtype != self.stored_dtype:
                 raise DamagedChunkError(

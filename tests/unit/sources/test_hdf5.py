@@ -205,7 +205,7 @@ def test_damaged_chunks_are_named(path, cube):
     stored = bytearray(path.read_bytes())
     stored[-3000] ^= 1
     path.write_bytes(stored)
-    with pytest.raises(DataError, match=r"x\.h5: x is damaged"):
+    with pytest.raises(DataError, match=r"x\.h5: x \(rows 0 to 59\) is damaged"):
         sp.PCA(1).fit(path)
 
 
