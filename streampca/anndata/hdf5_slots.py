@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.anndata.results import Results, write_elements
-from streampca.anndata.writing import Slots
+from streampca.anndata.slots import Slots
 from streampca.errors import DataError, OutputError
 from streampca.sources.cells.hdf5 import WRITTEN, HDF5Cells, before_results, h5py_module
 from streampca.storage.directories import require_space

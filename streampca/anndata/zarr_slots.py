@@ -19,7 +19,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 from streampca.anndata.results import Keys, Results, write_elements
-from streampca.anndata.writing import Slots
+from streampca.anndata.slots import Slots
 from streampca.errors import DataError, OutputError
 from streampca.sources.zarr.metadata import METADATA_NAMES, read_document
 from streampca.sources.zarr.strictness import quietly

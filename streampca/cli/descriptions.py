@@ -11,11 +11,15 @@ if TYPE_CHECKING:
 
 
 def _array(entry: Json) -> str:
-    shape, chunks = (" x ".join(f"{n:,}" for n in entry[key]) or "a single value" for key in ("shape", "chunks"))
+    shape, chunks = (
+        " x ".join(f"{n:,}" for n in entry[key]) or "a single value" if key in entry else ""
+        for key in ("shape", "chunks")
+    )
     named = f" ({', '.join(entry['dims'])})" if "dims" in entry else ""
     packed = ", ".join(f"{name}={value}" for name, value in entry.get("packing", {}).items())
     more = [*([entry["units"]] if "units" in entry else []), *([f"packed ({packed})"] if packed else [])]
-    return ", ".join([f"{entry['name']}: {shape}{named}", entry["dtype"], *more, f"chunks {chunks}"])
+    more += [f"chunks {chunks}"] if chunks else []
+    return ", ".join([f"{entry['name']}: {shape}{named}", entry["dtype"], *more])
 
 
 def _dimension(entry: Json) -> str:

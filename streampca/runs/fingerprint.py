@@ -18,6 +18,7 @@ from streampca.runs.from_config import source_of
 from streampca.sources import open_source
 from streampca.sources.base import Source
 from streampca.sources.files.paths import is_files_path
+from streampca.sources.listing import list_store
 from streampca.sources.open import is_store_path
 from streampca.sources.store_record import read_digests
 from streampca.sources.zarr.digests import (
@@ -28,7 +29,6 @@ from streampca.sources.zarr.digests import (
     load_record,
     save_record,
 )
-from streampca.sources.zarr.listing import list_store
 from streampca.sources.zarr.reader import ZarrSource
 
 _BYTES_AT_ONCE = 256 * 2**20

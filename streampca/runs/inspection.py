@@ -19,9 +19,10 @@ from streampca.runs.groups import groups_of_run
 from streampca.runs.manifest import read_json, read_manifest
 from streampca.runs.many import runs_of
 from streampca.sources import open_source
+from streampca.sources.files.paths import files_of
+from streampca.sources.listing import Listing, list_store
 from streampca.sources.open import is_store_path
 from streampca.sources.options import SourceKeywords, given_keywords
-from streampca.sources.zarr.listing import Listing, list_store
 from streampca.storage.directories import read_record, read_unreplaced
 from streampca.typing import Json, JsonValue
 
@@ -81,7 +82,7 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
             "meaning": "a run was stopped here before its commit record was written; it is not a result",
         }
     if not is_store_path(path):
-        return _of_table(path, {})
+        return _of_files(path)
     listing = list_store(path)
     if listing.is_anndata:
         return {**_of_table(path, {}), "kind": "AnnData", "arrays": listing.arrays}
@@ -89,6 +90,18 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
         meaning = "name one of its arrays with --array, or source.array, to read it"
         return {"kind": "group", "path": path, "meaning": meaning, "arrays": listing.arrays, **_proposed(path, listing)}
     return _of_array(path, None)
+
+
+def _of_files(path: str) -> Description:
+    """Describe the only table in files, or the arrays in them."""
+    try:
+        return _of_table(path, {})
+    except DataError:
+        files = files_of(path)
+        if files is None or files.kind != "hdf5" or len((listing := list_store(path)).arrays) < 2:
+            raise
+        meaning = "name one of its arrays with --array, or source.array, to read it"
+        return {"kind": "file", "path": path, "meaning": meaning, "arrays": listing.arrays, **_proposed(path, listing)}
 
 
 def _of_array(path: str, array: str | None) -> Description:

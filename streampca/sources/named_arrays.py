@@ -29,7 +29,8 @@ from streampca.sources.table import table_of
 from streampca.sources.times import decoded_times
 from streampca.typing import Array, DType
 
-_MOST_COORDINATES = 2**27  # bytes
+MOST_COORDINATES = 2**27
+"""Most bytes of a coordinate, or of another array beside the data."""
 _MOST_MASK = 2**32
 _MOST_LISTED = 12
 
@@ -69,8 +70,8 @@ class NamedArrays(ABC):
 
     kind: ClassVar[str]
     """What messages call an array: array, dataset, variable."""
-    place: ClassVar[str]
-    """What messages call the place: group, file, Dataset."""
+    place: str
+    """What messages call the place: group, file, Dataset; ``array`` for an array alone."""
     label: str
     """Its name in messages."""
 
@@ -89,6 +90,13 @@ class NamedArrays(ABC):
     @abstractmethod
     def read(self, array: NamedArray, label: str) -> Array:
         """Return the stored values of an array beside the data; `DataError`, which begins with `label`, if they are missing or damaged."""
+
+    def prepare(self, options: ReadOptions) -> None:  # noqa: B027
+        """Find out what arrays beside the table of these options need to know of it."""
+
+    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
+        """Return the shape of the chunks of an array, None where it is stored as one."""
+        return None
 
     def title(self, array: NamedArray) -> str:
         """Return the name of an array in messages."""
@@ -146,7 +154,7 @@ class NamedArrays(ABC):
         values = self.values(beside, f"{self.title(array)}: coordinate {name}")
         return Dimension(name, size, values, plain_attributes(beside.attributes))
 
-    def values(self, array: NamedArray, label: str, most: int = _MOST_COORDINATES) -> Array | None:
+    def values(self, array: NamedArray, label: str, most: int = MOST_COORDINATES) -> Array | None:
         """Return the values of an array beside the data, decoded; None for types that are neither numbers, times nor text.
 
         Raises

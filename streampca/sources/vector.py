@@ -70,7 +70,8 @@ def _beside(key: str, name: str, path: str, options: ReadOptions) -> tuple[Named
     """Return the place at `path` and the array `name` beside the data in it, not yet read; `DataError` if there is none."""
     beside = str(PurePosixPath(next(iter(options.names), "")).parent / name)
     try:
-        arrays = _arrays_at(path, options)
+        arrays = arrays_at(path, options)
+        arrays.prepare(options)
         array = arrays.find(beside) or arrays.find(name)
     except NotAvailableError:
         raise
@@ -81,17 +82,20 @@ def _beside(key: str, name: str, path: str, options: ReadOptions) -> tuple[Named
     return arrays, array
 
 
-def _arrays_at(path: str, options: ReadOptions) -> NamedArrays:
+def arrays_at(path: str, options: ReadOptions) -> NamedArrays:
     """Return the arrays of the files or the zarr group at a path or URL."""
+    import zarr
+
     from streampca.sources.files.opening import arrays_of
     from streampca.sources.zarr.group import ZarrArrays
     from streampca.sources.zarr.opening import node_at
+    from streampca.sources.zarr.strictness import strict_group
 
     files = files_of(path)
     if files is not None and files.kind == "hdf5":
         return arrays_of(files)
     node, label = node_at(path, options)
-    return ZarrArrays(node, options, label)
+    return ZarrArrays(strict_group(node) if isinstance(node, zarr.Group) else node, options, label)
 
 
 def _from_group(key: str, name: str, path: str, options: ReadOptions) -> Array:

@@ -63,7 +63,7 @@ class XarrayArrays(NamedArrays):
 
     def __init__(self, data: Data):
         self.data = data
-        self.place = "Dataset" if _is_dataset(data) else "DataArray"  # type: ignore[misc]
+        self.place = "Dataset" if _is_dataset(data) else "DataArray"
         self.label = self.place if _is_dataset(data) or data.name is None else f"DataArray {data.name}"
 
     def find(self, name: str) -> NamedArray | None:

@@ -7,15 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cftime
+import h5py
 import numpy as np
 import pytest
 import zarr
 from facade import StopSignalError
 from numpy.typing import NDArray
+from scipy.io import netcdf_file
 from stores import Command
 
 import streampca as sp
-from streampca.sources.zarr.listing import list_store
+from streampca.sources.listing import list_store
 
 SCALE, OFFSET, FILL = 0.01, 5.0, -32768
 LAND = np.zeros((4, 5), dtype=bool)
@@ -263,3 +266,76 @@ def test_stopped_run_goes_on_with_the_same_mask_or_not_at_all(
     group = zarr.open_group("field.zarr")
     group["sst"][:, 3, 4] = FILL
     call.quietly("run", config, "--set", "output.directory=other", "--resume").refused(6, "other.checkpoint")
+
+
+def _write_files(place: Path, end: str) -> NDArray[np.float64]:
+    """Write ``sst(time, lat, lon)`` in two files, with weights, classes and a mask; return its rows."""
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(90, 4, 5))
+    arrays: dict[str, tuple[tuple[str, ...], Any]] = {
+        "sst": (("time", "lat", "lon"), rows),
+        "time": (("time",), 45.0 * np.arange(90)),
+        "lat": (("lat",), np.array([-60.0, -20, 20, 60])),
+        "land": (("lat", "lon"), (random.random((4, 5)) < 0.7).astype("i1")),
+        "importance": (("time",), 1.0 + np.arange(90) % 3),
+        "kind": (("time",), np.arange(90, dtype="i4") % 2),
+    }
+    for name, span in (("1", slice(0, 40)), ("2", slice(40, 90))):
+        parts = {key: (dims, np.asarray(v)[span] if dims[0] == "time" else v) for key, (dims, v) in arrays.items()}
+        if end == "nc":
+            with netcdf_file(place / f"{name}.nc", "w") as file:
+                for dim, n in (("time", len(parts["time"][1])), ("lat", 4), ("lon", 5)):
+                    file.createDimension(dim, n)
+                for key, (dims, values) in parts.items():
+                    file.createVariable(key, values.dtype, dims)[:] = values
+                file.variables["time"].units, file.variables["time"].calendar = "days since 1999-01-01", "noleap"
+            continue
+        with h5py.File(place / f"{name}.h5", "w") as file:
+            for key in sorted(parts, key=lambda key: parts[key][0] != (key,)):
+                file[key] = parts[key][1]
+                for axis, dim in enumerate(parts[key][0]):
+                    if dim in file and dim != key:
+                        file[dim].make_scale(dim)
+                        file[key].dims[axis].attach_scale(file[dim])
+                    elif dim != key:
+                        file[key].dims[axis].label = dim
+            file["time"].attrs.update({"units": "days since 1999-01-01", "calendar": "noleap"})
+    return rows.reshape(90, 20)
+
+
+@pytest.mark.parametrize("end", ["nc", "h5"])
+def test_arrays_of_several_files_are_masks_weights_and_classes_by_name(end: str, tmp_path: Path, call: Command) -> None:
+    rows = _write_files(tmp_path, end)
+    (tmp_path / "c.yaml").write_text(
+        f"source: {{path: '{tmp_path}/*.{end}', samples: [time], mask: land, labels: kind}}\n"
+        "model: {n_components: 3}\n"
+        "preprocess: {sample_weight: importance, feature_weight: cos(lat), remove: {groups: time.month}}\n"
+        f"output: {{directory: {tmp_path}/out, scores: true}}\n"
+    )
+    assert call("run", str(tmp_path / "c.yaml"), "--quiet").status == 0
+    assert call("verify", str(tmp_path / "out"), "--quiet").status == 0
+    pca = sp.load(tmp_path / "out" / "model.zarr")
+    table = sp.open(str(tmp_path / f"*.{end}"), samples="time", array="sst", mask="land")
+    mask = table.labels.mask
+    weights = np.repeat(np.cos(np.radians([-60.0, -20, 20, 60])), 5)[mask]
+    dates = cftime.num2date(45 * np.arange(90), "days since 1999-01-01", "noleap")
+    groups = np.array([date.month for date in dates])
+    want = sp.PCA(3, feature_weight=weights, remove={"groups": groups})
+    want.fit(rows[:, mask], sample_weight=1.0 + np.arange(90) % 3)
+    np.testing.assert_allclose(pca.explained_variance_, want.explained_variance_, rtol=1e-6)
+    listed = call("inspect", str(tmp_path / f"1.{end}")).out
+    assert "proposal" in listed
+    assert "sst: 40 x 4 x 5 (time, lat, lon)" in listed
+
+
+def test_a_group_whose_mask_is_named_and_its_table_is_not_is_verified(tmp_path: Path, call: Command) -> None:
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    random = np.random.default_rng(0)
+    group.create_array("field", data=random.normal(size=(50, 3, 4)), dimension_names=("time", "lat", "lon"))
+    group.create_array("land", data=random.random((3, 4)) < 0.7, dimension_names=("lat", "lon"))
+    (tmp_path / "c.yaml").write_text(
+        f"source: {{path: {tmp_path}/x.zarr, samples: [time], mask: land}}\nmodel: {{n_components: 2}}\n"
+        f"output: {{directory: {tmp_path}/out}}\n"
+    )
+    assert call("run", str(tmp_path / "c.yaml"), "--quiet").status == 0
+    assert call("verify", str(tmp_path / "out"), "--quiet").status == 0

@@ -50,6 +50,7 @@ from streampca.runs.verify.stored import (
 )
 from streampca.solvers.groups import plan_fits_of_groups, read_groups
 from streampca.sources import Source
+from streampca.sources.options import SourceKeywords
 from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import DIAGNOSTICS, read_record
 from streampca.system.blas_threads import one_blas_thread
@@ -190,13 +191,16 @@ def _model_of(directory: Path, config: RunConfig) -> PCAModel | KernelModel:
 
 def _opened_as_fitted(config: RunConfig, labels: Labels | None) -> Source:
     """Open the source with the mask of the fit, and with the fingerprint that lies beside it, where none is named."""
-    mask = None if labels is None else labels.mask
-    source = source_of(config, mask=mask)
+    given: SourceKeywords = {} if labels is None else {"mask": labels.mask}
+    if labels is not None and config.source.mask is not None and not (config.source.array or config.source.variables):
+        # The array that was not taken for the table, because it is the mask, is none any more.
+        given["variables"] = [variable.name for variable in labels.variables if variable.name] or None
+    source = source_of(config, **given)
     arrays = stored_as_zarr(source)
     if config.source.verify is not None or not arrays:
         return source
     places = [default_place(array.description, array.name) for array in arrays]
-    return source_of(config, mask=mask, verify="manifest") if all(map(Path.exists, places)) else source
+    return source_of(config, **(given | {"verify": "manifest"})) if all(map(Path.exists, places)) else source
 
 
 def _check_of_input(source: Source, manifest: Mapping[str, Any], overrides: Sequence[str]) -> Check:

@@ -17,10 +17,10 @@ from streampca.calendars import in_units_of
 from streampca.errors import DamagedChunkError, DataError
 from streampca.labels import Dimension, Labels
 from streampca.sources.base import ReadCount, require_table
-from streampca.sources.dimensions import Axes
+from streampca.sources.dimensions import Axes, axes_of
 from streampca.sources.files.fragments import FragmentedRows, FragmentReader
 from streampca.sources.files.records import Fragment
-from streampca.sources.named_arrays import NamedArray, NamedArrays, required
+from streampca.sources.named_arrays import MOST_COORDINATES, NamedArray, NamedArrays, required
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.sources.stored_variable import StoredVariable
@@ -57,10 +57,6 @@ class ArrayFile(NamedArrays):
     @abstractmethod
     def damage(self, what: str) -> Any:
         """Return a context in which errors of the library are raised as `DamagedChunkError` that begin with `what`."""
-
-    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
-        """Return the shape of the chunks of an array, None where it is stored as one."""
-        return None
 
     def stored_bytes(self, name: str) -> int | None:
         """Return the bytes that an array takes in the file; None where they are those of its values."""
@@ -206,6 +202,15 @@ class ArrayFiles(NamedArrays):
         self.files, self.label, self._joined = files, label, ""
         self.kind = files[0].kind  # type: ignore[misc]
 
+    def prepare(self, options: ReadOptions) -> None:
+        """Find out along which dimension the files follow each other: the first one of the samples."""
+        array = required(self.files[0], options.names[0]) if options.names else self.default(options)[0]
+        self._joined = array.dims[axes_of(array.dims, array.shape, options, self.title(array))[0][0]]
+
+    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
+        """Return the shape of the chunks of an array in the first file."""
+        return self.files[0].chunks(array)
+
     def find(self, name: str) -> NamedArray | None:
         """Return an array of the first file, as long as those of all files together once it is known along what they are joined."""
         array = self.files[0].find(name)
@@ -228,16 +233,21 @@ class ArrayFiles(NamedArrays):
         return self.label
 
     def read(self, array: NamedArray, label: str) -> Array:
-        """Return the stored values of an array of the first file."""
-        return self.files[0].read(array, label)
+        """Return the stored values of an array beside the data, of all files where it is along the joined dimension."""
+        each = [file.read(required(file, str(array.name)), label) for file in self._with(array)]
+        return each[0] if len(each) == 1 else np.concatenate(each, array.dims.index(self._joined))
 
-    def values(self, array: NamedArray, label: str, most: int = 2**27) -> Array | None:
-        """Return the values of an array beside the data: of all files, one after another, where it is along the joined dimension."""
-        if self._joined not in array.dims:
-            return self.files[0].values(array, label, most)
-        each = [file.values(required(file, str(array.name)), label, most) for file in self.files]
+    def values(self, array: NamedArray, label: str, most: int = MOST_COORDINATES) -> Array | None:
+        """Return the same, decoded file by file: units of times may differ."""
+        each = [file.values(required(file, str(array.name)), label, most) for file in self._with(array)]
         known = [values for values in each if values is not None]
-        return np.concatenate(known, array.dims.index(self._joined)) if len(known) == len(each) else None
+        if len(each) == 1 or len(known) < len(each):
+            return each[0] if len(each) == 1 else None
+        return np.concatenate(known, array.dims.index(self._joined))
+
+    def _with(self, array: NamedArray) -> Sequence[ArrayFile]:
+        """Return the files that values of an array are in: the first, or all where it is along the joined dimension."""
+        return self.files if self._joined in array.dims else self.files[:1]
 
     def labels_of(self, array: NamedArray, axes: Axes) -> Labels:
         """Return the labels of the rows of all files."""

@@ -37,11 +37,12 @@ class ZarrArrays(NamedArrays):
         Path or URL of the store.
     """
 
-    kind, place = "array", "group"
+    kind = "array"
 
     def __init__(self, node: zarr.Group | ZarrArray, options: ReadOptions, description: str | None = None):
         self.node, self.options, self.description = node, options, description
         self.label = description or place_of(node)
+        self.place = "group" if isinstance(node, zarr.Group) else "array"
 
     def find(self, name: str) -> NamedArray | None:
         """Return the array of a name, None if there is none; raises `StoreError` if the store does not answer."""
@@ -89,6 +90,10 @@ class ZarrArrays(NamedArrays):
         if sparse:
             raise DataError(f"{self.label} is a group: name the array to read, one of: {self.listing()}")
         return super().default(options)
+
+    def chunks(self, array: NamedArray) -> tuple[int, ...]:
+        """Return the shape of the chunks of an array; inside of shards, where it has some."""
+        return tuple(map(int, array.stored.chunks))
 
     def _named(self, name: str | None, array: ZarrArray) -> NamedArray:
         names = dimensions_of(array.metadata) or self._ome_axes(array) or ("?",) * array.ndim

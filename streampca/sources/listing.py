@@ -1,8 +1,8 @@
-"""Description of a zarr store before it is read as a table: arrays, dimensions with their coordinates, and a proposal."""
+"""Description of a zarr store or of files before they are read as a table: arrays, dimensions with their coordinates, and a proposal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +11,9 @@ import zarr
 from streampca.errors import StreamPCAError
 from streampca.labels import Dimension
 from streampca.sources.cells.stored import is_anndata_group
-from streampca.sources.named_arrays import NamedArray
+from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.options import ReadOptions, StorageOptions
-from streampca.sources.zarr.group import ZarrArrays
-from streampca.sources.zarr.opening import node_at
-from streampca.sources.zarr.strictness import strict_group
+from streampca.sources.vector import arrays_at
 from streampca.typing import Json
 
 _TIMES = ("time", "t", "date", "datetime", "valid_time", "frame")
@@ -24,7 +22,7 @@ _PLACES = ({"y", "x"}, {"row", "column"}, {"height", "width"}, {"lat", "lon"}, {
 
 @dataclass(frozen=True)
 class Listing:
-    """What a zarr store holds."""
+    """What a zarr store, or files, hold."""
 
     arrays: tuple[Json, ...]
     """Shape, dims, data type, chunks, units and packing of each array, and its name in a group."""
@@ -33,49 +31,53 @@ class Listing:
     proposal: Json | None
     """Keys of ``source`` that read it as a table; None where nothing need be said, or nothing can be proposed."""
     is_group: bool
-    """Whether it is a group."""
+    """Whether there are arrays to choose from."""
     is_anndata: bool = False
     """Whether it is an AnnData store, which is read as a table by itself."""
 
 
 def list_store(path: str, storage_options: StorageOptions | None = None, array: str | None = None) -> Listing:
-    """Return what the store at `path` holds; dimensions and proposal are those of the member `array` where one is named.
+    """Return what the zarr store, HDF5 or NetCDF files at `path` hold; dimensions and proposal are those of the member `array` where one is named.
 
     Reads metadata and coordinates.
 
     Raises
     ------
     DataError
-        If there is no zarr array or group.
+        If there is nothing of that kind.
     """
-    options = ReadOptions(storage_options=storage_options)
-    node, label = node_at(path, options)
-    group = strict_group(node) if isinstance(node, zarr.Group) else None
-    place = ZarrArrays(node if group is None else group, options, label)
-    arrays = {"": place.default(options)[0]} if group is None else dict(sorted(place.listed().items()))
-    tables = list(arrays)
-    if group is not None:  # truth values are masks
-        possible = place.candidates()
-        tables = [name for name in arrays if name in possible and arrays[name].dtype.kind != "b"]
+    place = arrays_at(path, ReadOptions(storage_options=storage_options))
+    if place.place == "array":
+        return _listing(place, {"": place.default(ReadOptions())[0]}, False)
+    arrays, possible = dict(sorted(place.listed().items())), place.candidates()
+    tables = [name for name in arrays if name in possible and arrays[name].dtype.kind != "b"]  # truth values are masks
     tables = [name for name in tables if array in (None, name)] or [name for name in arrays if name == array]
+    return _listing(place, arrays, True, tables)
+
+
+def _listing(
+    place: NamedArrays, arrays: Mapping[str, NamedArray], is_group: bool, tables: Sequence[str] = ("",)
+) -> Listing:
     dimensions: dict[str, Dimension] = {}
     for name in tables:
         for axis, dim in enumerate(arrays[name].dims):
             if dim not in dimensions:
                 dimensions[dim] = _dimension(place, arrays[name], axis)
     return Listing(
-        tuple(_of_array(name, member) for name, member in arrays.items()),
+        tuple(_of_array(name, member, place.chunks(member)) for name, member in arrays.items()),
         tuple(dimension.describe() for dimension in dimensions.values()),
         _proposal({name: arrays[name] for name in tables}, dimensions),
-        group is not None,
-        group is not None and is_anndata_group(group),
+        is_group,
+        isinstance(node := getattr(place, "node", None), zarr.Group) and is_anndata_group(node),
     )
 
 
-def _of_array(name: str, array: NamedArray) -> Json:
+def _of_array(name: str, array: NamedArray, chunks: tuple[int, ...] | None) -> Json:
     """Return the description of an array."""
     known: Json = {"name": name} if name else {}
-    known |= {"shape": list(array.shape), "dtype": str(array.stored.dtype), "chunks": list(array.stored.chunks)}
+    known |= {"shape": list(array.shape), "dtype": str(array.dtype)} | (
+        {} if chunks is None else {"chunks": list(chunks)}
+    )
     if not array.nameless:
         known["dims"] = list(array.dims)
     units = array.attributes.get("units")
@@ -86,7 +88,7 @@ def _of_array(name: str, array: NamedArray) -> Json:
     return known
 
 
-def _dimension(place: ZarrArrays, array: NamedArray, axis: int) -> Dimension:
+def _dimension(place: NamedArrays, array: NamedArray, axis: int) -> Dimension:
     """Return a dimension with its coordinate, without one where that cannot be read."""
     try:
         return place.dimension(array, axis)
