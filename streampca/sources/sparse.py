@@ -94,6 +94,8 @@ class SparseFeatures(TransposedSource):
     sparse = True
     block_of = "features"
     """What messages call its rows."""
+    copies = _FEATURE_COPIES
+    """How much memory reading a block and working on it takes, in sizes of the block."""
 
     def __init__(self, source: Source):
         super().__init__(source)
@@ -120,7 +122,7 @@ class SparseFeatures(TransposedSource):
         Features need not store equally much: a block of some of them may store `_UNEVEN` times as much as the mean.
         """
         most = min(self.stored_bytes, _UNEVEN * n_rows * self.row_bytes)
-        return _FEATURE_COPIES * most + self.source.overhead_bytes(self._rows_at_once)
+        return self.copies * most + self.source.overhead_bytes(self._rows_at_once)
 
     @property
     def _rows_at_once(self) -> int:

@@ -173,6 +173,7 @@ class CompressedColumns(SparseFeatures):
 
     source: CompressedRows
     block_of = "rows"
+    copies = _WORKING_COPIES + 1  # it is put together by columns first
 
     @property
     def stored_arrays(self) -> tuple[Source, ...]:

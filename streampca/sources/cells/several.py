@@ -120,9 +120,16 @@ class StackedRows(JoinedSource):
         return sum(source.reads_of(low, high) for source, low, high in self._spans(start, stop))
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory in bytes of reading the source that needs most, and of parts that are put together."""
-        most = max(source.overhead_bytes(min(n_rows, source.shape[0])) for source in self._sources)
-        return most + sum(source.overhead_bytes(1) for source in self._sources if source.sparse)
+        """Return the memory in bytes of reading the files that a block may span, which it divides at two of them, and of all edges and chunks."""
+        sizes = np.diff(self.first_rows)
+        costs = [source.overhead_bytes(min(n_rows, source.shape[0])) for source in self._sources]
+        before = np.cumsum([0, *costs])
+        last = np.searchsorted(self.first_rows, np.add(self.first_rows[1:], n_rows - 1), "left") - 1
+        most = max(costs)
+        for first, end in enumerate(np.minimum(last, len(sizes) - 1).tolist()):
+            divided = end == first + 1 and n_rows <= min(sizes[first], sizes[end])
+            most = most if divided else max(most, int(before[end + 1] - before[first]))
+        return most + sum(source.overhead_bytes(1) for source in self._sources)
 
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""

@@ -409,6 +409,7 @@ def test_several_files_are_one_table(tmp_path: Path, kind: str) -> None:
     )
     assert pca.plan_.bytes_to_read == pca.bytes_read_
     np.testing.assert_array_equal(pca.transform(data), pca.transform(table))
+    assert table.overhead_bytes(300) >= 8 * 8 * COUNTS.nnz  # a block of all three files
     block = pickle.loads(pickle.dumps(table)).read(110, 140)[0].toarray()
     np.testing.assert_array_equal(block, rows_of(table)[110:140])
 
