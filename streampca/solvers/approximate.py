@@ -27,7 +27,7 @@ from streampca.planning.detail import SketchDetail
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table
-from streampca.solvers.filling import Filling, complete
+from streampca.solvers.filling import Filling
 from streampca.solvers.options import Asked
 from streampca.solvers.plan_sketch import plan_sketch, sizes_of
 from streampca.solvers.removing import Removing
@@ -322,7 +322,8 @@ class ApproximateSolver(PCASolver):
         """Read `source` once, and again while passes are left and the certificate asks for it; return the answer."""
         if parameters.missing == "mean":
             filling = yield from Filling.read(source, parameters, plan)
-            filled = self._readings(filling.source, complete(parameters), plan, asked, filling.subtracted)
+            inner = filling.parameters_of(parameters)
+            filled = self._readings(filling.source, inner, plan, asked, filling.subtracted)
             return filling.finished((yield from filled), parameters)
         return (yield from self._readings(source, parameters, plan, asked))
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from streampca.errors import NotAvailableError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import Source
-from streampca.sources.files.arrays import ArrayFiles
+from streampca.sources.files.arrays import ArrayFile, ArrayFiles
+from streampca.sources.files.bed import BedFile
 from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.hdf5 import Hdf5File
 from streampca.sources.files.netcdf3 import Netcdf3File, is_netcdf3
@@ -84,8 +85,13 @@ def _nameless(source: Source) -> Labels:
 
 def arrays_of(files: Files) -> ArrayFiles:
     """Return the arrays of HDF5 and NetCDF files; each is opened by what it begins with."""
-    opened = [Netcdf3File(path) if is_netcdf3(path) else Hdf5File(path) for path in files.paths]
-    return ArrayFiles(opened, files.description)
+    return ArrayFiles([_array_file(path) for path in files.paths], files.description)
+
+
+def _array_file(path: Path) -> ArrayFile:
+    if path.suffix.lower() == ".bed":
+        return BedFile(path)
+    return Netcdf3File(path) if is_netcdf3(path) else Hdf5File(path)
 
 
 def _table(parts: Sequence[StoredVariable], labels: Labels, files: Files, options: ReadOptions) -> Source:

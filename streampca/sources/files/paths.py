@@ -27,6 +27,7 @@ _KINDS = {
     ".hdf5": "hdf5",
     ".nc": "hdf5",
     ".nc4": "hdf5",
+    ".bed": "hdf5",
     ".csv": "csv",
     ".tsv": "csv",
     ".csv.gz": "csv",

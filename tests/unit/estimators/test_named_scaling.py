@@ -93,6 +93,27 @@ def test_missing_values_have_no_part_in_the_means(missing: Any) -> None:
         np.testing.assert_allclose(pca.explained_variance_, values[:3], rtol=1e-5)
 
 
+@pytest.mark.parametrize("solver", ["sketch", "adaptive", "gram"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_missing_values_are_means_with_every_solver(solver: Any, weighted: bool) -> None:
+    rows = rows_of("patterson", d=30).astype("f8")
+    rows[np.random.default_rng(2).random(rows.shape) < 0.03] = np.nan
+    rows[:, -1] = 1
+    mean = np.nanmean(rows, axis=0)
+    weight = np.random.default_rng(4).uniform(0.5, 2, 30) if weighted else None
+    filled = np.where(np.isnan(rows), mean, rows) - mean
+    divided = np.where(filled.any(axis=0), np.sqrt(EXPECTED["patterson"](mean)), 1.0)
+    scaled = filled / divided * (1.0 if weight is None else np.sqrt(weight))
+    values = np.linalg.svd(scaled, compute_uv=False) ** 2 / 299
+    more = {} if solver == "gram" else {"sketch_size": 30}
+    pca = sp.PCA(3, solver=solver, scale="patterson", missing="mean", feature_weight=weight, **more).fit(rows)
+    np.testing.assert_allclose(pca.scale_, divided, rtol=1e-9)
+    np.testing.assert_allclose(pca.explained_variance_, values[:3], rtol=1e-8)
+    np.testing.assert_allclose(pca.total_variance_, (values).sum(), rtol=1e-8)
+    found = pca.transform(np.where(np.isnan(rows), mean, rows))
+    np.testing.assert_allclose(np.abs(found), np.abs(scaled @ pca.components_.T), atol=1e-7)
+
+
 @pytest.mark.parametrize("scale", EXPECTED)
 def test_batches_states_and_merges_have_the_scales_of_all_rows(scale: str, tmp_path: Path) -> None:
     rows = rows_of(scale)

@@ -1,0 +1,119 @@
+"""Genotypes of PLINK (``.bed`` with ``.fam`` and ``.bim`` beside it), by bed-reader: copies of the first allele, people as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streampca.errors import DataError
+from streampca.formatting import one_line
+from streampca.sources.conventions import packed_by
+from streampca.sources.files.arrays import ArrayFile
+from streampca.sources.files.fragments import damage_named
+from streampca.sources.named_arrays import NamedArray
+from streampca.sources.options import ReadOptions
+from streampca.storage.regular_files import require_regular
+from streampca.system.optional import optional_module
+from streampca.typing import Array
+
+_TABLE, _MISSING = "genotype", -127
+_BESIDE = {
+    "samples": {
+        "samples": "iid",
+        "family": "fid",
+        "father": "father",
+        "mother": "mother",
+        "sex": "sex",
+        "pheno": "pheno",
+    },
+    "variants": {
+        **{"variants": "sid", "chromosome": "chromosome", "position": "bp_position", "centimorgan": "cm_position"},
+        **{"allele_1": "allele_1", "allele_2": "allele_2"},
+    },
+}
+"""Columns of ``.fam`` and ``.bim`` by their names here, with their names in bed-reader."""
+_CHUNK_BYTES = 2**20
+
+
+class BedFile(ArrayFile):
+    """The genotypes in a ``.bed`` file: ``genotype (samples, variants)``, 0 to 2, missing −127; and what ``.fam`` and ``.bim`` tell of both."""
+
+    kind = "array"
+    damage = staticmethod(partial(damage_named, causes="is damaged or cut short"))
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self._counts: tuple[int, int] | None = None
+        for end in (".bed", ".fam", ".bim"):
+            if not path.with_suffix(end).exists():
+                raise DataError(f"{path.with_suffix(end)}: no such file: expected .bed, .fam and .bim of one name")
+            require_regular(path.with_suffix(end))
+        with self.opened_file() as file:
+            self._counts = (int(file.iid_count), int(file.sid_count))
+        n_bytes, (n, d) = path.stat().st_size, self._counts
+        if n_bytes != 3 + d * -(-n // 4):
+            raise DataError(
+                f"{path} has {n_bytes:,} bytes: expected {3 + d * -(-n // 4):,} for {n:,} people of the .fam and {d:,} variants of the .bim"
+            )
+
+    @contextmanager
+    def open(self) -> Iterator[Any]:
+        """Open the file; `DataError` if it is none of genotypes, variant by variant."""
+        bed_reader = optional_module("bed_reader", "a .bed file of PLINK", "genotypes")
+        with self.path.open("rb") as file:
+            if file.read(3) != b"\x6c\x1b\x01":
+                raise DataError(
+                    f"{self.label} does not begin as genotypes of PLINK, variant by variant: expected a file that plink --make-bed wrote"
+                )
+        n, d = self._counts or (None, None)
+        try:
+            opened = bed_reader.open_bed(self.path, iid_count=n, sid_count=d, num_threads=1)
+        except Exception as error:
+            raise DataError(f"{self.label} cannot be opened as genotypes of PLINK: {one_line(error)}") from error
+        with opened:
+            yield opened
+
+    def find(self, name: str) -> NamedArray | None:
+        """Return the genotypes, or a column of ``.fam`` or ``.bim``."""
+        sizes = dict(zip(_BESIDE, self._counts or (0, 0), strict=True))
+        if name == _TABLE:
+            attributes = {"_FillValue": _MISSING}
+            packed = packed_by(attributes, np.dtype(np.int8))
+            return NamedArray(name, tuple(sizes), tuple(sizes.values()), np.dtype(np.int8), attributes, None, packed)
+        axis = next((axis for axis, names in _BESIDE.items() if name in names), None)
+        if axis is None:
+            return None
+        dtype = np.dtype(np.int32 if name in ("sex", "position") else np.float32 if name == "centimorgan" else "U1")
+        return NamedArray(name, (axis,), (sizes[axis],), dtype, {}, None)
+
+    def listed(self) -> Mapping[str, NamedArray]:
+        """Return the genotypes and all columns."""
+        names = (_TABLE, *(name for names in _BESIDE.values() for name in names))
+        return {name: array for name in names if (array := self.find(name)) is not None}
+
+    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
+        """Return the shape of what is decoded at once: some variants of all people."""
+        if array.name != _TABLE:
+            return None
+        n, d = array.shape
+        return n, min(d, max(1, _CHUNK_BYTES // n))
+
+    def default(self, options: ReadOptions) -> list[NamedArray]:
+        """Return the genotypes."""
+        return [array for array in [self.find(_TABLE)] if array is not None]
+
+    def read(self, array: NamedArray, label: str) -> Array:
+        """Return a column of ``.fam`` or ``.bim``."""
+        with self.opened_file() as file, self.damage(label):
+            key = next(names[str(array.name)] for names in _BESIDE.values() if array.name in names)
+            return np.asarray(getattr(file, key))
+
+    def fill(self, name: str, place: tuple[slice, ...], out: Array) -> None:
+        """Fill `out` with genotypes."""
+        with self.opened_file() as file:
+            out[...] = file.read(index=place, dtype="int8")
