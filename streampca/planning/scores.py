@@ -55,6 +55,7 @@ def plan_scores(
         If `diagnostics` are asked for of kernel PCA, or of rotated components.
     """
     resources = Resources(allowed_bytes(memory), process_bytes(), threads or n_cores())
+    source.settle(resources.allowed_bytes)
     plan = _plan_in_memory(source, model, resources, diagnostics=diagnostics)
     return with_read_ahead(plan, source, read_ahead)
 

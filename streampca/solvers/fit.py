@@ -127,6 +127,7 @@ def resources_of(
         report=report,
         report_rows=report_rows(source) if report else 0,
     )
+    source.settle(resources.allowed_bytes)
     if not limits:
         return resources
     # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.

@@ -107,6 +107,9 @@ class Source(ABC):
         """Return notes about reading the source for a plan; raise an error if no plan is possible."""
         return ()
 
+    def settle(self, allowed_bytes: int) -> None:  # noqa: B027
+        """Choose how rows are read within the memory that a plan may use; called before one is made."""
+
     def version(self) -> InputVersion | None:
         """Return sizes and modification times of the stored data, None where they are not known; reads no data."""
         return None
@@ -248,6 +251,10 @@ class DerivedSource(Source):
         """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
         self.source.check()
 
+    def settle(self, allowed_bytes: int) -> None:
+        """Choose how the stored rows are read within the memory that a plan may use."""
+        self.source.settle(allowed_bytes)
+
     def plan_notes(self) -> tuple[str, ...]:
         """Return notes about reading the stored rows for a plan; raise an error if no plan is possible."""
         return self.source.plan_notes()
@@ -282,6 +289,11 @@ class JoinedSource(Source):
         """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
         for source in self.sources:
             source.check()
+
+    def settle(self, allowed_bytes: int) -> None:
+        """Choose how the sources are read within the memory that a plan may use."""
+        for source in self.sources:
+            source.settle(allowed_bytes)
 
     def plan_notes(self) -> tuple[str, ...]:
         """Return notes about reading the sources for a plan; raise an error if no plan is possible."""

@@ -1,20 +1,23 @@
-"""Rows of a user's Dask array, computed one block at a time inside the leaf that needs them."""
+"""Rows of a user's Dask array: bands of rows that Dask computes inside the leaf that needs them, or all rows at once where bands repeat reads."""
 
 from __future__ import annotations
 
 import copy
 import math
 import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
-from streampca.sources.base import ReadCount, Source, SourceArray, require_table, require_unmasked
-from streampca.sources.dask_graph import BlockGraph, GraphCost
+from streampca.sources.base import JoinedSource, ReadCount, Source, SourceArray, require_table, require_unmasked
 from streampca.sources.grid import Grid
 from streampca.sources.sparse import is_sparse, joined
-from streampca.typing import Array
+from streampca.sources.versions import InputVersion
+from streampca.system.optional import package_of
+from streampca.typing import Array, IntArray
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -22,15 +25,153 @@ if TYPE_CHECKING:
 
 MOST_READS = 4.0
 """Default limit of the mean number of executions of a source task in one pass."""
-
-_MOST_KEPT = 2**26
-"""Largest array in bytes that is computed once and kept where its blocks, one by one, would repeat more reads than allowed."""
+_SHARE_KEPT = 1 / 4
+"""Share of the memory ceiling that computing all rows at once may take."""
+_MOST_VISITED = 500_000
+"""Largest number of tasks that are looked at to count how often they are carried out, about a second."""
+_ALLOCATOR = 1.5
+"""Bytes that the C library holds in the arenas of threads per byte in use, when arrays of the size of chunks are allocated and freed (measured)."""
 
 _last = threading.local()  # a block of which a reading needed only the first rows: the next reading goes on with it
 
 
+@dataclass(frozen=True)
+class _Cost:
+    """What computing the bands of rows of an array one after the other takes."""
+
+    reads: IntArray
+    """Source tasks of each band, ``(n_bands,)``: tasks for a block that need no other block."""
+    n_sources: int
+    """Source tasks in all, each counted once."""
+    peak_bytes: int
+    """Bound of the memory of a band while it is computed."""
+    whole_bytes: int
+    """Bound of the memory of all rows while they are computed at once."""
+    estimated: bool
+    """Whether the tasks of some bands only were counted."""
+
+    @property
+    def repeats(self) -> float:
+        """Return how many times a source task is carried out in one pass, on average."""
+        return float(self.reads.sum()) / self.n_sources if self.n_sources else 1.0
+
+
+class _Graph:
+    """Tasks of a Dask array after optimisation, and the keys that each of them needs.
+
+    Parameters
+    ----------
+    tasks, needs : dict
+        Tasks, and the keys of those that each needs, by key.
+    sizes : dict
+        Bytes of the largest block of the arrays that are known, by their names.
+    """
+
+    def __init__(self, tasks: Mapping[Key, Any], needs: Mapping[Key, Sequence[Key]], sizes: Mapping[str, int]):
+        self.tasks, self._needs, self._sizes = tasks, needs, sizes
+        self._largest = max(sizes.values(), default=0)
+
+    @classmethod
+    def of(cls, array: da.Array) -> _Graph | None:
+        """Return the graph; None if parts of it are held by a cluster (`persist`)."""
+        import dask
+        from dask.core import flatten
+        from dask.optimization import cull
+
+        layers = array.dask.layers
+        if any(
+            layer.is_materialized() and package_of(next(iter(layer.values()), None)) == "distributed"
+            for layer in layers.values()
+        ):
+            return None
+        (optimized,) = dask.optimize(array)  # type: ignore[attr-defined,no-untyped-call]
+        keys = list(flatten(array.__dask_keys__()))  # type: ignore[no-untyped-call]
+        tasks, needs = cull(dict(optimized.__dask_graph__()), keys)  # type: ignore[no-untyped-call]
+        sizes = {}
+        for name, layer in layers.items():
+            known = layer.collection_annotations or {}
+            chunk = known.get("chunksize")
+            if chunk is not None and not any(math.isnan(n) for n in chunk):
+                sizes[name] = math.prod(map(int, chunk)) * np.dtype(known["dtype"]).itemsize
+        return cls(tasks, needs, sizes)
+
+    def needed(self, keys: Iterable[Key]) -> dict[Key, Sequence[Key]]:
+        """Return the keys of the tasks that `keys` need, themselves included, and what each of them needs."""
+        found: dict[Key, Sequence[Key]] = {}
+        waiting = list(keys)
+        while waiting:
+            key = waiting.pop()
+            if key not in found:
+                found[key] = self._needs[key]
+                waiting.extend(found[key])
+        return found
+
+    def part(self, keys: Iterable[Key]) -> _Graph:
+        """Return the graph of only the tasks that `keys` need."""
+        needs = self.needed(keys)
+        return _Graph({key: self.tasks[key] for key in needs}, needs, self._sizes)
+
+    def compute(self, keys: list[Key]) -> list[Any]:
+        """Return the values of `keys`, which Dask computes in this thread."""
+        from dask.local import get_sync
+
+        return list(get_sync({key: self.tasks[key] for key in self.needed(keys)}, keys))
+
+    def cost(self, bands: Sequence[list[Key]]) -> _Cost:
+        """Return the cost of bands of rows; of many tasks only those of some bands are counted, and others taken to need as many."""
+        reads, counted, peak, visited = np.zeros(len(bands), dtype=np.int64), [], 0, 0
+        for index in np.random.default_rng(0).permutation(len(bands)):
+            needs = self.needed(bands[index])
+            reads[index], peak = _n_sources(needs), max(peak, self._bound(needs, bands[index]))
+            counted.append(index)
+            visited += len(needs)
+            if visited > _MOST_VISITED:
+                break
+        reads[np.setdiff1d(np.arange(len(bands)), counted)] = round(reads[counted].mean())
+        every = [key for keys in bands for key in keys]
+        return _Cost(reads, _n_sources(self._needs), peak, self._bound(self._needs, every), visited > _MOST_VISITED)
+
+    def _bound(self, needs: Mapping[Key, Sequence[Key]], keys: Sequence[Key]) -> int:
+        """Return a bound in bytes of what is held while `keys` are computed, depth first.
+
+        A block that one task needs is held until that one is computed, so there are at most as many blocks of an array as one task
+        takes of it. Blocks that several tasks need may be held to the end, as those of the result are. A task makes as much again as its result.
+        """
+        users: dict[Key, int] = {}
+        at_once: dict[str, int] = {}
+        for each in needs.values():
+            of_one: dict[str, int] = {}
+            for key in each:
+                users[key] = users.get(key, 0) + 1
+                of_one[_name(key)] = of_one.get(_name(key), 0) + 1
+            for name, count in of_one.items():
+                at_once[name] = max(count, at_once.get(name, 0))
+        result = set(keys)
+        several = sum(self._size(key) for key, count in users.items() if count > 1 and key not in result)
+        single = sum(self._sizes.get(name, self._largest) * count for name, count in at_once.items())
+        work = 2 * max((self._size(key) for key in needs), default=0)
+        return round(_ALLOCATOR * (several + single + work + sum(self._size(key) for key in keys)))
+
+    def _size(self, key: Key) -> int:
+        return self._sizes.get(_name(key), self._largest) if _is_of_block(key) else 0
+
+
+def _n_sources(needs: Mapping[Key, Sequence[Key]]) -> int:
+    """Return the number of tasks for a block that need no other block: they read or make it."""
+    return sum(_is_of_block(key) and not any(map(_is_of_block, each)) for key, each in needs.items())
+
+
+def _name(key: Key) -> str:
+    return str(key[0] if isinstance(key, tuple) else key)
+
+
+def _is_of_block(key: Key) -> bool:
+    """Return whether a key is that of a block of an array: its name, and a number along each dimension."""
+    return isinstance(key, tuple)
+
+
 class _Kept:
-    """The values of a small array, which the first reader in each process computes."""
+    """The values of an array that is computed once, by the first reader in each process."""
 
     def __init__(self) -> None:
         self._lock, self._values = threading.Lock(), np.empty((0, 0))
@@ -46,20 +187,23 @@ class _Kept:
         return self._values
 
 
-class DaskSource(Source):
-    """A two-dimensional Dask array of numpy blocks.
+class DaskSource(JoinedSource):
+    """A two-dimensional Dask array of numpy blocks, or of sparse ones.
 
     Parameters
     ----------
     array : dask.array.Array
         The rows.
     max_reads : float, optional
-        How many times a source task of its graph may be carried out in one pass, on average; 4 by default. Where it would be more and
-        nothing is said, an array of up to 64 MiB is computed once, at the first reading, and kept.
+        How many times a source task of its graph may be carried out in one pass, on average; 4 by default. Where tasks are repeated and
+        nothing is said, an array that takes up to a quarter of the memory ceiling is computed at once, at the first reading, and kept.
     """
 
+    sources: tuple[Source, ...] = ()
+    """Our own sources that its tasks read."""
+
     def __init__(self, array: da.Array, max_reads: float | None = None):
-        self.name, self.max_reads = str(array.name), MOST_READS if max_reads is None else max_reads
+        self.name, self.max_reads = str(array.name), max_reads
         self.description = f"dask array {array.name}"
         if any(math.isnan(n) for n in array.shape):
             raise DataError(
@@ -81,37 +225,41 @@ class DaskSource(Source):
         self._keys: dict[int, list[Key]] = {
             i: [(array.name, i, j) for j in range(len(array.chunks[1]))] for i in range(len(sizes))
         }
-        self._graph = BlockGraph.of(array)
-        data = () if self._graph is None else self._graph.data()
-        self.sources = tuple({id(v.source): v.source for v in data if isinstance(v, SourceArray)}.values())
-        self.portable = all(source.portable for source in self.sources)
-        band_bytes = [int(n) * self.row_bytes for n in sizes]
-        self._cost: GraphCost | None = (
-            None if self._graph is None else self._graph.cost(list(self._keys.values()), band_bytes)
+        values = (
+            value
+            for name, layer in array.dask.layers.items()
+            if name.startswith("original-")
+            for value in layer.values()
         )
-        self._kept = _Kept() if max_reads is None and self._computes_once() else None
+        self.sources = tuple({id(v.source): v.source for v in values if isinstance(v, SourceArray)}.values())
+        self._graph = _Graph.of(array)
+        self.portable = self._graph is not None and all(source.portable for source in self.sources)
+        self._cost = None if self._graph is None else self._graph.cost(list(self._keys.values()))
+        self._kept: _Kept | None = None
+        self._turned: DaskSource | None = None
         self.repeats = 1.0 if self._cost is None else max(1.0, self._cost.repeats)
 
-    def _computes_once(self) -> bool:
-        """Return whether the array is to be computed as one block, whose cost is then that of the source."""
-        n_bytes = self.shape[0] * self.row_bytes
-        if self._graph is None or self._cost is None or self._cost.repeats <= MOST_READS or n_bytes > _MOST_KEPT:
-            return False
-        whole = self._graph.cost([[key for band in self._keys.values() for key in band]], [n_bytes])
-        if self.sparse or whole.peak_bytes > 4 * _MOST_KEPT:
-            return False
-        self._cost, self.buffered = whole, False
-        return True
+    def settle(self, allowed_bytes: int) -> None:
+        """Compute all rows at once where bands would repeat reads, and this takes little of the memory that is allowed."""
+        if self._turned is not None:
+            self._turned.settle(allowed_bytes)
+        cost = self._cost
+        if self.sparse or self.max_reads is not None or cost is None or cost.repeats <= 1:
+            return
+        fits = cost.whole_bytes + self.shape[0] * self.row_bytes <= _SHARE_KEPT * allowed_bytes
+        if fits != (self._kept is not None):
+            self._keep(fits)
+
+    def _keep(self, kept: bool) -> None:
+        self._kept, self.buffered = _Kept() if kept else None, not kept
+        self.repeats = 1.0 if kept or self._cost is None else max(1.0, self._cost.repeats)
 
     def computed(self) -> Array:
         """Return the values of all rows, computed at once in this thread."""
-        assert self._graph is not None  # noqa: S101 for the type checker
         values = np.empty(self.shape, dtype=self.dtype)
-        blocks = iter(self._graph.compute([key for band in self._keys.values() for key in band]))
-        for index, keys in self._keys.items():
+        for index, blocks in enumerate(self._blocks(range(len(self._keys)))):
             column = 0
-            for _ in keys:
-                block = next(blocks)
+            for block in blocks:
                 require_unmasked(block, f"{self.description}: block {index} of rows")
                 values[self.edges[index] : self.edges[index + 1], column : column + block.shape[1]] = block
                 column += block.shape[1]
@@ -122,24 +270,12 @@ class DaskSource(Source):
         """Return Dask's name of the array, which is a hash of how it is made."""
         return self.name
 
-    def check(self) -> None:
-        """Raise `DataError` if anything that will be read of our own sources is known to be missing."""
-        for source in self.sources:
-            source.check()
-        self.missing_chunks_filled = sum(source.missing_chunks_filled for source in self.sources)
-
-    def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if one of our own sources was changed since it was first read."""
-        for source in self.sources:
-            source.require_unchanged()
-
-    def cancel(self) -> None:
-        """Cancel pending reads of our own sources with an error."""
-        for source in self.sources:
-            source.cancel()
+    def version(self) -> InputVersion | None:
+        """Return the version of all our own sources together, None where there are none or one is not known."""
+        return super().version() if self.sources else None
 
     def plan_notes(self) -> tuple[str, ...]:
-        """Return advice about source tasks that are executed several times in one pass.
+        """Return advice about source tasks that are carried out several times in one pass.
 
         Raises
         ------
@@ -147,28 +283,32 @@ class DaskSource(Source):
             If that is more often than allowed.
         """
         cost = self._cost
-        if cost is None or int(cost.reads.sum()) <= cost.n_sources:
-            return ()
-        message = (
-            f"the graph of {self.description} reads or makes {cost.n_sources:,} chunks, and computing its {len(cost.reads):,} blocks "
-            f"one by one does so {int(cost.reads.sum()):,} times in each pass ({cost.repeats:.3g} times each)"
-        )
         cure = (
             "compute what all blocks share beforehand (x - x.mean(0).compute() instead of x - x.mean(0)), rechunk so that a "
             "block needs no chunk of another, or write the array with .to_zarr() and read that"
         )
-        if cost.repeats > self.max_reads:
+        if cost is None or self._kept is not None or int(cost.reads.sum()) <= cost.n_sources:
+            return ()
+        message = (
+            f"the graph of {self.description} reads or makes {cost.n_sources:,} chunks, and computing its {len(cost.reads):,} blocks "
+            f"one by one does so {'about ' * cost.estimated}{int(cost.reads.sum()):,} times in each pass ({cost.repeats:.3g} times each)"
+        )
+        allowed = MOST_READS if self.max_reads is None else self.max_reads
+        if cost.repeats > allowed:
             raise RepeatedReadsError(
-                f"{message}, more than {self.max_reads:g}: {cure}; open_source(x, max_reads={math.ceil(cost.repeats)}) allows it"
+                f"{message}, more than {allowed:g}: {cure}, or allow more memory, of which computing all at once takes a quarter at most; "
+                f"open_source(x, max_reads={math.ceil(cost.repeats)}) allows it"
             )
         return (f"{message}: {cure}",)
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory of a block while it is computed, by its graph, and of a block kept for the next reading.
+        """Return a bound of the memory of a band while it is computed, by the sizes of blocks, and of one kept for the next reading.
 
         What functions of `map_blocks` and the like allocate inside is not known.
         """
-        band = (int(np.diff(self.edges).max()) if self._kept is None else self.shape[0]) * self.row_bytes
+        if self._kept is not None and self._cost is not None:
+            return self._cost.whole_bytes + self.shape[0] * self.row_bytes
+        band = int(np.diff(self.edges).max()) * self.row_bytes
         peak = 0 if self._cost is None or self.sparse else self._cost.peak_bytes
         return max(2 * max(n_rows * self.row_bytes, band), peak + band)
 
@@ -181,7 +321,11 @@ class DaskSource(Source):
             )
         if self.array is None:
             raise NotAvailableError(f"a part of {self.description} cannot be read by features")
-        return DaskSource(self.array.T, self.max_reads)
+        if self._turned is None:
+            self._turned = DaskSource(self.array.T, self.max_reads)
+            if self._kept is not None:
+                self._turned._keep(True)
+        return self._turned
 
     def slice(self, start: int, stop: int) -> DaskSource:
         """Return a source for a worker with only the tasks of rows `start` to `stop`."""
@@ -190,8 +334,12 @@ class DaskSource(Source):
         first, last = self._span(start, stop) if self._kept is None else (0, len(self._keys))
         subset = copy.copy(self)
         subset.sources = ()  # which are checked where the pass is driven
-        subset.array, subset._keys = None, {index: self._keys[index] for index in range(first, last)}
-        subset._graph = BlockGraph(self._graph.needed(key for band in subset._keys.values() for key in band))
+        subset.array, subset._turned, subset._keys = (
+            None,
+            None,
+            {index: self._keys[index] for index in range(first, last)},
+        )
+        subset._graph = self._graph.part(key for band in subset._keys.values() for key in band)
         return subset
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:
@@ -243,14 +391,15 @@ class DaskSource(Source):
         return ReadCount(reads, n_bytes, n_bytes)
 
     def _blocks(self, bands: range) -> list[list[Any]]:
-        """Return the blocks of some bands of rows, computed in this thread."""
-        if self._graph is not None:
-            return [self._graph.compute(self._keys[band]) for band in bands]
-        from dask.base import compute
+        """Return the blocks of some bands of rows, computed at once."""
+        keys = [key for band in bands for key in self._keys[band]]
+        if self._graph is None:  # parts are held by a cluster, which computes the rest
+            from dask.base import compute
 
-        # Parts of the graph are held by a cluster, which the synchronous scheduler waits for.
-        grid = self.array.blocks[bands.start : bands.stop].to_delayed().tolist()  # type: ignore[union-attr]
-        return list(compute(grid, scheduler="synchronous")[0])  # type: ignore[no-untyped-call]
+            grid = self.array.blocks[bands.start : bands.stop].to_delayed().tolist()  # type: ignore[union-attr]
+            return list(compute(grid)[0])  # type: ignore[no-untyped-call]
+        blocks = iter(self._graph.compute(keys))
+        return [[next(blocks) for _ in self._keys[band]] for band in bands]
 
     def _read_sparse(self, first: int, last: int, start: int, stop: int) -> tuple[Any, ReadCount]:
         """Compute blocks `first` to `last` of rows; return rows `start` to `stop` of them, still sparse."""

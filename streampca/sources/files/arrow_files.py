@@ -157,7 +157,8 @@ class IpcFile(ArrowFile):
             if not body <= stop <= size:
                 raise ValueError("it is cut short")
             kind, content = header.number(1, 1), header.table(2)
-            n_rows, n_bytes, nulls = 0, 0, ()
+            n_rows = n_bytes = 0
+            nulls: tuple[int, ...] = ()
             if kind == _BATCH and content is not None:
                 n_rows = content.number(0, 8)
                 compressed = content.table(3) is not None
