@@ -62,8 +62,8 @@ def open_source(
 
     Parameters
     ----------
-    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame of pandas or polars, table of pyarrow, AnnData, list of paths, or Source
-        A path may be a zarr array, a group, an AnnData store or file, an ``.npy`` file, a Parquet or HDF5 file (also of NetCDF 4), a pattern such as ``shards/*.npy``, a directory
+    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame, AnnData, list of paths, or Source
+        A path may be a zarr array, a group, an AnnData store or file, an ``.npy`` file, a Parquet, Arrow or HDF5 file (also of NetCDF 4), a pattern such as ``shards/*.npy``, a directory
         of such files, or ``builtin:NAME``. Several files are read as one table, those of a pattern or a directory in natural order
         and those of a list in its order; they must have the same columns and the same data type. So are several AnnData stores and files. A DataArray that was opened from zarr and
         not changed since is read from there; its Dask array is used otherwise, or its values in memory.
@@ -77,7 +77,7 @@ def open_source(
         left out for all others. Dimensions of arrays of numpy and Dask are ``dim_0``, ``dim_1`` and so on. Names come from zarr format 3, from ``_ARRAY_DIMENSIONS`` or OME-Zarr; other dimensions are
         called ``dim_0``, ``dim_1`` and so on. By default arrays of two dimensions are (samples, features).
     columns : str or sequence of str, optional
-        Names of the columns of Parquet files and data frames that are read, in this order; by default all, which must be numbers or
+        Names of the columns of Parquet and Arrow files and data frames that are read, in this order; by default all, which must be numbers or
         lists of as many numbers in each row. Nulls are NaN.
     id_column : str, optional
         Name of a column that names the rows: it goes to the labels of samples and of scores.
@@ -110,8 +110,9 @@ def open_source(
         Whether files of a local store may be symbolic links to places outside of it.
     max_reads : float, optional
         How many times the chunks behind a Dask array may be read or made in one pass, on average, because several of its
-        blocks need them; plans are refused with `RepeatedReadsError` above it. By default 4, above which an array of up to 64 MiB is
-        computed once and kept in memory, such as ``x.groupby("time.month") - x.groupby("time.month").mean()``.
+        blocks need them; plans are refused with `RepeatedReadsError` above it. By default 4; where chunks would be read again at
+        all, as of ``x.groupby("time.month") - x.groupby("time.month").mean()``, and computing all rows at once takes up to a quarter
+        of the memory ceiling, they are computed once and kept.
     layer : str, optional
         Layer of AnnData that is read in place of X; ``raw/X`` for the matrix of ``raw``, with its own features.
     mask_var : str, optional
@@ -230,7 +231,7 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
     given = [name for name in OF_COLUMNS if getattr(options, name) is not None]
     if given and not kind.columns:
         raise NotAvailableError(
-            f"{path}: {', '.join(given)}: expected a Parquet file or a data frame, which have columns"
+            f"{path}: {', '.join(given)}: expected a Parquet or Arrow file, or a data frame, which have columns"
         )
     if options.of_cells and not kind.cells:
         raise ParameterError(f"{path}: {', '.join(options.of_cells)} is for AnnData: leave it out")
