@@ -116,12 +116,8 @@ class HDF5Cells(StoredCells):
             raise DataError(f"{self.label}: {name} is stored in other files: expected the data in this one")
         return node
 
-    def matrix(self, root: Any, node: Any, name: str) -> Source:
-        """Return the rows of a dense matrix."""
-        return HDF5Rows(self.label, name)
-
-    def vector(self, node: Any, name: str) -> Source:
-        """Return the entries of an array of one axis as a table of one column."""
+    def table(self, node: Any, name: str) -> Source:
+        """Return the rows of a dense matrix, or the entries of an array of one axis as those of a table of one column."""
         return HDF5Rows(self.label, name)
 
     def array(self, read: Callable[[Any], Any], node: Any, label: str, *, filled: bool) -> Any:

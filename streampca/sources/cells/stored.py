@@ -90,12 +90,8 @@ class StoredCells(ABC):
         """Return the node `name` of a group, None if there is none; `DataError` if it cannot be opened or is a link elsewhere."""
 
     @abstractmethod
-    def matrix(self, root: Any, node: Any, name: str) -> Source:
-        """Return the rows of a dense matrix."""
-
-    @abstractmethod
-    def vector(self, node: Any, name: str) -> Source:
-        """Return the entries of an array of one axis as a table of one column."""
+    def table(self, node: Any, name: str) -> Source:
+        """Return the rows of a dense matrix, or the entries of an array of one axis as those of a table of one column."""
 
     @abstractmethod
     def array(self, read: Callable[[Any], Any], node: Any, label: str, *, filled: bool) -> Any:
@@ -124,7 +120,7 @@ class StoredCells(ABC):
         if node is None or encoding_of(node) == "null":
             raise DataError(f"{self.label} has no {name}: expected a matrix; name a layer to read that")
         if _is_array(node):
-            return self.matrix(root, node, name)
+            return self.table(node, name)
         return self._compressed(node, name, label)
 
     def _compressed(self, node: Any, name: str, label: str) -> CompressedRows | CompressedColumns:
@@ -158,7 +154,7 @@ class StoredCells(ABC):
 
     def _vector(self, array: Any, name: str) -> Vector:
         empty = array.shape[0] == 0
-        return Vector(Nothing(self.label, np.dtype(array.dtype)) if empty else self.vector(array, name))
+        return Vector(Nothing(self.label, np.dtype(array.dtype)) if empty else self.table(array, name))
 
     def names(self, root: Any, axis: str, size: int) -> Array | None:
         """Return the names of cells or features, of which the matrix has `size`; None where there are none, or too many."""
@@ -270,17 +266,15 @@ class ZarrCells(StoredCells):
         except Exception as error:
             raise DataError(f"{self.label}/{name} cannot be opened: {one_line(error)}") from error
 
-    def matrix(self, root: Any, node: Any, name: str) -> Source:
-        """Return the rows of a dense matrix."""
-        plain = replace(self._options, array=name, mask=None, mask_var=None, layer=None, normalize=None)
-        rows = open_named(ZarrArrays(root, plain, self.label), plain)
-        rows.labels = rows.feature_names = None
-        rows.description = self.label
-        return rows
-
-    def vector(self, node: Any, name: str) -> Source:
-        """Return the entries of an array of one axis as a table of one column."""
+    def table(self, node: Any, name: str) -> Source:
+        """Return the rows of a dense matrix, or the entries of an array of one axis as those of a table of one column."""
         links, label = self._options.follow_symlinks, self.label
+        if node.ndim != 1:
+            plain = replace(self._options, array=name, mask=None, mask_var=None, layer=None, normalize=None)
+            rows = open_named(ZarrArrays(self._group, plain, label), plain)
+            rows.labels = rows.feature_names = None
+            rows.description = label
+            return rows
         array, digests = as_stored(node, label, links), verified_by(self._options.verify, label, name)
         source = ZarrSource(array, label, name, ((0,), ()), self._options.fills_data, digests, links)
         source.require_fingerprinted()
