@@ -112,14 +112,14 @@ def _received(answer: Any, most: int, seconds: float, least_rate: int) -> bytes:
         passed = time.monotonic() - begin
         if passed >= seconds:
             if len(body) - begun < least_rate * seconds:
-                raise TimeoutError(too_slow(len(body) - begun, passed, least_rate))
+                raise TimeoutError(too_slow(int(least_rate * seconds), passed, least_rate))
             begun, begin = len(body), time.monotonic()
     return bytes(body)
 
 
 def too_slow(n_bytes: int, seconds: float, least_rate: int) -> str:
     """Return what is wrong with so few bytes in so many seconds."""
-    return f"{n_bytes:,} bytes were received in {seconds:.3g} s, less than {least_rate} bytes per second"
+    return f"fewer than {n_bytes:,} bytes were received in {seconds:.3g} s, less than {least_rate} bytes per second"
 
 
 def _opened(place: Place, seconds: float, further: Mapping[str, str]) -> Any:

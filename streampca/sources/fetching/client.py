@@ -1,4 +1,4 @@
-"""Requests for stored objects, each sent once: by obstore, or by a store of zarr where only fsspec knows the URL."""
+"""Requests for stored objects by obstore, each sent once: bodies are received within a size, and above a least rate."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
-from zarr.storage import ObjectStore
 
 from streampca.sources.fetching import answers
 from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.sources.request_errors import RequestError, of_obstore
-from streampca.storage.zarr_interface import default_buffer_prototype
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult
@@ -47,45 +44,15 @@ class Fetched:
     data: memoryview
     """The bytes; none if they did not fit where they were to be received."""
     total: int
-    """Size in bytes of the whole object; `MAX_STORED_BYTES` where a client does not tell it and the range is not the object's last."""
+    """Size in bytes of the whole object; `MAX_STORED_BYTES` of one whose ranges are not served."""
     is_range: bool
     """Whether `data` are the range that was requested, not the whole object."""
     version: ObjectVersion = field(default_factory=ObjectVersion)
     """What is known of the content of the object."""
 
 
-class Client(Protocol):
-    """What sends the requests for the objects of one store."""
-
-    serves_ranges: bool
-    """Whether ranges of objects can be requested; some web servers send the whole object."""
-
-    @property
-    def receives_in_place(self) -> bool:
-        """Return whether bytes are received where they are needed, and a range comes with the size of the object."""
-        ...
-
-    async def fetch(
-        self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
-    ) -> Fetched | None:
-        """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if this client uses one.
-
-        A negative `span` is one from the end. An object has at most `most` bytes; `TooManyBytesError` for one that has more.
-        """
-        ...
-
-    async def wait_asked(self, key: str) -> float | None:
-        """Return the seconds to wait that a store which refuses requests asks for; None if it refuses and asks for none."""
-        ...
-
-
-def client_of(store: Store) -> Client:
-    """Return what sends the requests for the objects of `store`."""
-    return ObjectClient(store.store) if isinstance(store, ObjectStore) else ZarrClient(store)
-
-
 class ObjectClient:
-    """Requests by obstore. Bodies are received within the size and above the least rate that are expected.
+    """Sends the requests for the objects of one store, without retries.
 
     Parameters
     ----------
@@ -93,17 +60,21 @@ class ObjectClient:
         Where the objects are.
     """
 
-    receives_in_place = True
-
     def __init__(self, store: Any):
-        self.store, self.serves_ranges = store, True
+        self.store = store
+        self.serves_ranges = True
+        """Whether ranges of objects can be requested; some web servers send the whole object."""
         self.seconds = _seconds(store.client_options.get("read_timeout")) if hasattr(store, "client_options") else None
         self._tells_sizes = True
 
     async def fetch(
         self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
     ) -> Fetched | None:
-        """Return what `Client.fetch` does."""
+        """Return the bytes of `key`, or those in `span`, None if it does not exist; in `buffer` if there is one.
+
+        A negative `span` is one from the end. An object has at most `most` bytes; `TooManyBytesError` for one that has more.
+        `RequestError` and `TimeoutError` for a request that fails.
+        """
         import obstore
 
         if not self._tells_sizes:
@@ -158,23 +129,21 @@ class ObjectClient:
 
     async def _receive(self, result: GetResult, buffer: memoryview) -> int:
         """Receive a body to its end and return its size; a server may send another than that of its headers."""
-        seconds = self.seconds
-        least = len(buffer) + 1 if seconds is None else max(1, min(_PIECE, int(seconds * LEAST_RATE) // 2))
+        least = min(_PIECE, len(buffer), int(LEAST_RATE * (self.seconds or READ_SECONDS))) or 1
+        seconds = None if self.seconds is None else self.seconds + least / LEAST_RATE
         n, pieces = 0, result.stream(least)
         while True:
-            begun = n
             try:
                 async with asyncio.timeout(seconds):
-                    while seconds is None or n - begun < seconds * LEAST_RATE:
-                        piece = await anext(pieces, None)
-                        if piece is None:
-                            return n
-                        if n + len(piece) > len(buffer):
-                            raise TooManyBytesError(len(buffer))
-                        buffer[n : n + len(piece)] = piece
-                        n += len(piece)
+                    piece = await anext(pieces, None)
             except TimeoutError:
-                raise TimeoutError(answers.too_slow(n - begun, seconds or 0, LEAST_RATE)) from None
+                raise TimeoutError(answers.too_slow(least, seconds or 0, LEAST_RATE)) from None
+            if piece is None:
+                return n
+            if n + len(piece) > len(buffer):
+                raise TooManyBytesError(len(buffer))
+            buffer[n : n + len(piece)] = piece
+            n += len(piece)
 
     async def _without_size(self, key: str, span: tuple[int, int] | None, most: int | None) -> Fetched | None:
         """Return an object of a web server that sends it without its size, which obstore does not take."""
@@ -192,7 +161,7 @@ class ObjectClient:
         return Fetched(data, len(data), is_range=False)
 
     async def wait_asked(self, key: str) -> float | None:
-        """Return what `Client.wait_asked` does: obstore does not tell the headers of an answer that refuses."""
+        """Return the seconds to wait that a store which refuses requests asks for; None if it refuses and asks for none."""
         try:
             place = await answers.place_of(self.store, key)
             return answers.retry_after(await asyncio.to_thread(answers.headers_of_refusal, place))
@@ -207,40 +176,6 @@ class ObjectClient:
             return None if refusal is None else refusal.get("x-amz-bucket-region")
         except Exception:  # noqa: BLE001 it is known or not
             return None
-
-
-class ZarrClient:
-    """Requests by a store of zarr, such as that for clients of fsspec, which take the body of an answer as a whole."""
-
-    receives_in_place = False
-
-    def __init__(self, store: Store):
-        self.store, self.serves_ranges = store, True
-
-    async def fetch(
-        self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
-    ) -> Fetched | None:
-        """Return what `Client.fetch` does."""
-        request: RangeByteRequest | SuffixByteRequest | None = None
-        if span is not None:  # one byte more, which tells whether the object ends with the range
-            request = SuffixByteRequest(-span[0]) if span[0] < 0 else RangeByteRequest(span[0], span[1] + 1)
-        stored = await self.store.get(key, default_buffer_prototype(), request)
-        if stored is None:
-            return None
-        data = stored.as_numpy_array().view(np.uint8).data
-        if span is None:
-            if most is not None and len(data) > most:
-                raise TooManyBytesError(most)
-            return Fetched(data, len(data), is_range=False)
-        n_bytes = span[1] - span[0]
-        if len(data) > n_bytes + (span[0] >= 0):
-            return Fetched(data, len(data), is_range=False)
-        is_last = span[0] >= 0 and len(data) <= n_bytes
-        return Fetched(data[:n_bytes], span[0] + len(data) if is_last else MAX_STORED_BYTES, is_range=True)
-
-    async def wait_asked(self, key: str) -> float | None:
-        """Return None: it is in the error, or not known."""
-        return None
 
 
 def _seconds(duration: object) -> float | None:

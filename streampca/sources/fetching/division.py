@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from streampca.sources.fetching.requests import Part, ranges
 
 if TYPE_CHECKING:
-    from streampca.sources.fetching.client import Client
+    from streampca.sources.fetching.client import ObjectClient
     from streampca.sources.remote import RemoteStore
 
 MOST_REQUESTS = 32
@@ -34,7 +34,7 @@ class Division:
     """Largest size in bytes of a shard; None where every chunk is an object of its own."""
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ObjectClient:
         """Return what sends the requests."""
         return self.store.client
 
@@ -51,22 +51,11 @@ class Division:
         return self.most_object is not None or self.buffer_bytes < self.most
 
     @property
-    def in_ranges(self) -> bool:
-        """Return whether large chunks are requested in ranges: their size is known, or the client tells it."""
-        return self.client.serves_ranges and (self.size is not None or self.client.receives_in_place)
-
-    @property
-    def copies(self) -> int:
-        """Return how often what is received is in memory at once: clients that do not receive in place join what they got."""
-        return 1 if self.client.receives_in_place else 2
-
-    @property
     def request_bytes(self) -> int:
         """Return the memory of one request for a chunk."""
-        if self.most_object is None:
-            return (self.buffer_bytes if self.in_ranges else self.most) * self.copies
-        whole = max(RANGE_BYTES, self.most_object)
-        return (self.buffer_bytes if self.client.serves_ranges else whole) * self.copies
+        if self.client.serves_ranges:
+            return self.buffer_bytes
+        return self.most if self.most_object is None else max(RANGE_BYTES, self.most_object)
 
     @property
     def least_bytes(self) -> int:
@@ -77,7 +66,7 @@ class Division:
         """Return the requests for a chunk; only the first if its size is not known."""
         if self.most_object is not None:  # a shard that is requested as a whole
             return [Part(None, self.request_bytes)]
-        if self.most <= WHOLE_BYTES or not self.in_ranges:
+        if self.most <= WHOLE_BYTES or not self.client.serves_ranges:
             return [self.of_whole()]
         if self.size is None:
             return [Part((0, RANGE_BYTES), RANGE_BYTES)]
@@ -85,8 +74,8 @@ class Division:
 
     def of_whole(self) -> Part:
         """Return the request for all bytes of a chunk or shard."""
-        return Part(None, (self.most if self.most_object is None else self.most_object) * self.copies)
+        return Part(None, self.most if self.most_object is None else self.most_object)
 
     def of_range(self, start: int, stop: int) -> list[Part]:
         """Return the requests for a range of the bytes of a chunk or shard."""
-        return [Part(span, RANGE_BYTES * self.copies) for span in ranges(start, stop, RANGE_BYTES)]
+        return [Part(span, RANGE_BYTES) for span in ranges(start, stop, RANGE_BYTES)]

@@ -164,8 +164,7 @@ class ReadAhead:
         span = chunk.parts[0].span
         if span is None or (chunk.pieces and first.is_range):
             return True
-        tells_size = self.division.size is not None or self.store.client.receives_in_place
-        return first.is_range and (tells_size or len(chunk.parts) > 1 or len(first.data) < span[1] - span[0])
+        return first.is_range
 
     def _answer_of(self, chunk: StoredChunk, part: Part) -> Fetched | None:
         """Wait for the answer to a request, which is sent first if it was not; `ChangedInputError` if it does not fit the index."""
@@ -245,8 +244,7 @@ class ReadAhead:
             if block is None:
                 return
             chunk, part = block.awaited or block.pending[0]
-            if self.store.client.receives_in_place:
-                part.buffer = self._buffer(part.cost)  # before the request is counted: there may be no memory
+            part.buffer = self._buffer(part.cost)  # before the request is counted: there may be no memory
             block.pending.remove((chunk, part))
             self._n_requests += 1
             self._held_bytes += part.cost

@@ -127,16 +127,17 @@ class ZarrSource(Source):
 
     def _direct_reader(self, store: Store) -> DirectReader | FetchedReader | None:
         """Return what decodes chunks without zarr, None if they are stored in a way that only zarr reads."""
-        chain = chain_of_array(self.array.metadata)
+        chain, remote = chain_of_array(self.array.metadata), store if isinstance(store, RemoteStore) else None
+        remote = remote if remote is not None and remote.reads_ahead else None
         if chain is None:
-            return self._shard_reader(store) if isinstance(store, RemoteStore) and self.digests is None else None
+            return None if remote is None or self.digests is not None else self._shard_reader(remote)
         if type(store) is LocalStore:
             root = None if self.follow_symlinks else Path(store.root)
             place = Path(store.root) / self.array.path
             return DirectReader(place, self.array, chain, self.layout, self.digests, self.fill, root)
-        if isinstance(store, RemoteStore):
+        if remote is not None:
             digests, label = self.digests, self.label
-            return FetchedReader(self.array, store, chain, self.layout, digests, self.fill, label, lambda: self.stored)
+            return FetchedReader(self.array, remote, chain, self.layout, digests, self.fill, label, lambda: self.stored)
         return None
 
     def _shard_reader(self, store: RemoteStore) -> FetchedShards | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -221,3 +223,16 @@ def test_address_of_ipv6_is_read(stores):
     with server as web:
         assert web.url.startswith("http://[::1]:")
         np.testing.assert_array_equal(open_source(f"{web.url}/zstd").read(0, 430)[0], VALUES)
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_after_its_last_request_ends_well(web):
+    """obstore aborts processes that end while its threads hand over answers."""
+    code = f"""
+import streampca
+streampca.open("{web.url}/blosc").read(0, 430)
+print("read", flush=True)
+"""
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "read\n", "")
