@@ -23,6 +23,7 @@ from streampca.logs import logger
 from streampca.redaction import redacted, shown
 from streampca.sources.client_options import BY_OBSTORE, opened, protocol_of, texts_in, translated
 from streampca.sources.credentials import StoreArguments, register, registered, resolve
+from streampca.sources.fetching.answers import retry_after
 from streampca.sources.fetching.client import READ_SECONDS, Fetched, ObjectClient, TooManyBytesError
 from streampca.sources.options import StorageOptions
 from streampca.sources.request_errors import (
@@ -291,7 +292,10 @@ class RemoteStore(GetOnlyStore):
 
     async def _wait_asked(self, key: str, status: int) -> float:
         """Return the seconds to wait that a store which refuses requests asks for; it is asked again only if it asks for some."""
-        asked = await self.client.wait_asked(key) if self.reads_ahead else None
+        headers = await self.client.refusal(key) if self.reads_ahead else {}
+        if headers is None:
+            return 0.0
+        asked = retry_after(headers)
         self._asks[status] = asked is not None
         return asked or 0.0
 
@@ -299,7 +303,7 @@ class RemoteStore(GetOnlyStore):
         """Open a bucket of S3 again in the region that it is in, once; return whether that is known now."""
         if not self.reopens or "region" in (self.options or {}):
             return False
-        region = await self.client.region(key)
+        region = (await self.client.refusal(key) or {}).get("x-amz-bucket-region")
         if region is None:
             return False
         self.options = {**(self.options or {}), "region": region}

@@ -63,10 +63,8 @@ def headers_of_refusal(place: Place) -> Mapping[str, str] | None:
             return {name.lower(): value for name, value in refusal.headers.items()}
 
 
-def retry_after(headers: Mapping[str, str] | None) -> float | None:
-    """Return how many seconds an answer says to wait before the next request, 0 if it is no refusal; None if it does not say."""
-    if headers is None:
-        return 0.0
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return how many seconds an answer says to wait before the next request; None if it does not say."""
     text = headers.get("retry-after", "").strip()
     if text.isdecimal():
         return float(text)

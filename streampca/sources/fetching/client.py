@@ -160,22 +160,15 @@ class ObjectClient:
             raise TooManyBytesError(most)
         return Fetched(data, len(data), is_range=False)
 
-    async def wait_asked(self, key: str) -> float | None:
-        """Return the seconds to wait that a store which refuses requests asks for; None if it refuses and asks for none."""
-        try:
-            place = await answers.place_of(self.store, key)
-            return answers.retry_after(await asyncio.to_thread(answers.headers_of_refusal, place))
-        except Exception:  # noqa: BLE001 what is asked for is known or not
-            return None
+    async def refusal(self, key: str) -> Mapping[str, str] | None:
+        """Return the headers of the answer that refuses a request for `key`, which obstore does not tell; None if it is not refused.
 
-    async def region(self, key: str) -> str | None:
-        """Return the region of the bucket that a refusal of S3 names."""
+        Names are in lower case; there are none if they cannot be known.
+        """
         try:
-            place = await answers.place_of(self.store, key)
-            refusal = await asyncio.to_thread(answers.headers_of_refusal, place)
-            return None if refusal is None else refusal.get("x-amz-bucket-region")
-        except Exception:  # noqa: BLE001 it is known or not
-            return None
+            return await asyncio.to_thread(answers.headers_of_refusal, await answers.place_of(self.store, key))
+        except Exception:  # noqa: BLE001 what it says is known or not
+            return {}
 
 
 def _seconds(duration: object) -> float | None:
