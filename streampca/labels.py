@@ -336,19 +336,22 @@ def _shapes(variables: tuple[Variable, ...]) -> str:
 def labels_of_columns(names: Sequence[str], shapes: Sequence[tuple[int, ...]], samples: Dimension) -> Labels:
     """Return the labels of a table of columns of numbers (shape ()), and of lists or tensors of numbers of a shape.
 
-    Names of columns are a coordinate. A single column of lists or tensors is a variable, whose features have numbers.
+    Names of columns are a coordinate. A single column of lists or tensors is a variable, whose features have numbers, as those
+    of several columns with more than a million numbers have.
     """
     if len(names) == 1 and shapes[0]:
         dims = ["feature"] if len(shapes[0]) == 1 else [f"feature_{axis}" for axis in range(len(shapes[0]))]
         features = tuple(Dimension(dim, size) for dim, size in zip(dims, shapes[0], strict=True))
         return Labels((samples,), features, (Variable(names[0], tuple(dims), shapes[0]),))
+    n_features = sum(math.prod(shape) for shape in shapes)
+    named = n_features <= 1_000_000 or not any(shapes)
     each = [
         f"{name}[{','.join(map(str, place))}]" if shape else name
         for name, shape in zip(names, shapes, strict=True)
-        for place in np.ndindex(*shape)
+        for place in (np.ndindex(*shape) if named else ())
     ]
-    feature = Dimension("feature", len(each), np.array(each))
-    return Labels((samples,), (feature,), (Variable(None, ("feature",), (len(each),)),))
+    feature = Dimension("feature", n_features, np.array(each) if each else None)
+    return Labels((samples,), (feature,), (Variable(None, ("feature",), (n_features,)),))
 
 
 def _same(one: Array, other: Array) -> bool:

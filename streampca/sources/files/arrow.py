@@ -6,10 +6,9 @@ import json
 import math
 import re
 import threading
-from collections.abc import Collection, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +41,19 @@ _NUMBERS = {
 }
 """numpy's names of the types of Arrow that are numbers."""
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_naming = partial(damage_named, causes="is damaged, encrypted or cut short (write it again)")
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Raise errors of pyarrow as `DamagedChunkError`, also of memory that damaged metadata ask for."""
+    with damage_named(what, "is damaged, encrypted or cut short (write it again)"):
+        try:
+            yield
+        except MemoryError as error:
+            if type(error) is MemoryError:
+                raise
+            raise ValueError(str(error)) from error
+
 
 _last = threading.local()  # a chunk of which a read needed only the first rows
 

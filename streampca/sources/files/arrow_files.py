@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyarrow import ChunkedArray, RecordBatch, Schema
 
 _BUFFER_BYTES = 2**20
+_MOST_AT_ONCE = 2**31  # bytes of a record batch of which a column is read before there is a plan
 _SCHEMA, _BATCH = 1, 3
 _MAGIC = b"ARROW1\0\0"
 
@@ -165,6 +166,8 @@ class IpcFile(ArrowFile):
                 for offset, stored in content.pairs(2):
                     n_bytes += self._declared(body + offset, stored) if compressed and stored >= 8 else stored
                 nulls = tuple(count for _, count in content.pairs(1))
+                if not 0 <= n_rows <= 8 * n_bytes:
+                    raise ValueError("its metadata are damaged")
             yield _Message(kind, start, stop, n_rows, n_bytes, nulls)
             start = stop
 
@@ -185,7 +188,9 @@ class IpcFile(ArrowFile):
         places = [self.schema.names.index(name) for name in columns]
         options = self._ipc.IpcReadOptions(included_fields=places, use_threads=False)
         for batch in batches:
-            yield from self._ipc.open_stream(self._bytes([*self._before, batch]), options=options)
+            for found in self._ipc.open_stream(self._bytes([*self._before, batch]), options=options):
+                found.validate(full=True)  # so that damaged offsets of lists point to nothing outside
+                yield found
 
     def batches(self, index: int, columns: Sequence[str], n_rows: int) -> Iterator[RecordBatch]:
         """Yield columns of a record batch."""
@@ -204,10 +209,12 @@ class IpcFile(ArrowFile):
     def column(self, name: str) -> ChunkedArray:
         """Return a column of all rows."""
         pa = optional_module("pyarrow", "Arrow files", "arrow")
-        places = [self.schema.names.index(name)]
-        options = self._ipc.IpcReadOptions(included_fields=places, use_threads=False)
-        stream = self._ipc.open_stream(self._bytes(self._messages), options=options)
-        return pa.Table.from_batches(stream, stream.schema).column(name)
+        if max(self.sizes, default=0) > _MOST_AT_ONCE:
+            raise DataError(
+                f"a record batch holds {max(self.sizes):,} bytes: expected at most {_MOST_AT_ONCE:,}; write more batches"
+            )
+        schema = pa.schema([self.schema.field(name)])
+        return pa.Table.from_batches(self._read([name], self._batches), schema).column(name)
 
     def close(self) -> None:
         """Close the file."""

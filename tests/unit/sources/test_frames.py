@@ -202,3 +202,45 @@ def test_tables_of_pyarrow_are_read_as_data_frames():
     assert np.isnan(sp.open(table, columns=["hole"]).to_dask().compute()[0, 0])
     with pytest.raises(DataError, match=r"not numbers: name \("):
         sp.open(table)
+
+
+def test_tables_of_pyarrow_with_lists_and_labels_are_fitted_without_conversion(embeddings):
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"e": embeddings.tolist(), "g": ["u", "v"] * 30, "t": embeddings[:, 0]})
+    pca = sp.PCA(2).fit(table.drop(["g"]))
+    expected = np.hstack([embeddings, embeddings[:, :1]])
+    np.testing.assert_allclose(pca.mean_, expected.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(pca.transform(table.drop(["g"])), (expected - pca.mean_) @ pca.components_.T, atol=1e-4)
+    groups = sp.PCA(1).fit_groups(table, "g")
+    np.testing.assert_allclose(groups["v"].mean_, expected[1::2].mean(axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("use", [sp.open, lambda frame: sp.PCA(1).fit(frame)])
+def test_columns_of_one_name_are_refused(use, values):
+    import pandas as pd
+
+    with pytest.raises(DataError, match="several columns of the name a: expected every name once"):
+        use(pd.DataFrame(values, columns=["a", "b", "a"]))
+
+
+def test_truth_values_with_nulls_are_numbers():
+    import polars as pl
+
+    frame = pl.DataFrame({"a": [True, None, False]})
+    np.testing.assert_array_equal(sp.open(frame).array, [[1], [np.nan], [0]])
+
+
+def test_frames_of_other_packages_are_collected(values):
+    nw = pytest.importorskip("narwhals")
+
+    class Frame:
+        """A frame of a package that nobody has heard of, which knows narwhals."""
+
+        columns = ("a", "b", "c")
+
+        def __narwhals_dataframe__(self) -> object:
+            import polars as pl
+
+            return nw.from_native(pl.DataFrame(values, schema=["a", "b", "c"]))._compliant_frame
+
+    np.testing.assert_array_equal(sp.open(Frame()).array, values)
