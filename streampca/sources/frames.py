@@ -281,6 +281,10 @@ def _lists(frame: nw.DataFrame[Any], column: Column) -> Array:
     series = frame.get_column(column.name)
     if series.dtype == nw.Object:
         return _lists_of_objects(series.to_numpy(), column.name)
+    if isinstance(series.dtype, nw.Array):
+        rows = np.asarray(series.to_numpy())
+        if rows.dtype.kind in "biuf" and rows.ndim > 1:
+            return rows.reshape(len(rows), -1)
     present = ~np.asarray(series.is_null().to_numpy(), dtype=bool)
     kind: Any = series.dtype
     depth = 1 if column.shape is None else len(column.shape)
