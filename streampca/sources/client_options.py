@@ -154,9 +154,10 @@ def translated(url: str, options: Mapping[str, Any] | None, *, warns: bool = Tru
         else:
             found[known] = value
     if others and warns:
+        known_as = ", ".join(filter(None, dict.fromkeys(others.values())))
         warnings.warn(
-            f"storage_options: {', '.join(others)} are names of fsspec: expected {', '.join(filter(None, dict.fromkeys(others.values())))}, those "
-            "of obstore, by which URLs are read and written",
+            f"storage_options: {', '.join(others)} are names of fsspec: expected those of obstore, by which URLs are read and written"
+            + (f": {known_as}" if known_as else ""),
             FutureWarning,
             stacklevel=3,
         )

@@ -235,6 +235,7 @@ def test_secrets_are_written_nowhere(tmp_path, monkeypatch, capsys):
     assert "${STORE_NAME}" in json.loads((tmp_path / "out/manifest.json").read_text())["source"]["path"]
 
 
+@pytest.mark.filterwarnings("ignore:storage_options. .* are names of fsspec:FutureWarning")
 @pytest.mark.parametrize(
     "path",
     ["nowhere://x", "s3://no-such-bucket/x", "file:///nowhere/x.zarr", "memory://nowhere", "http://127.0.0.1:1/x"],

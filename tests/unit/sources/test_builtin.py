@@ -111,7 +111,7 @@ def test_features_can_be_rows_and_some_can_be_left_out() -> None:
         ({"variables": ["x", "y"]}, NotAvailableError, "variables does not apply to it"),
         ({"verify": "manifest"}, NotAvailableError, "verify does not apply to it"),
         ({"layer": "counts"}, ParameterError, "layer is for AnnData"),
-        ({"columns": ["a"]}, NotAvailableError, "expected a Parquet file"),
+        ({"columns": ["a"]}, NotAvailableError, "expected a Parquet or Arrow file"),
         ({"samples": "flower"}, ParameterError, "there is no dimension 'flower'"),
     ],
 )

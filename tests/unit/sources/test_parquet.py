@@ -279,7 +279,7 @@ def test_directories_that_are_no_partitions_are_not_searched(tmp_path):
     assert sp.open(tmp_path).shape == (2, 1)
 
 
-def test_plan_of_wide_rows_counts_the_decoding_of_every_block_of_features(path, blocks_of):
+def test_wide_rows_are_copied_to_disk_where_every_block_of_features_would_decode_them(path, blocks_of):
     rows = np.random.default_rng(0).normal(size=(60, 700)).astype(np.float32)
     table = sp.open(write_parquet(path, parquet_table(rows, "fixed"), 25))
     features = table.by_features()
@@ -288,7 +288,8 @@ def test_plan_of_wide_rows_counts_the_decoding_of_every_block_of_features(path, 
         blocks_of(columns)
         pca = sp.PCA(2, solver="gram").fit(table)
         assert expected == 700 // columns * rows.nbytes
-        assert pca.plan_.bytes_to_read == pca.bytes_read_ == 2 * expected
+        copied = columns < 700
+        assert pca.plan_.bytes_to_read == pca.bytes_read_ == (1 if copied else 2) * rows.nbytes
 
 
 def test_directories_of_data_hubs_are_one_table_unless_there_are_several_splits(tmp_path, values):

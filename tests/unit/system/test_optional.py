@@ -37,6 +37,7 @@ USES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("anndata", "anndata"): lambda path: sp.open(cells.write_cells(path / "x.zarr", cells.make_counts(9, 4))),
     ("arrow", "pyarrow"): lambda path: sp.open(path / "x.parquet"),
     ("hdf5", "h5py"): lambda path: sp.open(path / "x.h5"),
+    ("genotypes", "bed_reader"): lambda path: sp.open(path / "x.bed"),
     ("export", "sklearn"): lambda path: _fitted().to_sklearn(),
     ("export", "onnx"): lambda path: _fitted().to_onnx(path / "m.onnx"),
     ("export", "faiss"): lambda path: _fitted().to_faiss(path / "m.faiss"),
@@ -55,7 +56,7 @@ USES: dict[tuple[str, str], Callable[[Path], object]] = {
 def test_a_missing_package_is_named_with_its_extra(
     extra: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("x.h5ad", "x.parquet", "x.h5"):
+    for name in ("x.h5ad", "x.parquet", "x.h5", "x.bed", "x.fam", "x.bim"):
         (tmp_path / name).write_bytes(b"")
     monkeypatch.chdir(tmp_path)
     with (
