@@ -14,6 +14,7 @@ from streampca.sources.cells.stored import is_anndata_group
 from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.vector import arrays_at
+from streampca.sources.zarr.group import ZarrArrays
 from streampca.typing import Json
 
 _TIMES = ("time", "t", "date", "datetime", "valid_time", "frame")
@@ -68,7 +69,7 @@ def _listing(
         tuple(dimension.describe() for dimension in dimensions.values()),
         _proposal({name: arrays[name] for name in tables}, dimensions),
         is_group,
-        isinstance(node := getattr(place, "node", None), zarr.Group) and is_anndata_group(node),
+        isinstance(place, ZarrArrays) and isinstance(place.node, zarr.Group) and is_anndata_group(place.node),
     )
 
 

@@ -360,7 +360,7 @@ class ArrayColumns(SampleColumns):
         DataError
             If it cannot be read.
         """
-        array = self._found(name)
+        array = self._array_named(name)
         shape = None if array is None else self._shape(array)
         if array is None or shape is None:
             return None
@@ -373,7 +373,7 @@ class ArrayColumns(SampleColumns):
         values = values.transpose([array.dims.index(name) for name in dims]).reshape(shape)
         return np.broadcast_to(values, [dimension.size for dimension in self._samples]).ravel()
 
-    def _found(self, name: str) -> NamedArray | None:
+    def _array_named(self, name: str) -> NamedArray | None:
         """Return the array `name` of the group of the data, or else of the place."""
         beside = self._arrays.sibling(self._features[0], name) if self._features else None
         return beside or self._arrays.find(name)

@@ -52,18 +52,21 @@ def _remove(path: Path, made_by: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def has_room(n_bytes: int) -> bool:
-    """Return whether temporary directories have room for `n_bytes` and 5 % more."""
+def _place() -> Path:
+    """Return where temporary directories are made."""
     from dask import config
 
-    place = Path(config.get("temporary-directory", None) or tempfile.gettempdir())
+    return Path(config.get("temporary-directory", None) or tempfile.gettempdir())
+
+
+def has_room(n_bytes: int) -> bool:
+    """Return whether temporary directories have room for `n_bytes` and 5 % more."""
+    place = _place()
     return place.exists() and shutil.disk_usage(place).free >= 1.05 * n_bytes
 
 
 def shares_disk(path: Path) -> bool:
     """Return whether temporary directories are on the file system of `path`, or of its nearest parent that exists."""
-    from dask import config
-
-    place = Path(config.get("temporary-directory", None) or tempfile.gettempdir())
+    place = _place()
     parent = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
     return place.exists() and place.stat().st_dev == parent.stat().st_dev

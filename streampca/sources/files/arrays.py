@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from streampca.calendars import in_units_of
-from streampca.errors import DamagedChunkError, DataError
+from streampca.errors import DamagedChunkError, DataError, MissingChunkError
 from streampca.labels import Dimension, Labels
 from streampca.sources.base import ReadCount, require_table
 from streampca.sources.dimensions import Axes, axes_of
@@ -112,8 +112,6 @@ class BoxReader(FragmentReader):
 
     def check(self) -> None:
         """Raise `MissingChunkError` if chunks were never written, or count them where they are to be filled."""
-        from streampca.errors import MissingChunkError
-
         with self.file.opened_file(), self.file.damage(self.record.name):
             missing = self.file.missing_chunks(self.name)
         if missing and not self.fill:
@@ -234,7 +232,13 @@ class ArrayFiles(NamedArrays):
 
     def read(self, array: NamedArray, label: str) -> Array:
         """Return the stored values of an array beside the data, of all files where it is along the joined dimension."""
-        each = [file.read(required(file, str(array.name)), label) for file in self._with(array)]
+        arrays = [(file, required(file, str(array.name))) for file in self._with(array)]
+        for file, one in arrays:
+            if one.packed != array.packed:
+                raise DataError(
+                    f"{label}: packed by other attributes in {file.label} than in {self.files[0].label}: expected the same in all files"
+                )
+        each = [file.read(one, label) for file, one in arrays]
         return each[0] if len(each) == 1 else np.concatenate(each, array.dims.index(self._joined))
 
     def values(self, array: NamedArray, label: str, most: int = MOST_COORDINATES) -> Array | None:
@@ -254,7 +258,8 @@ class ArrayFiles(NamedArrays):
         each = []
         for file in self.files:
             with file.opened_file():
-                each.append(file.labels_of(required(file, str(array.name)), axes))
+                one = required(file, str(array.name))
+                each.append(file.labels_of(one, self._axes_in(file, one, array, axes)))
             self._require_alike(file, str(array.name), each[-1], each[0])
         first = each[0].samples[0]
         parts = [_in_units_of(labels.samples[0], first) for labels in each]
@@ -265,14 +270,20 @@ class ArrayFiles(NamedArrays):
         joined = Dimension(first.name, size, np.concatenate(known) if same else None, first.attributes)
         return replace(each[0], samples=(joined, *each[0].samples[1:]))
 
+    def _axes_in(self, file: ArrayFile, one: NamedArray, first: NamedArray, axes: Axes) -> Axes:
+        """Return the axes of an array of a file that have the names of those of the first file, in whatever order they are stored."""
+        if sorted(one.dims) != sorted(first.dims):
+            raise DataError(
+                f"{file.label}: {one.name} has other dimensions ({', '.join(one.dims)}) than in {self.files[0].label} "
+                f"({', '.join(first.dims)}): expected the same in all files"
+            )
+        rows, columns = (tuple(one.dims.index(first.dims[axis]) for axis in side) for side in axes)
+        return rows, columns
+
     def _require_alike(self, file: ArrayFile, name: str, labels: Labels, first: Labels) -> None:
         """Raise `DataError` unless the labels of a file are those of the first one, but for their first samples."""
         if difference := first.difference(labels):
             raise DataError(f"{file.label}: {name} has {difference}: expected the features of {self.files[0].label}")
-        if [d.name for d in labels.samples] != [d.name for d in first.samples]:
-            raise DataError(
-                f"{file.label}: {name} has other samples than in {self.files[0].label}: expected dimensions of the same names"
-            )
         if [d.size for d in labels.samples[1:]] != [d.size for d in first.samples[1:]]:
             raise DataError(f"{file.label}: {name} has other sizes of sample dimensions than in {self.files[0].label}")
 
@@ -282,11 +293,7 @@ class ArrayFiles(NamedArrays):
         for file in self.files:
             with file.opened_file():
                 one = required(file, name)
-                if len(one.shape) != len(array.shape):
-                    raise DataError(
-                        f"{file.label}: {name} has {len(one.shape)} dimensions, and {len(array.shape)} in {self.files[0].label}: expected the same"
-                    )
-                readers.append(BoxReader(file, one, axes, fill=options.fills_data))
+                readers.append(BoxReader(file, one, self._axes_in(file, one, array, axes), fill=options.fills_data))
                 packings.append(_packing(file, one, options))
             if packings[-1] != packings[0]:
                 raise DataError(
@@ -299,10 +306,9 @@ class ArrayFiles(NamedArrays):
             "packing": None if packing is None else dict(packing.attributes),
             "decoded": packing is not None,
         }
-        if len(self.files) == 1 or len({reader.shape[1] for reader in readers}) == 1:
-            self._joined = array.dims[axes[0][0]]
-            return StoredVariable(FragmentedRows(readers, self.label, details), packing)
-        self.labels_of(array, axes)  # which names what differs
+        if len({reader.shape[1] for reader in readers}) > 1:
+            self.labels_of(array, axes)  # which names what differs
+        self._joined = array.dims[axes[0][0]]
         return StoredVariable(FragmentedRows(readers, self.label, details), packing)
 
 

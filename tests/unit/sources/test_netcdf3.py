@@ -135,3 +135,41 @@ def test_changed_files_and_other_formats_are_named(tmp_path: Path, cube: Any) ->
     (tmp_path / "x.nc").write_bytes(b"CDF\x05" + bytes(60))
     with pytest.raises(DataError, match=r"CDF-5.*nccopy"):
         sp.open(tmp_path / "x.nc", array="t2m")
+
+
+def test_files_whose_dimensions_are_in_another_order_are_read_by_name(tmp_path: Path) -> None:
+    values = np.random.default_rng(3).normal(size=(20, 3, 3))
+    for name, dims in (("1", ("time", "lat", "lon")), ("2", ("lon", "time", "lat"))):
+        with netcdf_file(tmp_path / f"{name}.nc", "w") as file:
+            for dim, size in (("time", 20), ("lat", 3), ("lon", 3)):
+                file.createDimension(dim, size)
+            part = values.transpose([("time", "lat", "lon").index(dim) for dim in dims])
+            file.createVariable("t2m", "f8", dims)[:] = part + (name == "2")
+    table = sp.open(tmp_path / "*.nc", samples="time")
+    rows = values.reshape(20, 9)
+    np.testing.assert_array_equal(table.to_dask(7).compute(), np.vstack([rows, rows + 1]))
+    np.testing.assert_array_equal(table.by_features().to_dask(2).compute(), np.vstack([rows, rows + 1]).T)
+    with netcdf_file(tmp_path / "3.nc", "w") as file:
+        for dim in ("time", "y", "lon"):
+            file.createDimension(dim, 3)
+        file.createVariable("t2m", "f8", ("time", "y", "lon"))[:] = np.zeros((3, 3, 3))
+    with pytest.raises(DataError, match=r"3\.nc: t2m has other dimensions \(time, y, lon\)"):
+        sp.open(tmp_path / "*.nc", samples="time")
+
+
+def test_values_beside_the_data_are_packed_alike_in_all_files(tmp_path: Path, cube: Any) -> None:
+    for index, scale in ((1, None), (2, 0.5)):
+        write(tmp_path / f"{index}.nc", cube)
+        with netcdf_file(tmp_path / f"{index}.nc", "a") as file:
+            weight = file.createVariable("importance", "i2", ("time",))
+            weight[:] = np.ones(50, dtype="i2")
+            if scale is not None:
+                weight.scale_factor = scale
+    config = {
+        "source": {"path": str(tmp_path / "*.nc"), "samples": ["time"], "array": "t2m"},
+        "model": {"n_components": 2},
+        "preprocess": {"sample_weight": "importance"},
+        "output": {"directory": str(tmp_path / "out")},
+    }
+    with pytest.raises(DataError, match=r"importance.*packed by other attributes in .*2\.nc"):
+        sp.run(config)
