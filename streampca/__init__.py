@@ -12,6 +12,9 @@ _EXPORTS = {
     "PCA": "streampca.estimators.pca",
     "KernelPCA": "streampca.estimators.kernel_pca",
     "RotatedPCA": "streampca.estimators.rotated",
+    "MCA": "streampca.estimators.coupled",
+    "CCA": "streampca.estimators.coupled",
+    "FactorAnalysis": "streampca.estimators.factor_analysis",
     "Threshold": "streampca.linalg.selection",
     "Frobenius": "streampca.linalg.selection",
     "fit_many": "streampca.estimators.many",
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
     from streampca import states as states
     from streampca import transforms as transforms
     from streampca.errors import StreamPCAError as StreamPCAError
+    from streampca.estimators.coupled import CCA as CCA
+    from streampca.estimators.coupled import MCA as MCA
+    from streampca.estimators.factor_analysis import FactorAnalysis as FactorAnalysis
     from streampca.estimators.kernel_pca import KernelPCA as KernelPCA
     from streampca.estimators.loading import load as load
     from streampca.estimators.many import fit_many as fit_many

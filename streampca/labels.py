@@ -216,29 +216,36 @@ class Labels:
         n_all = sum(v.size for v in self.variables)
         return np.arange(n_all) if self.mask is None else np.flatnonzero(self.mask)
 
-    def feature_coordinate(self, name: str) -> tuple[str, Dimension]:
-        """Return the coordinate of numbers `name` and the feature dimension that it is along; `KeyError` if there is none."""
-        for dimension in self.features:
-            found = dimension if dimension.name == name else dimension.others.get(name)
-            if found is not None and found.coordinate is not None and found.coordinate.dtype.kind in "iuf":
-                return dimension.name, found
-        raise KeyError(name)
+    def feature_coordinates(self, name: str) -> dict[str, Dimension]:
+        """Return the coordinates of numbers `name` by the feature dimension that each is along; `KeyError` if there is none."""
+        found = {
+            dimension.name: dimension if dimension.name == name else dimension.others[name]
+            for dimension in self.features
+            if dimension.name == name or name in dimension.others
+        }
+        numbers = {
+            dim: each
+            for dim, each in found.items()
+            if each.coordinate is not None and each.coordinate.dtype.kind in "iuf"
+        }
+        if not numbers:
+            raise KeyError(name)
+        return numbers
 
     def along(self, name: str) -> FloatArray:
         """Return the coordinate `name` along features at each column, ``(n_features,)``: of a dimension, or a further one.
 
-        NaN at the columns of variables without this dimension. `KeyError` if no variable has it or it has no coordinate of
-        numbers.
+        Of two tables side by side each has its own. NaN at the columns of variables without it. `KeyError` if no variable has it
+        or it has no coordinate of numbers.
         """
-        dim, coordinate = self.feature_coordinate(name)
+        coordinates = self.feature_coordinates(name)
         parts = []
         for variable in self.variables:
             values = np.full(variable.shape, np.nan)
-            if dim in variable.dims:
-                axis = variable.dims.index(dim)
-                values[...] = np.reshape(
-                    np.asarray(coordinate.coordinate), [-1 if i == axis else 1 for i in range(len(variable.dims))]
-                )
+            for axis, dim in enumerate(variable.dims):
+                if dim in coordinates:
+                    along = np.asarray(coordinates[dim].coordinate)
+                    values[...] = along.reshape([-1 if i == axis else 1 for i in range(len(variable.dims))])
             parts.append(values.ravel())
         whole = np.concatenate(parts)
         return whole if self.mask is None else whole[self.mask]

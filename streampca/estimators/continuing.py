@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial, update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _Model = TypeVar("_Model", PCAModel, KernelModel)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-_SOLVED = frozenset(
+SOLVED = frozenset(
     (
         *("_model", "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"),
         *("scale_", "noise_variance_", "total_variance_", "n_components_", "numerical_rank_", "constant_features_"),
@@ -77,6 +77,8 @@ class Continuing(StreamEstimator[Parameters, Fit]):
     costs no eigenproblem each; an error of the eigenproblem is raised there.
     """
 
+    _solved_names: ClassVar[frozenset[str]] = SOLVED
+    """Attributes that are there once the state is solved."""
     _fitted_state: FittedState | None
     if TYPE_CHECKING:
         _model: PCAModel
@@ -88,6 +90,10 @@ class Continuing(StreamEstimator[Parameters, Fit]):
     def _set_model(self, model: PCAModel) -> None:
         """Set the attributes that come from `model`."""
         raise NotImplementedError
+
+    def _solved(self, fitted: FittedState) -> PCAModel:
+        """Return the model of a state."""
+        return solve(fitted)
 
     @_needs_state
     def partial_fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
@@ -224,8 +230,8 @@ class Continuing(StreamEstimator[Parameters, Fit]):
 
     def __getattr__(self, name: str) -> Any:
         fitted = self.__dict__.get("_fitted_state")
-        if name in _SOLVED and fitted is not None and "_model" not in self.__dict__ and fitted.solvable:
-            self._set_model(solve(fitted))
+        if name in self._solved_names and fitted is not None and "_model" not in self.__dict__ and fitted.solvable:
+            self._set_model(self._solved(fitted))
             return self.__dict__[name]
         if name in ("partial_fit", "partial_unfit"):
             raise NotComputedError(_obstacle(self))
@@ -249,7 +255,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
 
     def _hold(self, fitted: FittedState) -> None:
         """Keep a state whose model has not been solved yet."""
-        for name in _SOLVED:
+        for name in self._solved_names:
             self.__dict__.pop(name, None)
         self._fitted_state, self.solver_ = fitted, fitted.solver
         self.n_features_in_, self.n_samples_seen_ = fitted.n_features, fitted.state.n_samples

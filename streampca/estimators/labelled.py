@@ -139,6 +139,7 @@ def dataset_of(model: PCAModel | KernelModel) -> xr.Dataset:
         components = np.asarray(model.components) if isinstance(model.components, np.ndarray) else _refuse()
         fields = {"components": ((MODE,), components)}
         fields |= {name: ((), getattr(model, name)) for name in ("mean", "scale", "feature_weight")}
+        fields |= {name: ((MODE,) if each.ndim == 2 else (), each) for name, each in model.by_feature.items()}
     variables: dict[str, Any] = {}
     names = _names_of(labels)
     for key, (dims, values) in fields.items():
@@ -172,14 +173,9 @@ def labelled_maps(model: PCAModel, labels: Labels) -> xr.DataArray | xr.Dataset:
 
 def _per_mode(model: PCAModel | KernelModel) -> dict[str, Array]:
     """Return the values of each component: variances and their errors."""
-    ratio = model.explained_variance_ratio
     if isinstance(model, KernelModel):
-        return {"eigenvalues": model.eigenvalues, "explained_variance_ratio": ratio}
-    values = {
-        "explained_variance": model.explained_variance,
-        "explained_variance_ratio": ratio,
-        "singular_values": model.singular_values,
-    }
+        return {"eigenvalues": model.eigenvalues, "explained_variance_ratio": model.explained_variance_ratio}
+    values: dict[str, Array] = dict(model.by_component)
     certificate = model.certificate
     if certificate.kind != "none":
         values["component_errors"] = np.array(certificate.component_errors, dtype=np.float64)  # NaN for None

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from streampca.errors import ModelError, ParameterError
+from streampca.estimators.coupled import CCA, MCA
+from streampca.estimators.factor_analysis import FactorAnalysis
+from streampca.estimators.from_states import StateEstimator
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
 from streampca.estimators.persistence import parameters_from, plan_from
 from streampca.estimators.rotated import RotatedPCA, of_model
+from streampca.models.analysis import AnalysisModel
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.models.persistence.groups import format_of
-from streampca.models.persistence.models import is_kernel_model, load_saved, load_saved_kernel
-from streampca.models.persistence.pca import FORMAT
+from streampca.models.persistence.models import is_kernel_model, load_saved, load_saved_kernel, model_place
 from streampca.models.persistence.state import load_state
 from streampca.models.rotated import RotatedModel
 from streampca.models.state import AGREE, FittedState
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel.parameters import SAMPLINGS
 from streampca.solvers.registry import CONTINUABLE
-from streampca.storage.directories import RECORD, read_record, read_unreplaced
+from streampca.storage.directories import read_unreplaced
 from streampca.typing import Array, Json
 
+AnyEstimator = TypeVar("AnyEstimator", PCA, StateEstimator)
 
-def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA:
+ANALYSES: dict[str, type[StateEstimator]] = {"mca": MCA, "cca": CCA, "factor_analysis": FactorAnalysis}
+"""Estimators by the name of what is solved from a state."""
+
+
+def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA | StateEstimator:
     """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
 
     The model that is there, or the one that takes its place meanwhile, as `update` does it; never parts of both. With its parameters, its plan and its fitted attributes, as far as they can be written as plain data: `progress` and callables
@@ -46,7 +53,7 @@ def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA:
 
     Returns
     -------
-    PCA, KernelPCA or RotatedPCA
+    PCA, KernelPCA, RotatedPCA, MCA, CCA or FactorAnalysis
         The fitted estimator.
 
     Raises
@@ -66,7 +73,7 @@ def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA:
     return read_unreplaced(Path(path), lambda: _loaded(model_place(path)))
 
 
-def _loaded(path: Path) -> PCA | KernelPCA | RotatedPCA:
+def _loaded(path: Path) -> PCA | KernelPCA | RotatedPCA | StateEstimator:
     """Return the fitted estimator of the model at `path`."""
     if is_kernel_model(path):
         return _kernel_estimator(*load_saved_kernel(path), path)
@@ -77,42 +84,20 @@ def _loaded(path: Path) -> PCA | KernelPCA | RotatedPCA:
     if fitted is not None and fitted.state.n_samples != model.n_samples:
         raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {fitted.state.n_samples}")
     if isinstance(model, RotatedModel):
-        return of_model(_estimator(model.unrotated, record, fitted, path), model)
-    return _estimator(model, record, fitted, path)
+        return of_model(_fitted(PCA(), model.unrotated, record, fitted, path), model)
+    if isinstance(model, AnalysisModel):
+        if model.analysis not in ANALYSES:
+            raise ModelError(f"{path} is not a usable model: analysis {model.analysis!r} is not known")
+        return _fitted(ANALYSES[model.analysis](), model, record, fitted, path)
+    return _fitted(PCA(), model, record, fitted, path)
 
 
-def model_place(path: str | Path) -> Path:
-    """Return where the model at `path`, a model or the directory of a run, lies.
-
-    Raises
-    ------
-    ModelError
-        If there is none, or nothing says that it is complete.
-    """
-    given = Path(path)
-    place = given / "model.zarr" if os.path.isdir(given / "model.zarr") else given
-    if not os.path.exists(place):  # which is false of names that are too long, too
-        raise ModelError(f"{given}: no such model")
-    if not place.is_dir():
-        raise ModelError(f"{given} is a file: expected a model or the directory of a run")
-    if (read_record(given) or {}).get("format") in ("streampca-models", "streampca-groups"):
-        names = ", ".join(sorted(str(each) for each in (given / "models").iterdir()))
-        raise ModelError(f"{given} holds several models: expected the directory of one of them, {names}")
-    record, around = ((read_record(each) or {}).get("format") for each in (place, place.absolute().parent))
-    if record == FORMAT or (place.name == "model.zarr" and around == "streampca-run"):
-        return place
-    if format_of(place) != FORMAT:
-        raise ModelError(f"{given} is not a streampca model: expected the model.zarr of a run, or what save wrote")
-    raise ModelError(
-        f"{given} has no commit record ({RECORD}), so it may be incomplete: expected a model that save has written or a finished "
-        "run, copied with all of its files"
-    )
-
-
-def _estimator(model: PCAModel, record: FitRecord | None, fitted: FittedState | None, path: Path) -> PCA:
-    """Return the estimator of a model; without `record`, of what the model and its state know."""
+def _fitted(
+    estimator: AnyEstimator, model: PCAModel, record: FitRecord | None, fitted: FittedState | None, path: Path
+) -> AnyEstimator:
+    """Return `estimator` as that of a model; without `record`, of what the model and its state know."""
     known: Json = {
-        "n_components": len(model.components),
+        "n_components": model.n_requested,
         "center": model.center,
         "scale": model.scale is not None,
         "whiten": model.whiten,
@@ -121,13 +106,14 @@ def _estimator(model: PCAModel, record: FitRecord | None, fitted: FittedState | 
         "feature_weight": model.feature_weight,
         "ddof": model.ddof,
     }
-    estimator = PCA(**known)
+    taken = set(estimator._get_param_names())
+    estimator.set_params(**{name: value for name, value in known.items() if name in taken})
     if record is not None:
         _set_parameters(estimator, record, {"feature_weight": model.feature_weight}, path)
         if model.removal is not None and estimator.remove is None:
             estimator.remove = model.removal.parameter()  # with arrays, which the record does not hold
     elif fitted is not None:
-        made_with = {name: getattr(fitted.parameters, name) for name in (*AGREE, "solver") if hasattr(estimator, name)}
+        made_with = {name: getattr(fitted.parameters, name) for name in (*AGREE, "solver") if name in taken}
         made_with["scale"] = "block" if isinstance(made_with["scale"], tuple) else made_with["scale"]
         estimator.set_params(**made_with, random_state=fitted.parameters.seed)
     names = model.source.get("feature_names")
@@ -170,7 +156,7 @@ def _kernel_estimator(model: KernelModel, record: FitRecord | None, path: Path) 
 
 
 def _set_parameters(
-    estimator: PCA | KernelPCA, record: FitRecord, arrays: Mapping[str, Array | None], path: Path
+    estimator: PCA | KernelPCA | StateEstimator, record: FitRecord, arrays: Mapping[str, Array | None], path: Path
 ) -> None:
     """Give `estimator` the parameters of `record`, checked as those of a fit are."""
     known = set(estimator.get_params(deep=False))
@@ -179,7 +165,7 @@ def _set_parameters(
         estimator._parameters()
 
 
-def _set_figures(estimator: PCA | KernelPCA, record: FitRecord, kind: type[Plan], path: Path) -> None:
+def _set_figures(estimator: PCA | KernelPCA | StateEstimator, record: FitRecord, kind: type[Plan], path: Path) -> None:
     """Give `estimator` the plan and the reads of its fit."""
     with _naming(path):
         plan = plan_from(record, kind)

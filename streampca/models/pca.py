@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,6 +40,9 @@ _NEAR_MEAN = 16.0
 @dataclass(frozen=True)
 class PCAModel:
     """Principal components of one data set."""
+
+    has_spectrum: ClassVar[bool] = True
+    """Whether components are orthonormal, with variances in descending order."""
 
     components: Components
     """Orthonormal rows, largest variance first, the entry of largest modulus positive; ``(k, n_features)``, in memory or on disk."""
@@ -133,6 +136,11 @@ class PCAModel:
         return len(self.components)
 
     @property
+    def n_requested(self) -> int:
+        """Return the parameter `n_components` of a fit that gives as many."""
+        return len(self.components)
+
+    @property
     def n_features(self) -> int:
         """Return the number of features of a row."""
         return len(self.mean)
@@ -141,6 +149,20 @@ class PCAModel:
     def score_attributes(self) -> dict[str, list[float]]:
         """Return the attributes of stored scores."""
         return {"explained_variance": np.asarray(self.explained_variance).tolist()}
+
+    @property
+    def by_feature(self) -> dict[str, FloatArray]:
+        """Return further values of the features by name, of which those of two dimensions are by component."""
+        return {}
+
+    @property
+    def by_component(self) -> dict[str, FloatArray]:
+        """Return the values of the components by name."""
+        return {
+            "explained_variance": self.explained_variance,
+            "explained_variance_ratio": self.explained_variance_ratio,
+            "singular_values": self.singular_values,
+        }
 
     @property
     def explained_variance_ratio(self) -> FloatArray:

@@ -40,9 +40,8 @@ def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
     others = [vector for vector in (values, *vectors.values()) if vector is not None]
     finite = components.finite and all(np.isfinite(vector).all() for vector in others)
     require(finite, path, "it holds numbers that are not finite")
-    require(
-        bool((values >= 0).all() and (np.diff(values) <= 0).all()), path, "its variances are not in descending order"
-    )
+    ordered = bool((values >= 0).all()) and (not model.has_spectrum or bool((np.diff(values) <= 0).all()))
+    require(ordered, path, "its variances are not in descending order")
     every = model.eigenvalues
     if every is not None:
         ordered = every.ndim == 1 and len(values) <= len(every) <= d and bool(np.isfinite(every).all())
@@ -54,7 +53,7 @@ def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
         require(good, path, "its prediction_errors are damaged")
     error = components.orthonormality
     tolerance = 1e-8 if model.components.dtype == np.float64 else 1e-5
-    require(error <= tolerance, path, f"its components are not orthonormal (by {error:.1e})")
+    require(error <= tolerance or not model.has_spectrum, path, f"its components are not orthonormal (by {error:.1e})")
     constant, weight, share = model.constant_features, model.sample_weight, model.feature_weight
     ranges = {
         "total_variance": _is_total(model),
@@ -82,7 +81,7 @@ def _is_total(model: PCAModel) -> bool:
     Those of the conversion of Marukatat (2023) are not below those of the covariance.
     """
     total = model.total_variance
-    exact = model.certificate.kind == "exact"
+    exact = model.certificate.kind == "exact" and model.has_spectrum
     return bool(np.isfinite(total)) and (not exact or total * (1 + 1e-6) >= float(model.explained_variance.sum()))
 
 

@@ -186,14 +186,18 @@ def plan_cross_validated(source: Source, parameters: Parameters, resources: Reso
     return replace(plan, reason=reason, flops=flops)
 
 
-def plan_sampling_groups(source: Source, parameters: Parameters, resources: Resources, plan: Plan) -> Plan | None:
+def plan_sampling_groups(
+    source: Source, parameters: Parameters, resources: Resources, plan: Plan, *, always: bool = False
+) -> Plan | None:
     """Return `plan` with a covariance of each group of rows; None where that does not fit, or would read or compute more.
+
+    With `always`, since there is no other way, whatever it reads and computes: `PlanError` where it does not fit.
 
     Beside the states of the groups there are that of all rows, five d × d matrices for all eigenvectors and the group at hand, and
     the k products of each group with the components. `verify` has to fit, too.
     """
     (n, d), m = source.shape, parameters.sampling_errors
-    if d > DENSE_LIMIT or n < _ROWS_PER_FEATURE * d:
+    if not always and (d > DENSE_LIMIT or n < _ROWS_PER_FEATURE * d):
         return None
     accumulator, n_components = grouped_accumulator(parameters, source, m), parameters.count(source)
     k = min(n, d) if n_components is None else n_components
@@ -202,9 +206,11 @@ def plan_sampling_groups(source: Source, parameters: Parameters, resources: Reso
     try:
         plan_covariance(source, accumulator, n_components, verified)
         grouped = plan_covariance(source, accumulator, n_components, replace(resources, process_bytes=own))
-    except PlanError:
+    except PlanError as error:
+        if always:
+            raise PlanError(f"sampling errors, with {m} covariance matrices: {error}") from error
         return None
-    if grouped.bytes_to_read > plan.bytes_to_read:
+    if not always and grouped.bytes_to_read > plan.bytes_to_read:
         return None
     states = as_text(accumulator.state_bytes(d))
     note = f"sampling errors by {m} groups of rows: from a covariance of each, kept by the one reading of the fit; they take {states}"

@@ -91,9 +91,9 @@ def weights_by(text: str, labels: Labels | None) -> FloatArray:
     with np.errstate(all="ignore"):
         weights = np.broadcast_to(_value(tree, values, degrees, shown), labels.n_features).astype(np.float64)
     lacking = np.zeros(labels.n_features, dtype=bool)
-    dims = {labels.feature_coordinate(name)[0] for name in names}
+    dims = [set(labels.feature_coordinates(name)) for name in names]
     for variable, columns, _ in labels.places():
-        lacking[columns] = not dims <= set(variable.dims)
+        lacking[columns] = not all(along & set(variable.dims) for along in dims)
     if lacking.all():
         raise ParameterError(f"{shown}: no variable has all of the coordinates {', '.join(sorted(names))}")
     weights[lacking] = 1.0
@@ -128,7 +128,7 @@ def _coordinate(name: str, labels: Labels, shown: str) -> FloatArray:
 
 
 def _in_degrees(name: str, labels: Labels) -> bool:
-    units = str(labels.feature_coordinate(name)[1].attributes.get("units", "")).lower()
+    units = str(next(iter(labels.feature_coordinates(name).values())).attributes.get("units", "")).lower()
     return units.startswith("deg") or (name.lower() in _IN_DEGREES and not units.startswith("rad"))
 
 

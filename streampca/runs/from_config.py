@@ -12,7 +12,9 @@ import numpy as np
 
 from streampca.errors import ConfigError, NotAvailableError
 from streampca.estimators.base import StreamEstimator
+from streampca.estimators.from_states import StateEstimator
 from streampca.estimators.kernel_pca import KernelPCA
+from streampca.estimators.loading import ANALYSES
 from streampca.estimators.pca import PCA
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Readings
@@ -33,7 +35,11 @@ from streampca.sources.options import ReadOptions, SourceKeywords
 from streampca.sources.vector import read_array, read_vector
 from streampca.typing import Array
 
-ESTIMATORS: dict[str, type[PCA] | type[KernelPCA]] = {"pca": PCA, "kernel_pca": KernelPCA}
+ESTIMATORS: dict[str, type[PCA] | type[KernelPCA] | type[StateEstimator]] = {
+    "pca": PCA,
+    "kernel_pca": KernelPCA,
+    **ANALYSES,
+}
 """Estimators by the value of ``model.kind``."""
 
 
@@ -123,9 +129,10 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
         kernel_pca = KernelPCA()
         kernel_pca.set_params(**_with_kernel(values, config.model))
         return ConfiguredFit(kernel_pca, replace(kernel_pca._parameters(threads), read_ahead=read_ahead))
-    pca = PCA()
-    pca.set_params(**values)
-    return ConfiguredFit(pca, replace(pca._parameters(threads), sample_weight=sample_weight, read_ahead=read_ahead))
+    estimator: Any = kind()
+    estimator.set_params(**values)
+    parameters = replace(estimator._parameters(threads), sample_weight=sample_weight, read_ahead=read_ahead)
+    return ConfiguredFit(estimator, parameters)
 
 
 def _with_kernel(values: dict[str, object], model: KernelPCAConfig) -> dict[str, object]:

@@ -72,8 +72,13 @@ class PCASolver(Solver[Parameters, Fit]):
         """Return the time from the last row to the components: that of the eigenpairs of a symmetric matrix, or of a sketch."""
         return solve_seconds(plan, rates)
 
-    def plan_with_groups(self, source: Source, parameters: Parameters, resources: Resources, plan: Plan) -> Plan | None:
-        """Return `plan` with states of groups of rows, which sampling errors follow from; None where the solver keeps none."""
+    def plan_with_groups(
+        self, source: Source, parameters: Parameters, resources: Resources, plan: Plan, *, always: bool = False
+    ) -> Plan | None:
+        """Return `plan` with states of groups of rows, which sampling errors follow from; None where the solver keeps none.
+
+        With `always` also where another way is better, or `PlanError` where it does not fit.
+        """
         return None
 
     def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
@@ -119,5 +124,6 @@ class ContinuableSolver(PCASolver):
         rows = yield from self.accumulated(source, parameters, plan, asked)
         fitted = rows.fitted_state(source, parameters, plan)
         del rows
-        model = self.solve_model(fitted, self.work_of(source, parameters, plan))
+        solving = self if asked.analysis is None else asked.analysis
+        model = solving.solve_model(fitted, self.work_of(source, parameters, plan))
         return Fit(model=model, plan=plan, fitted_state=fitted)

@@ -71,11 +71,14 @@ class CovarianceSolver(ContinuableSolver):
             f"{refusal}; solver='covariance', asked for by name, would take {plan.passes} passes and {as_text(plan.disk_bytes)} of disk"
         )
 
-    def plan_with_groups(self, source: Source, parameters: Parameters, resources: Resources, plan: Plan) -> Plan | None:
+    def plan_with_groups(
+        self, source: Source, parameters: Parameters, resources: Resources, plan: Plan, *, always: bool = False
+    ) -> Plan | None:
         """Return `plan` with the covariances of the groups that sampling errors leave out in turn, None where another way is better."""
         if plan.tile_groups or parameters.n_components == "cross_validation" or parameters.remove is not None:
             return None
-        return plan_sampling_groups(source, parameters, _with_weights(resources, source, parameters), plan)
+        weighted = _with_weights(resources, source, parameters)
+        return plan_sampling_groups(source, parameters, weighted, plan, always=always)
 
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> AnyAccumulator:
         """Return the accumulator of rows of this kind: of every group of them, for cross-validation."""

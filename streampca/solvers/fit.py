@@ -24,6 +24,7 @@ from streampca.planning.plan import Plan, Resources
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
+from streampca.solvers.analyses import Analysis, plan_of_analysis
 from streampca.solvers.beside import Beside, with_beside
 from streampca.solvers.capabilities import require_together
 from streampca.solvers.measuring import measured
@@ -58,11 +59,13 @@ def plan_fit(
     client: DaskClient | None = None,
     alternatives: bool = False,
     probe: bool = False,
+    analysis: Analysis | None = None,
     **beside: Unpack[Beside],
 ) -> Plan:
     """Return the plan of a fit of `source`, with the figures of the other solvers if `alternatives` is set.
 
-    Reads metadata only, unless `probe` is set: then a few blocks are read and folded to tell how long a fit takes.
+    Reads metadata only, unless `probe` is set: then a few blocks are read and folded to tell how long a fit takes. `analysis` is what
+    is solved from the state in place of principal components.
 
     Raises
     ------
@@ -94,7 +97,8 @@ def plan_fit(
     with naming_the_limit(resources, limits):
         # The scores that sampling errors are computed from take the memory of those that are written.
         plan = _choose(source, parameters, replace(resources, scores=scores or n_groups > 0))
-        plan = _with_sampling(plan, source, parameters, resources)
+        plan = _with_sampling(plan, source, parameters, resources, analysis)
+        plan = plan if analysis is None else plan_of_analysis(plan, analysis, source)
     if plan.axis == "samples":
         plan = plan.with_edges(source.block_edges(plan.rows_per_block))
     elif not plan.components_on_disk:  # whose slabs are regular
@@ -160,17 +164,24 @@ def fit(
     keep_rows: int = 0,
     quality: bool = False,
     progress: ProgressCallback | None = None,
+    analysis: Analysis | None = None,
 ) -> Fit:
     """Carry out `plan` and return the model, with `keep_rows` rows copied out of the stream and, if asked for, their quality."""
     client = active_client(source)
     with places_named(source):
-        plan = plan or plan_fit(source, with_columns(parameters, source), client=client)
-    readings = readings_of_fit(source, parameters, plan, keep_rows=keep_rows, quality=quality)
+        plan = plan or plan_fit(source, with_columns(parameters, source), client=client, analysis=analysis)
+    readings = readings_of_fit(source, parameters, plan, keep_rows=keep_rows, quality=quality, analysis=analysis)
     return run_fit(readings, client, progress)
 
 
 def readings_of_fit(
-    source: Source, parameters: Parameters, plan: Plan, *, keep_rows: int = 0, quality: bool = False
+    source: Source,
+    parameters: Parameters,
+    plan: Plan,
+    *,
+    keep_rows: int = 0,
+    quality: bool = False,
+    analysis: Analysis | None = None,
 ) -> Readings[Fit]:
     """Ask for the readings of a fit by `plan`, and return what `fit` returns."""
     _log.info("plan: %r", plan)
@@ -182,7 +193,7 @@ def readings_of_fit(
             removing = Removing(regressors, source, np.dtype(plan.work_dtype))
             parameters = replace(parameters, n_regressors=regressors.orthogonal.size)
         by_features = plan.axis == "features"
-        asked = Asked(keep_rows if by_features else 0, removing)
+        asked = Asked(keep_rows if by_features else 0, removing, analysis)
         solving = SOLVERS[plan.solver].readings(source, parameters, plan, asked)
         if removing is not None:
             solving = relayed(solving, removing)
@@ -190,7 +201,7 @@ def readings_of_fit(
         fitted = yield from measured(solving, source, plan, 0 if by_features else keep_rows, examining)
         if removing is not None:
             fitted = removing.finished(fitted, copied_residuals=by_features)
-        if parameters.sampling_errors:
+        if parameters.sampling_errors and analysis is None:
             weights, limits = parameters.sample_weight, (parameters.memory, parameters.threads)
             sampling = Sampling(source, plan, parameters.sampling_errors, weights, parameters.scaling, *limits)
             fitted = yield from sampling.added_to(fitted)
@@ -206,13 +217,24 @@ def report_rows(source: Source) -> int:
     return int(max(4, min(_REPORT_ROWS, source.shape[0], _REPORT_BYTES // source.dense_row_bytes)))
 
 
-def _with_sampling(plan: Plan, source: Source, parameters: Parameters, resources: Resources) -> Plan:
-    """Return `plan` with what sampling errors take: covariances of groups where no scores are written, else products of scores."""
+def _with_sampling(
+    plan: Plan, source: Source, parameters: Parameters, resources: Resources, analysis: Analysis | None
+) -> Plan:
+    """Return `plan` with what sampling errors take: covariances of groups where no scores are written, else products of scores.
+
+    Those of an analysis follow from covariances alone.
+    """
     n_groups, solver, scores = parameters.sampling_errors, SOLVERS[plan.solver], resources.scores
-    if n_groups and not scores:
-        grouped = solver.plan_with_groups(source, parameters, resources, plan)
+    if n_groups and (not scores or analysis is not None):
+        always = analysis is not None
+        grouped = solver.plan_with_groups(source, parameters, resources, plan, always=always)
         if grouped is not None:
             return grouped
+    if n_groups and analysis is not None:
+        raise NotAvailableError(
+            f"sampling_errors={n_groups} of {analysis.name} follow from covariances of groups of rows, in memory and without `remove`: set "
+            "sampling_errors=0, or remove that part of the rows before"
+        )
     scaled = parameters.scaling is not False
     return with_sampling(plan, source, n_groups, scaled=scaled, known=solver.has_scores, scores=scores)
 

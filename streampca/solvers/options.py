@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from streampca.solvers.removing import Removing
+
+if TYPE_CHECKING:
+    from streampca.solvers.analyses import Analysis
 
 
 @dataclass(frozen=True)
@@ -15,3 +19,5 @@ class Asked:
     """Rows that a solver which reads by features copies itself, because they do not pass by; see `RowSample`."""
     removing: Removing | None = None
     """What is removed from the rows as they are read; None = nothing."""
+    analysis: Analysis | None = None
+    """What is solved from the state of the covariance solver; None = its principal components."""

@@ -23,6 +23,7 @@ from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
+from streampca.solvers.analyses import Analysis
 from streampca.solvers.capabilities import TRAITS, WAYS
 from streampca.solvers.covariance_model import all_eigenvalues
 from streampca.solvers.fit import plan_fit
@@ -228,14 +229,18 @@ def subtracted(fitted: FittedState, less: FittedState) -> FittedState:
     )
 
 
-def solve(fitted: FittedState) -> PCAModel:
-    """Return the model of all rows behind `fitted`; while they are few, it has as many components as they can give."""
+def solve(fitted: FittedState, analysis: Analysis | None = None) -> PCAModel:
+    """Return the model of all rows behind `fitted`; while they are few, it has as many components as they can give.
+
+    `analysis` is what is solved in place of principal components.
+    """
     limit = min(fitted.state.n_samples, fitted.n_features)
     parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
     with one_blas_thread():
-        model = CONTINUABLE[fitted.solver].solve_model(replace(fitted, parameters=parameters), _work(fitted))
+        solving = CONTINUABLE[fitted.solver] if analysis is None else analysis
+        model = solving.solve_model(replace(fitted, parameters=parameters), _work(fitted))
     model = with_integer_rounding(replace(model, labels=fitted.labels))
-    if fitted.error_growth == 1.0:
+    if fitted.error_growth == 1.0 or analysis is not None:
         return model
     trusted = fitted.error_growth * model.certificate.trusted_above
     values = model.explained_variance

@@ -35,6 +35,8 @@ class Step(ABC):
 
     columns: IntArray | None = None
     """Which features it leaves, ascending, ``(n_features,)``; None = all."""
+    n_made: int | None = None
+    """How many features it makes of those there are, which have other names or none; None = none."""
     of_fit: bool = False
     """Whether it belongs to a fit, so that manifests describe the table before it."""
     by_place: bool = False
@@ -204,6 +206,7 @@ class SteppedSource(RowsOfSource):
         for step in self.steps:
             n_features, dtype = self._forms[-1]
             n_features = n_features if step.columns is None else len(step.columns)
+            n_features = n_features if step.n_made is None else step.n_made
             self._forms.append((n_features, step.dtype(dtype)))
         self.shape, self.dtype = (self.source.shape[0], self._forms[-1][0]), self._forms[-1][1]
         self._by_value = _by_value(self.steps)
@@ -216,6 +219,10 @@ class SteppedSource(RowsOfSource):
         self.feature_shape, self.feature_names, self.labels = source.feature_shape, source.feature_names, source.labels
         if self.alike is not None:
             self.fragments = self.alike.fragments  # whose fingerprints are of the columns that are read
+            return
+        if any(step.n_made is not None for step in steps):
+            self.feature_shape, self.feature_names = None, None
+            self.labels = None
             return
         for columns in (step.columns for step in steps):
             if columns is None:

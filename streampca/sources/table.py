@@ -12,8 +12,8 @@ from itertools import pairwise, product
 import numpy as np
 import xxhash
 
-from streampca.errors import NotAvailableError, ParameterError, PartlyMissingError
-from streampca.labels import Labels
+from streampca.errors import DataError, NotAvailableError, ParameterError, PartlyMissingError
+from streampca.labels import Dimension, Labels, Variable, equal_values
 from streampca.sources.base import JoinedSource, ReadCount, Source, TransposedSource, require_table
 from streampca.sources.grid import Grid
 from streampca.sources.masks import FROM_DATA, feature_mask
@@ -196,7 +196,7 @@ def with_missing_value(source: Source, value: float | None) -> Source:
         raise NotAvailableError(
             f"{source.description}: missing_value={value!r} is for dense rows: what a sparse matrix does not store is zero"
         )
-    parts = source.parts if isinstance(source, TableSource) else (StoredVariable(source),)
+    parts = _parts_of(source)
     declared = [part.with_missing(value) for part in parts]
     if not any(part.missing_value == value for part in declared):
         types = ", ".join(dict.fromkeys(str(part.source.dtype) for part in parts))
@@ -208,6 +208,82 @@ def with_missing_value(source: Source, value: float | None) -> Source:
     table.feature_shape, table.feature_names = source.feature_shape, source.feature_names
     table.sample_columns = source.sample_columns
     return table
+
+
+def side_by_side(first: Source, second: Source) -> TableSource:
+    """Return two tables with the same rows as one: the features of `first`, then those of `second`.
+
+    Dimensions of the second that have the name of another one of the first end in ``_y``.
+
+    Raises
+    ------
+    DataError
+        If they have not the same number of rows, or their samples other coordinates.
+    NotAvailableError
+        If rows are sparse.
+    """
+    for source in (first, second):
+        if source.sparse:
+            raise NotAvailableError(
+                f"{source.description}: rows are sparse: two tables side by side are dense; give dense rows"
+            )
+    n, other = first.shape[0], second.shape[0]
+    if n != other:
+        raise DataError(
+            f"{first.description} has {n:,} rows and {second.description} {other:,}: expected two tables with the same samples"
+        )
+    parts = [part for source in (first, second) for part in _parts_of(source)]
+    one, two = (_labels_of(source, name) for source, name in ((first, "x"), (second, "y")))
+    for mine, theirs in zip(one.samples, two.samples, strict=False):
+        a, b = mine.coordinate, theirs.coordinate
+        if mine.size == theirs.size and a is not None and b is not None and not equal_values(a, b):
+            raise DataError(
+                f"the samples of {first.description} and {second.description} differ in {mine.name}: expected the same samples in the "
+                "same order; select them first"
+            )
+    known = {dimension.name: dimension for dimension in one.features}
+    renamed = {
+        each.name: f"{each.name}_y" for each in two.features if each.name in known and not _same(each, known[each.name])
+    }
+    features = [_renamed(each, renamed.get(each.name, each.name)) for each in two.features]
+    variables = [replace(each, dims=tuple(renamed.get(dim, dim) for dim in each.dims)) for each in two.variables]
+    masks = [
+        np.ones(sum(v.size for v in each.variables), bool) if each.mask is None else each.mask for each in (one, two)
+    ]
+    joined = Labels(
+        one.samples,
+        tuple({each.name: each for each in (*one.features, *features)}.values()),
+        (*one.variables, *variables),
+    ).with_mask(np.concatenate(masks))
+    table = TableSource(parts, joined, f"{first.description} and {second.description}")
+    table.sample_columns = first.sample_columns
+    return table
+
+
+def _parts_of(source: Source) -> tuple[StoredVariable, ...]:
+    return source.parts if isinstance(source, TableSource) else (StoredVariable(source),)
+
+
+def _labels_of(source: Source, name: str) -> Labels:
+    """Return the labels of a table; those of numbered features where it has none."""
+    if source.labels is not None:
+        return source.labels
+    (n, d), names = source.shape, source.feature_names
+    dimension = Dimension(f"feature_{name}", d, None if names is None else np.array(names))
+    return Labels((Dimension("sample", n),), (dimension,), (Variable(name, (dimension.name,), (d,)),))
+
+
+def _renamed(dimension: Dimension, name: str) -> Dimension:
+    """Return a dimension with another name, by whose own name expressions over coordinates still find its coordinate."""
+    if name == dimension.name:
+        return dimension
+    return replace(dimension, name=name, others={dimension.name: dimension, **dimension.others})
+
+
+def _same(one: Dimension, other: Dimension) -> bool:
+    if one.size != other.size or (one.coordinate is None) != (other.coordinate is None):
+        return False
+    return one.coordinate is None or other.coordinate is None or equal_values(one.coordinate, other.coordinate)
 
 
 class _TransposedTable(TransposedSource):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,9 +15,11 @@ from streampca.models.fit_record import FitRecord, arrays_of_names, record_from,
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.persistence import kernel, pca
-from streampca.models.persistence.groups import StoredGroup, kind_of, read_group, write_group
+from streampca.models.persistence.groups import StoredGroup, format_of, kind_of, read_group, write_group
 from streampca.models.persistence.labels import arrays_of_labels
-from streampca.storage.directories import AtomicDirectory
+from streampca.models.persistence.state import load_state
+from streampca.models.state import FittedState
+from streampca.storage.directories import RECORD, AtomicDirectory, read_record, read_unreplaced
 
 _Model = TypeVar("_Model", PCAModel, KernelModel)
 _NOT_USABLE = " is not a usable model: "
@@ -104,6 +108,56 @@ def load_saved_kernel(path: str | Path) -> tuple[KernelModel, FitRecord | None]:
 def is_kernel_model(path: Path) -> bool:
     """Return whether the metadata at `path` name a kernel PCA model."""
     return kind_of(path) == (kernel.FORM.format, kernel.FORM.kind)
+
+
+def model_place(path: str | Path) -> Path:
+    """Return where the model at `path`, a model or the directory of a run, lies.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or nothing says that it is complete.
+    """
+    given = Path(path)
+    place = given / "model.zarr" if os.path.isdir(given / "model.zarr") else given
+    if not os.path.exists(place):  # which is false of names that are too long, too
+        raise ModelError(f"{given}: no such model")
+    if not place.is_dir():
+        raise ModelError(f"{given} is a file: expected a model or the directory of a run")
+    if (read_record(given) or {}).get("format") in ("streampca-models", "streampca-groups"):
+        names = ", ".join(sorted(str(each) for each in (given / "models").iterdir()))
+        raise ModelError(f"{given} holds several models: expected the directory of one of them, {names}")
+    record, around = ((read_record(each) or {}).get("format") for each in (place, place.absolute().parent))
+    if record == pca.FORMAT or (place.name == "model.zarr" and around == "streampca-run"):
+        return place
+    if format_of(place) != pca.FORMAT:
+        raise ModelError(f"{given} is not a streampca model: expected the model.zarr of a run, or what save wrote")
+    raise ModelError(
+        f"{given} has no commit record ({RECORD}), so it may be incomplete: expected a model that save has written or a finished "
+        "run, copied with all of its files"
+    )
+
+
+def load_state_with_labels(path: str | Path) -> tuple[PCAModel, FittedState | None]:
+    """Read the model at `path`, a model or the directory of a run, and its state with the labels of the model, None if it has none.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it is damaged.
+    """
+
+    def read() -> tuple[PCAModel, FittedState | None]:
+        place = model_place(path)
+        model = load_model(place)
+        fitted = load_state(place, model.n_features)
+        if fitted is None:
+            return model, None
+        names = model.source.get("feature_names")
+        named = {} if names is None else {"feature_names": names}
+        return model, replace(fitted, source=fitted.source | named, labels=model.labels)
+
+    return read_unreplaced(Path(path), read)
 
 
 def _with_record(build: Callable[[StoredGroup], _Model], group: StoredGroup) -> tuple[_Model, FitRecord | None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
+from streampca.models.analysis import AnalysisModel, settings_from
 from streampca.models.certificates import certificate_of
 from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
 from streampca.models.fit_record import source_of
@@ -40,6 +41,7 @@ _ARRAYS = {
 _AXES = ("mode", "feature")
 _REMOVAL_ARRAYS = {"removal_coefficients": "f", "removal_groups": "i", "removal_columns": "f"}
 _ROTATION = {"rotation": "f"}
+_ANALYSIS = {"patterns": "f", "uniquenesses": "f"}
 _REMOVAL_BYTES = 256 * 2**20
 """Largest size in bytes of the regressors of the rows of a fit that are saved."""
 _SLABS_FROM = 2**30
@@ -52,7 +54,7 @@ FORM = GroupFormat(
     noun="model",
     versions=VERSIONS,
     kind="pca",
-    arrays=_ARRAYS | _REMOVAL_ARRAYS | _ROTATION | FIT_ARRAYS,
+    arrays=_ARRAYS | _REMOVAL_ARRAYS | _ROTATION | _ANALYSIS | FIT_ARRAYS,
     axes={
         "components": _AXES,
         "explained_variance": ("mode",),
@@ -65,6 +67,8 @@ FORM = GroupFormat(
         "prediction_errors": ("number_of_components",),
         "feature_name_ends": ("feature",),
         "rotation": ("mode", "rotated_mode"),
+        "patterns": _AXES,
+        "uniquenesses": ("feature",),
         "removal_coefficients": ("regressor", "feature"),
         "removal_groups": ("row",),
         "removal_columns": ("row", "regressor_column"),
@@ -86,6 +90,7 @@ FORM = GroupFormat(
         "labels": (dict, type(None)),
         "removal": (dict, type(None)),
         "rotation": (dict, type(None)),
+        "analysis": (dict, type(None)),
         "noise_edge": (int, float, type(None)),
         "residual_moments": (list,),
         "sampling_errors": (dict, type(None)),
@@ -95,6 +100,7 @@ FORM = GroupFormat(
         "missing_scores": "mean",
         "removal": None,
         "rotation": None,
+        "analysis": None,
         "noise_edge": None,
         "residual_moments": [],
         "sampling_errors": None,
@@ -115,7 +121,12 @@ def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str,
     surveyed = _write_components(group, model.components)
     require_valid(model, surveyed, path)
     arrays = {name: getattr(model, name) for name in _ARRAYS if name != "components"}
-    attributes = {name: getattr(model, name) for name in FORM.attributes if name not in ("removal", "rotation")}
+    analysis = model if isinstance(model, AnalysisModel) else None
+    written = (name for name in FORM.attributes if name not in ("removal", "rotation", "analysis"))
+    attributes = {name: getattr(model, name) for name in written}
+    attributes["analysis"] = None if analysis is None else analysis.settings()
+    for name in _ANALYSIS:
+        arrays[name] = None if analysis is None else getattr(analysis, name)
     attributes["certificate"] = model.certificate.to_dict()
     attributes["rotation"] = None if rotation is None else rotation.to_dict()
     attributes["sampling_errors"] = None if model.sampling_errors is None else model.sampling_errors.to_dict()
@@ -186,11 +197,22 @@ def build(group: StoredGroup, *, slabs_on_disk: bool = False) -> PCAModel:
     described["residual_moments"] = tuple(moments)
     described["sampling_errors"] = sampling_errors_of(group, len(components))
     written = group.attributes | described
-    settings = written.pop("rotation")
-    model = PCAModel(**arrays, **written)
+    settings, analysis = written.pop("rotation"), written.pop("analysis")
+    model = PCAModel(**arrays, **written) if analysis is None else _analysis_of(group, analysis, arrays, written)
     require_valid(model, surveyed, group.path)
     group.require((settings is None) == ("rotation" not in group), "its rotation is incomplete")
     return model if settings is None else rotated_model(model, _rotation_of(group, settings, model))
+
+
+def _analysis_of(group: StoredGroup, analysis: Json, arrays: Json, written: Json) -> AnalysisModel:
+    """Return the stored model of an analysis; `ModelError` if its arrays and settings do not agree."""
+    m, d = arrays["components"].shape
+    further: Json = {name: group.array(name) if name in group else None for name in _ANALYSIS}
+    patterns, unique = further["patterns"], further["uniquenesses"]
+    good = patterns is not None and patterns.shape == (m, d) and bool(np.isfinite(patterns).all())
+    good = good and (unique is None or (unique.shape == (d,) and bool(np.isfinite(unique).all())))
+    group.require(good, "the arrays of its analysis are damaged")
+    return AnalysisModel(**arrays, **written, **further, **settings_from(analysis, m, d))
 
 
 def _rotation_of(group: StoredGroup, settings: Json, model: PCAModel) -> Rotation:

@@ -10,7 +10,13 @@ from pydantic import BeforeValidator, Field, ValidationError, create_model, mode
 from pydantic_core import PydanticCustomError
 
 from streampca.counts import NORMALIZE, keys_in_words
-from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS
+from streampca.parameters import (
+    COUPLED_PARAMETERS,
+    FACTOR_PARAMETERS,
+    KERNEL_PCA_PARAMETERS,
+    PARAMETERS,
+    PCA_PARAMETERS,
+)
 from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted, without_secrets
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster, without_kubernetes
@@ -168,6 +174,7 @@ class PreprocessConfig(section_of(PCA_PARAMETERS, "preprocess")):  # type: ignor
     remove: RemoveConfig | None = Field(default=None, description="a mapping with groups, trend or covariates, or null")
 
 
+_FIRST = "a whole number of at least 1, the names of variables that come first, or null"
 _KERNEL_KEYS = {
     "linear": (),
     "rbf": ("gamma", "sigma"),
@@ -254,6 +261,40 @@ class KernelPCAConfig(section_of(KERNEL_PCA_PARAMETERS, "model", "kind")):  # ty
         return []
 
 
+class _OfStates(Section):
+    """What the analyses of an accumulated covariance share."""
+
+    def warnings(self) -> list[str]:
+        """Return sentences about keys that are not used; there are none."""
+        return []
+
+
+class MCAConfig(section_of(COUPLED_PARAMETERS, "model", "kind"), _OfStates):  # type: ignore[misc]
+    """Parameters of `streampca.MCA`, each under its own name."""
+
+    kind: Literal["mca"]
+    """Maximum covariance analysis of two variables, or of the first features and the others."""
+    first: Count | Names = Field(default=None, description=_FIRST)
+
+
+class CCAConfig(section_of(COUPLED_PARAMETERS, "model", "kind"), _OfStates):  # type: ignore[misc]
+    """Parameters of `streampca.CCA`, each under its own name."""
+
+    kind: Literal["cca"]
+    """Canonical correlation analysis of two variables, or of the first features and the others."""
+    first: Count | Names = Field(default=None, description=_FIRST)
+
+
+class FactorAnalysisConfig(section_of(FACTOR_PARAMETERS, "model", "kind"), _OfStates):  # type: ignore[misc]
+    """Parameters of `streampca.FactorAnalysis`, each under its own name."""
+
+    kind: Literal["factor_analysis"]
+    """Factor analysis by maximum likelihood."""
+
+
+ModelConfig: TypeAlias = PCAConfig | KernelPCAConfig | MCAConfig | CCAConfig | FactorAnalysisConfig
+
+
 class StatisticsConfig(section_of(PCA_PARAMETERS, "statistics")):  # type: ignore[misc]
     """What is computed about the answer as an estimate from a sample."""
 
@@ -336,7 +377,7 @@ class RunConfig(Section):
     """Where the data are."""
     preprocess: PreprocessConfig = Field(default_factory=PreprocessConfig)
     """What happens to the rows first."""
-    model: Annotated[PCAConfig | KernelPCAConfig, Field(discriminator="kind")] = Field(default_factory=PCAConfig)
+    model: Annotated[ModelConfig, Field(discriminator="kind")] = Field(default_factory=PCAConfig)
     """What is fitted."""
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig)
     """What is computed about the answer as an estimate from a sample."""
@@ -372,7 +413,7 @@ class RunConfig(Section):
 
         Weights, thresholds and kernels are as the file has them; `memory` is in bytes.
         """
-        parameters = PCA_PARAMETERS if self.model.kind == "pca" else KERNEL_PCA_PARAMETERS
+        parameters = PARAMETERS[self.model.kind]
         sections: dict[str | None, Section] = {
             "model": self.model,
             "preprocess": self.preprocess,

@@ -10,9 +10,18 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 from streampca.counts import NORMALIZE, CountKey
-from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS, Parameter
+from streampca.parameters import (
+    COUPLED_PARAMETERS,
+    FACTOR_PARAMETERS,
+    KERNEL_PCA_PARAMETERS,
+    PCA_PARAMETERS,
+    Parameter,
+)
 from streampca.runs.config import (
+    CCAConfig,
+    FactorAnalysisConfig,
     KernelPCAConfig,
+    MCAConfig,
     NormalizeConfig,
     PCAConfig,
     PreprocessConfig,
@@ -27,6 +36,9 @@ _STATED: dict[type[BaseModel], Sequence[Parameter | CountKey]] = {
     PreprocessConfig: PCA_PARAMETERS,
     StatisticsConfig: PCA_PARAMETERS,
     KernelPCAConfig: KERNEL_PCA_PARAMETERS,
+    MCAConfig: COUPLED_PARAMETERS,
+    CCAConfig: COUPLED_PARAMETERS,
+    FactorAnalysisConfig: FACTOR_PARAMETERS,
     NormalizeConfig: NORMALIZE,
 }
 _DERIVED = {"RunConfig": ("name", "output"), "OutputConfig": ("directory",)}
@@ -58,7 +70,9 @@ def json_schema() -> dict[str, object]:
     of_source = definitions["SourceConfig"]["properties"]
     own = {"type": "object", "additionalProperties": False, "properties": {key: of_source[key] for key in OF_FEATURES}}
     preprocess = {"preprocess": definitions["RunConfig"]["properties"]["preprocess"], "source": own}
-    models = [definitions[kind.__name__] for kind in (PCAConfig, KernelPCAConfig)]
+    models = [
+        definitions[kind.__name__] for kind in (PCAConfig, KernelPCAConfig, MCAConfig, CCAConfig, FactorAnalysisConfig)
+    ]
     one = [each | {"properties": each["properties"] | preprocess} for each in models]
     schema["properties"]["models"] = {
         "type": "object",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from streampca.errors import NotAvailableError
+from streampca.models.analysis import AnalysisModel
 from streampca.models.certificate_sentences import carried_at_least
 from streampca.models.certificates import ApproximateCertificate
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.runs.report import (
+    analysis,
     approximate,
     component_rules,
     components,
@@ -58,10 +60,15 @@ def write_report(
     """
     directory = Path(directory)
     run = read_run(directory, model)
-    page = kernel.compose(run, run.model) if isinstance(run.model, KernelModel) else _compose(run, further)
+    if isinstance(run.model, KernelModel):
+        page = kernel.compose(run, run.model)
+    elif isinstance(run.model, AnalysisModel):
+        page = analysis.compose(run, run.model)
+    else:
+        page = _compose(run, further)
     if further is not None and page.get("reconstruction") is None:
         raise NotAvailableError(
-            f"{directory}: the page of this run has no rows that are rebuilt, so that none can be added: it is a run of kernel PCA, "
+            f"{directory}: the page of this run has no rows that are rebuilt, so that none can be added: it is a run of another kind than PCA, "
             "without a report, with preprocess.remove, or with components on disk"
         )
     if not figures.can_draw():

@@ -114,6 +114,11 @@ def _rounding(model: PCAModel, n_samples: int) -> float:
     return model.rounding + (rows + n_samples / rows + d) * _EPS
 
 
+def allowed_rounding(model: PCAModel, n_samples: int) -> float:
+    """Return the relative difference that rounding of the fit and of the sums over `n_samples` rows explains."""
+    return _SLACK * _rounding(model, n_samples)
+
+
 def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) -> list[Check]:
     """Compare a model with the moments of its rows; allowed differences follow from the rounding of the fit and of the sums.
 
@@ -126,7 +131,7 @@ def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) 
     turned = float(np.abs(axes @ axes.T - np.eye(len(axes))).max())
     checks = [
         compared("samples", model.n_samples, measured.n_samples, 0.0, "rows that count"),
-        *_checks_of_features(model, measured, False if pairwise else scaling, rounding),
+        *checks_of_features(model, measured, False if pairwise else scaling, rounding),
         compared("orthonormality", certificate.orthonormality, turned, 1e-8, "largest deviation", apart=turned),
     ]
     if measured.products is None:
@@ -167,7 +172,7 @@ def is_pairwise(model: PCAModel) -> bool:
     return model.missing == "pairwise" and bool(model.certificate.missing_values)
 
 
-def _checks_of_features(model: PCAModel, measured: Measured, scaling: Scaling, rounding: float) -> list[Check]:
+def checks_of_features(model: PCAModel, measured: Measured, scaling: Scaling, rounding: float) -> list[Check]:
     """Compare means, scales and the number of missing values."""
     missing = model.certificate.missing_values or 0
     note = "values that were filled in"

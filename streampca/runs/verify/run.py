@@ -16,6 +16,7 @@ from streampca.errors import ConfigError, DataError, ModelError, NotAvailableErr
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Reading
 from streampca.labels import Labels
+from streampca.models.analysis import AnalysisModel
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
@@ -32,6 +33,7 @@ from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.groups import groups_of_run
 from streampca.runs.manifest import Manifest, read_json, read_manifest
 from streampca.runs.named_values import groups_of_rows, source_by_groups
+from streampca.runs.verify.analyses import checks_of_analysis
 from streampca.runs.verify.checks import Check, Verification
 from streampca.runs.verify.chunks import check_of_chunks, recorded_chunks, stored_as_zarr
 from streampca.runs.verify.eigenpairs import (
@@ -104,7 +106,9 @@ def verify_run(
         checks += checks_of_figures(directory, record, figures)
         if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
             measured = Measured.of(joint.parts[-1], states[-1], model, parameters)
-            checks += checks_of_eigenpairs(model, measured, parameters.scaling)
+            analysed = isinstance(model, AnalysisModel)
+            checks_of: Any = checks_of_analysis if analysed else checks_of_eigenpairs
+            checks += checks_of(model, measured, parameters.scaling)
         lightest = 1.0 if weights is None else float(np.min(weights[weights > 0]))
         checks += [*checks_of_stored, *checks_of_rows(compared_rows, states[0], source, lightest)]
         for (_, checks_of), each in zip(statistics, states[1 : len(parts)], strict=True):

@@ -1,0 +1,225 @@
+"""Models that follow from an accumulated covariance and are not its principal components: linear scores, and patterns that give rows back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from scipy.special import stdtrit
+
+from streampca.errors import ModelError, ParameterError
+from streampca.models.pca import PCAModel
+from streampca.typing import Array, FloatArray, Json
+
+_NAMES = {"mca": "singular_values", "cca": "correlations", "factor_analysis": "communal_variance"}
+"""What strengths are called in data sets."""
+
+
+@dataclass(frozen=True, eq=False)
+class StrengthErrors:
+    """Sampling errors of singular values or canonical correlations: a jackknife over groups of consecutive rows."""
+
+    estimates: FloatArray
+    """The values that the errors belong to, ``(k,)``."""
+    errors: FloatArray
+    """Their standard errors, ``(k,)``."""
+    n_blocks: int
+    """Number of groups that are left out one at a time."""
+    bounded: bool
+    """Whether the values are correlations, at most 1."""
+
+    def interval(self, level: float = 0.95) -> FloatArray:
+        """Return intervals, ``(k, 2)``, with t of Student's distribution with n_blocks − 1 degrees of freedom.
+
+        Of singular values σ exp(± t s / σ); of correlations tanh(artanh ρ ± t s / (1 − ρ²)), Fisher's transformation. `level` is their
+        nominal coverage; `ParameterError` unless it is between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ParameterError(f"level={level!r}: expected a number between 0 and 1")
+        t, values = float(stdtrit(self.n_blocks - 1, (1 + level) / 2)), self.estimates
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            if self.bounded:
+                ends = np.tanh(
+                    np.arctanh(values)[:, None] + np.outer(t * self.errors / (1 - np.square(values)), [-1, 1])
+                )
+                return np.where(np.isnan(ends), values[:, None], ends)
+            relative = np.divide(self.errors, values, out=np.zeros_like(values), where=values > 0)
+            scaled: FloatArray = values[:, None] * np.exp(np.outer(t * relative, [-1.0, 1.0]))
+        return scaled
+
+
+@dataclass(frozen=True)
+class AnalysisModel(PCAModel):
+    """Scores are products of centred, scaled and weighted rows with `components`, rows of weights that need not be orthonormal.
+
+    Of two tables side by side, the first half of the components has weights of the features of the first table alone, the second
+    half of those of the second. Variances of scores are in no order.
+    """
+
+    has_spectrum: ClassVar[bool] = False
+
+    analysis: str = field(kw_only=True)
+    """``"mca"``, ``"cca"`` or ``"factor_analysis"``."""
+    patterns: FloatArray = field(kw_only=True)
+    """What scores give of a centred, scaled and weighted row, ``(n_components, n_features)``."""
+    strengths: FloatArray = field(kw_only=True)
+    """Singular values of the cross-covariance, canonical correlations, or communal variances of factors; ``(k,)``."""
+    n_first: int | None = field(default=None, kw_only=True)
+    """Number of features of the first table; None where there is one table."""
+    totals: tuple[float, ...] = field(default=(), kw_only=True)
+    """Total variances of the first and of the second table."""
+    error: float | None = field(default=None, kw_only=True)
+    """Bound of the numerical errors of `strengths`; None where there is none."""
+    figures: Json = field(default_factory=dict, kw_only=True)
+    """Further numbers of the result, which manifests show."""
+    uniquenesses: FloatArray | None = field(default=None, kw_only=True)
+    """Uniquenesses of factor analysis, of scaled and weighted features, ``(n_features,)``; None elsewhere."""
+    strength_errors: StrengthErrors | None = field(default=None, kw_only=True)
+    """Sampling errors of `strengths`; None where they were not computed."""
+
+    @property
+    def n_requested(self) -> int:
+        """Return the number of pairs or factors."""
+        return len(self.strengths)
+
+    @property
+    def by_feature(self) -> dict[str, FloatArray]:
+        """Return further values of the features by name, of which those of two dimensions are by component."""
+        return {"patterns": self.patterns} | ({} if self.uniquenesses is None else {"uniquenesses": self.uniquenesses})
+
+    @property
+    def by_component(self) -> dict[str, FloatArray]:
+        """Return the values of the components by name."""
+        strengths = {_NAMES.get(self.analysis, "strengths"): self.strengths}
+        return {"explained_variance": self.explained_variance} | strengths
+
+    @property
+    def noise_variance(self) -> float:
+        """Return the mean of the uniquenesses; 0 without them."""
+        return 0.0 if self.uniquenesses is None else float(self.uniquenesses.mean())
+
+    @property
+    def score_attributes(self) -> dict[str, Any]:
+        """Return the attributes of stored scores."""
+        named = {"analysis": self.analysis, "strengths": self.strengths.tolist()}
+        return super().score_attributes | named
+
+    @cached_property
+    def sides(self) -> tuple[Self, ...]:
+        """Return the models of the first and of the second table by themselves; the model itself where there is one table."""
+        if self.n_first is None:
+            return (self,)
+        k = self.n_components // 2
+        return self._part(slice(0, k), slice(0, self.n_first)), self._part(slice(k, 2 * k), slice(self.n_first, None))
+
+    def _part(self, rows: slice, columns: slice) -> Self:
+        """Return the model of some components of the features of one table."""
+        first, stop, _ = columns.indices(self.n_features)
+        names = self.source.get("feature_names")
+        labels = self.labels
+        if labels is not None:
+            mask = np.zeros(sum(variable.size for variable in labels.variables), dtype=bool)
+            mask[labels.indices()[columns]] = True
+            labels = labels.with_mask(mask).with_used_variables()
+        removal = self.removal
+        if removal is not None:
+            removal = replace(removal, coefficients=removal.coefficients[:, columns], mean=removal.mean[columns])
+        part = {"feature_names": names[columns]} if names else {}
+        constant = self.constant_features
+        inside = (constant >= first) & (constant < stop)
+        errors = self.certificate.component_errors[rows]
+        return replace(
+            self,
+            certificate=replace(self.certificate, component_errors=errors),
+            components=np.asarray(self.components)[rows, columns],
+            patterns=self.patterns[rows, columns],
+            explained_variance=self.explained_variance[rows],
+            numerical_rank=len(self.explained_variance[rows]),
+            mean=self.mean[columns],
+            scale=None if self.scale is None else self.scale[columns],
+            feature_weight=None if self.feature_weight is None else self.feature_weight[columns],
+            fill=None if self.fill is None else self.fill[columns],
+            constant_features=constant[inside] - first,
+            total_variance=self.totals[0 if first == 0 else 1],
+            source=self.source | part,
+            labels=labels,
+            removal=removal,
+            n_first=None,
+        )
+
+    def inverse_transform(self, scores: Array) -> Array:
+        """Return the rows in the original space, ``(n_rows, n_features)``, that the patterns give for these `scores`."""
+        dtype = self.score_dtype(scores.dtype)
+        rows = self._reconstructed(slice(0, self.n_features), self.patterns, np.asarray(scores, dtype=np.float64))
+        return rows.astype(dtype, copy=False)
+
+    def loadings(self) -> FloatArray:
+        """Return patterns times standard deviations of the scores, ``(n_components, n_features)``, of scaled and weighted features."""
+        return np.asarray(self.patterns * np.sqrt(np.maximum(self.explained_variance, 0.0))[:, None])
+
+    def summary(self) -> Json:
+        """Return the result as plain data."""
+        named: Json = {
+            "n_components": len(self.strengths),
+            "analysis": self.analysis,
+            "total_variance": self.total_variance,
+            "explained_variance": self.explained_variance.tolist(),
+            "explained_variance_ratio": self.explained_variance_ratio.tolist(),
+            "strengths": self.strengths.tolist(),
+            "strength_error": self.error,
+            "constant_features": self.constant_features.tolist(),
+        } | self.figures
+        if self.strength_errors is not None:
+            named["strength_errors"] = self.strength_errors.errors.tolist()
+        return named
+
+    @property
+    def concerns(self) -> list[str]:
+        """Return sentences about figures that are not what their names say; there are none."""
+        return []
+
+    def settings(self) -> Json:
+        """Return what is stored of the analysis beside its arrays, as plain data."""
+        errors = self.strength_errors
+        return {
+            "analysis": self.analysis,
+            "strengths": self.strengths.tolist(),
+            "n_first": self.n_first,
+            "totals": list(self.totals),
+            "error": self.error,
+            "figures": self.figures,
+            "errors": None if errors is None else errors.errors.tolist(),
+            "n_blocks": None if errors is None else errors.n_blocks,
+        }
+
+
+def settings_from(stored: Json, n_components: int, n_features: int) -> Json:
+    """Return the fields of a model that `AnalysisModel.settings` wrote; `ModelError` if they are damaged."""
+    try:
+        values = np.array(stored["strengths"], dtype=np.float64)
+        n_first, errors = stored["n_first"], None
+        two = n_first is not None
+        good = values.shape == (n_components // (2 if two else 1),) and bool(np.isfinite(values).all())
+        good = good and (not two or (type(n_first) is int and 0 < n_first < n_features and n_components % 2 == 0))
+        if stored["errors"] is not None:
+            spread = np.array([np.nan if each is None else each for each in stored["errors"]], dtype=np.float64)
+            good = good and spread.shape == values.shape and type(stored["n_blocks"]) is int and stored["n_blocks"] > 1
+            errors = StrengthErrors(values, spread, int(stored["n_blocks"]), stored["analysis"] == "cca")
+        figures, totals = dict(stored["figures"]), tuple(map(float, stored["totals"]))
+        error = None if stored["error"] is None else float(stored["error"])
+        good = good and len(totals) == (2 if two else 0) and bool(np.isfinite([*totals, error or 0.0]).all())
+        if not good or not isinstance(stored["analysis"], str):
+            raise ValueError("its numbers do not agree")
+    except (KeyError, TypeError, ValueError) as reason:
+        raise ModelError(f"its analysis is damaged: {reason}") from reason
+    return {
+        "analysis": stored["analysis"],
+        "strengths": values,
+        "n_first": n_first,
+        "totals": totals,
+        "error": error,
+        "figures": figures,
+        "strength_errors": errors,
+    }

@@ -1,0 +1,53 @@
+"""The parameters of `MCA`, `CCA` and `FactorAnalysis`: those of `PCA` that enter a covariance, and their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streampca.parameters.domains import Special, Whole
+from streampca.parameters.pca import PCA_PARAMETERS
+from streampca.parameters.statement import Parameter
+
+_SHARED = (
+    *("center", "scale", "missing", "missing_value", "feature_weight", "remove", "ddof", "forgetting"),
+    *("sampling_errors", "memory", "random_state", "checkpoint", "progress"),
+)
+_BY_NAME = {parameter.name: parameter for parameter in PCA_PARAMETERS}
+SHARED = tuple(_BY_NAME[name] for name in _SHARED)
+"""Parameters that mean what they mean for `PCA`."""
+
+N_PAIRS = Parameter(
+    "n_components",
+    2,
+    Whole(1),
+    "How many pairs of components.",
+    "model",
+    details="At most the features of the smaller table.",
+)
+N_FACTORS = Parameter(
+    "n_components", 2, Whole(1), "How many factors, fewer than the features that vary.", "model", details=""
+)
+FIRST = Parameter(
+    "first",
+    None,
+    Special("int, str, sequence of str or None"),
+    "Features of the first of two tables that lie side by side: their number, or the names of the variables, which come first; None: those of X in fit(X, Y), or the first of two variables.",
+    "model",
+)
+N_PCA = Parameter(
+    "n_pca",
+    None,
+    Special("int or None"),
+    "Principal components that each table is reduced to first, for tables of more features than a covariance matrix of all has room for, or than there are samples; None: none.",
+    field=None,
+    details=(
+        "Takes a reading or more of each table for its components, and one of both. `error_` says what of the singular values was "
+        "left out; canonical correlations are those of the components that were kept. No state is kept."
+    ),
+)
+
+COUPLED_PARAMETERS = (N_PAIRS, FIRST, N_PCA, *SHARED)
+"""Those of `MCA` and `CCA`, in the order of the signature."""
+_DDOF = replace(_BY_NAME["ddof"], default=0)
+FACTOR_PARAMETERS = (N_FACTORS, *(_DDOF if each.name == "ddof" else each for each in SHARED))
+"""Those of `FactorAnalysis`, in the order of the signature."""

@@ -1,0 +1,205 @@
+"""The page of a run of an analysis of a covariance: pairs of patterns of two tables, or factors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
+
+import numpy as np
+
+import streampca.formatting as words
+import streampca.plotting as plotting
+from streampca.models.analysis import AnalysisModel
+from streampca.runs.report import (
+    components,
+    data_quality,
+    figures,
+    projection,
+    result,
+    scores_by_labels,
+    seen,
+    what_ran,
+)
+from streampca.runs.report.parts import Chart, ReportTable
+from streampca.runs.report.result import ReportedSpectrum, field
+from streampca.runs.report.run_files import RunFiles, StoredArray
+from streampca.typing import FloatArray, Json
+
+_TITLES = {
+    "mca": ("Maximum covariance analysis", "Singular values of the cross-covariance", "singular value"),
+    "cca": ("Canonical correlation analysis", "Canonical correlations", "correlation"),
+    "factor_analysis": ("Factor analysis", "Communal variance of the factors", "communal variance"),
+}
+_NOTES = {
+    "mca": "How much the data change where the score rises by one standard deviation, with the pair’s share of the squared covariance. The sign "
+    "of a pair as a whole is a matter of choice; signs within it are not.",
+    "cca": "How much the data change where the variate rises by one standard deviation, with the squared correlation of the pair. The sign "
+    "of a pair as a whole is a matter of choice; signs within it are not.",
+    "factor_analysis": "The loadings: how much the data change with each factor, with its share of the variance. Factors are determined up to a "
+    "rotation of all.",
+}
+_SIDES = ("first table", "second table")
+_MOST_SHOWN = 4
+_MOST_VALUES = 20
+
+
+def compose(run: RunFiles, model: AnalysisModel) -> Json:
+    """Return everything the template needs of the `run` of an analysis."""
+    kicker, title, _ = _TITLES[model.analysis]
+    spectrum = ReportedSpectrum(model.strengths, np.clip(_shares(model), 0.0, 1.0))
+    rows = None if run.removes else run.samples
+    scores = _scores(model, rows) if rows is not None else None
+    classes = scores_by_labels.classes_of_run(run, scores) if scores is not None else None
+    common = what_ran.parts(run)
+    return common | {
+        "kicker": kicker,
+        "summary": _summary(run, model),
+        "tiles": _tiles(run, model, spectrum),
+        "notes": what_ran.notes(run),
+        "components_title": "The factors" if model.n_first is None else "The pairs",
+        "components": _patterns(run, model, spectrum),
+        "spectrum": (_chart(model, title),),
+        "scores": () if scores is None else (_plane(model, scores, classes),),
+        "series": (),
+        "scores_note": result.scores_note(run, scores),
+        "quality": data_quality.data_quality(run),
+        "spectrum_table": _table(model),
+        "facts": (_facts(model), *common["facts"]),
+    }
+
+
+def _shares(model: AnalysisModel) -> FloatArray:
+    """Return the share of the squared covariance, or of variance, that each pair or factor has."""
+    if "squared_covariance_fraction" in model.figures:
+        return np.array(model.figures["squared_covariance_fraction"], dtype=np.float64)
+    if model.n_first is None:
+        return np.asarray(model.strengths / model.total_variance if model.total_variance > 0 else model.strengths * 0)
+    return np.square(model.strengths)
+
+
+def _scores(model: AnalysisModel, samples: StoredArray) -> projection.Scores:
+    """Return the scores of the samples of the first pair, or of the first two factors."""
+    k = len(model.strengths)
+    axes = (0, k) if model.n_first is not None else projection.axes_of(k)
+    return projection.scores_by(
+        lambda rows: (model.transform(rows)[:, list(axes)].astype(np.float64), np.zeros(len(rows))), samples, axes
+    )
+
+
+def _summary(run: RunFiles, model: AnalysisModel) -> str:
+    k, n, first = len(model.strengths), result.sample_count(run), words.figure(float(model.strengths[0]))
+    rows = words.plural(n, "row")
+    if model.analysis == "mca":
+        share = words.share(float(_shares(model).sum()))
+        sentence = (
+            f"{words.plural(k, 'pair')} of patterns carry {share} of the squared covariance of two tables of {rows}"
+        )
+    elif model.analysis == "cca":
+        sentence = f"{words.plural(k, 'pair')} of variates, of which the first has a correlation of {first}, of two tables of {rows}"
+    else:
+        share = words.share(float(_shares(model).sum()))
+        sentence = (
+            f"{words.plural(k, 'factor')} share {share} of the variance of {rows}; the rest is noise of single features"
+        )
+    passes = words.whole(field(run.manifest, "passes"))
+    return sentence + (f"; computed out of core in {words.times(passes)} of the data." if passes else ".")
+
+
+def _tiles(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -> tuple[result.Tile, ...]:
+    rows, features, _, *others = result.tiles(run, spectrum)
+    if model.n_first is not None:
+        name, count, _ = features
+        features = (
+            name,
+            count,
+            f"{model.n_first:,} of the first table, {model.n_features - model.n_first:,} of the second",
+        )
+    label = "Factors" if model.n_first is None else "Pairs"
+    return (rows, features, (label, words.count(len(model.strengths)), ""), *others)
+
+
+def _patterns(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -> Json:
+    """Return the patterns of both tables, or the loadings, by the labels of their features, or as bars of the largest."""
+    parts: list[Json] = []
+    for side, name in zip(model.sides, _SIDES, strict=False):
+        group = name if model.n_first is not None else ""
+        own = replace(side, components=side.patterns)
+        of_side = replace(run, model=own, labels=own.labels, manifest=_manifest_of(run, own))
+        layout = components.layout_of_run(of_side)
+        shown = min(_MOST_SHOWN, len(model.strengths))
+        parts.append(components.components(of_side, spectrum, layout, shown, group, f"{name[:5]}-mode"))
+    joined: Json = {"note": _NOTES[model.analysis]}
+    for kind in ("charts", "pictures", "bars"):
+        entries = [entry for pair in zip_longest(*(part.get(kind, ()) for part in parts)) for entry in pair if entry]
+        if entries:
+            joined[kind] = entries
+    left = len(model.strengths) - _MOST_SHOWN
+    joined["note"] += f" {left:,} more {'is' if left == 1 else 'are'} in the model." if left > 0 else ""
+    return joined
+
+
+def _manifest_of(run: RunFiles, side: AnalysisModel) -> Json:
+    """Return the manifest with the names of the features of one table."""
+    source = run.manifest.get("source")
+    source = source if isinstance(source, dict) else {}
+    return run.manifest | {
+        "source": source | {"feature_names": side.source.get("feature_names"), "feature_shape": None}
+    }
+
+
+def _chart(model: AnalysisModel, title: str) -> Chart:
+    values = model.strengths
+    first, last = words.figure(values[0]), words.figure(values[-1])
+    text = f"From {first} for the first down to {last}." if len(values) > 1 else f"{first}."
+    errors = model.strength_errors
+    if errors is not None:
+        low, high = errors.interval()[0]
+        text += f" The first lies between {words.figure(low)} and {words.figure(high)} (95 %)."
+    svg = figures.inline("eigenvalues", partial(plotting.scree, values=values))
+    return Chart(title, svg, f"Chart of {words.plural(len(values), 'value')}, from {first} down to {last}.", text)
+
+
+def _plane(model: AnalysisModel, scores: projection.Scores, classes: plotting.Classes | None) -> Chart:
+    """Return the samples at the scores of the first pair, or of the first two factors."""
+    two = model.n_first is not None
+    labels = [f"first pair, {name}" for name in _SIDES] if two else [f"factor {axis + 1:,}" for axis in scores.axes]
+    m = words.plural(len(scores.values), "sample")
+    title = "The first pair" if two else "The first factors"
+    if len(scores.axes) == 1:
+        svg = figures.inline("histogram", partial(plotting.scores, values=scores.values, titles=labels))
+        return Chart(title, svg, f"Histogram of {m}. {seen.spread_of_points(scores.values, [1])}")
+    points = scores.values[:, :2]
+    draw = partial(plotting.scores, values=points, titles=labels, classes=classes)
+    svg = figures.inline("plane", draw, height=3.9)
+    return Chart(title, svg, f"{m} plotted on {labels[0]} against {labels[1]}. {seen.spread_of_points(points, [1, 2])}")
+
+
+def _table(model: AnalysisModel) -> ReportTable:
+    """Return the first values in digits, with their intervals where there are sampling errors."""
+    name, shares, errors = _TITLES[model.analysis][2], _shares(model), model.strength_errors
+    ends = None if errors is None else errors.interval()
+    of = "squared covariance" if model.analysis == "mca" else "variance" if model.n_first is None else "square"
+    heads = ["pair" if model.n_first is not None else "factor", name, f"share of {of}" if of != "square" else "square"]
+    rows = []
+    for i, value in enumerate(model.strengths[:_MOST_VALUES]):
+        row = [f"{i + 1}", words.figure(float(value), 7), words.share(float(shares[i]))]
+        row += [] if ends is None else [f"{words.figure(ends[i][0], 4)} to {words.figure(ends[i][1], 4)}"]
+        rows.append(tuple(row))
+    heads += [] if ends is None else ["95 % interval"]
+    k = len(model.strengths)
+    caption = f"First {_MOST_VALUES} of {k:,} values" if k > _MOST_VALUES else _TITLES[model.analysis][1]
+    return ReportTable(caption, tuple(heads), tuple(rows))
+
+
+def _facts(model: AnalysisModel) -> words.Facts:
+    pairs = [("numerical error", words.figure(model.error, 3) if model.error is not None else words.MISSING)]
+    if model.n_first is not None:
+        for name, total in zip(_SIDES, model.totals, strict=True):
+            pairs.append((f"total variance, {name}", words.figure(total, 6)))
+    if "squared_covariance" in model.figures:
+        pairs.append(("squared covariance", words.figure(model.figures["squared_covariance"], 6)))
+    if "log_likelihood" in model.figures:
+        pairs.append(("mean log-likelihood of a row", words.figure(model.figures["log_likelihood"], 7)))
+        pairs.append(("features that factors explain wholly", words.count(len(model.figures["heywood_features"]))))
+    return words.facts("Analysis", pairs)

@@ -1,0 +1,374 @@
+"""What else an accumulated covariance determines: maximum covariance, canonical correlations, factors.
+
+An analysis solves a state in place of principal components (`Asked.analysis`); reading, merging, resuming and saving are those of any
+fit by the covariance matrix. A new one is a class here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streampca.errors import ParameterError, PlanError
+from streampca.formatting import as_text
+from streampca.linalg.coupled import Pairs, canonical_correlations, maximum_covariance
+from streampca.linalg.eigen import DENSE_LIMIT, SymmetricOperator, relative_precision
+from streampca.linalg.factors import maximum_likelihood
+from streampca.linalg.jackknife import jackknife_variance
+from streampca.linalg.scaling import divisors
+from streampca.models.analysis import AnalysisModel, StrengthErrors
+from streampca.models.certificates import ExactCertificate
+from streampca.models.decoding import rounding_of_decoding
+from streampca.models.missing import with_missing
+from streampca.models.noise import known_weight
+from streampca.models.pca import PCAModel
+from streampca.models.state import FittedState
+from streampca.planning.memory import eigenproblem_bytes
+from streampca.planning.plan import Plan
+from streampca.solvers.covariance_model import operator_of
+from streampca.sources.base import Source
+from streampca.typing import FloatArray, Json
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What an analysis finds in a covariance matrix of scaled and weighted features."""
+
+    components: FloatArray
+    """Weights of the scores, ``(n_components, n_features)``."""
+    patterns: FloatArray
+    """What scores give of a row, ``(n_components, n_features)``."""
+    variances: FloatArray
+    """Variances of the scores, ``(n_components,)``."""
+    strengths: FloatArray
+    """Singular values, correlations, or communal variances, ``(k,)``."""
+    error: float | None
+    """Bound of the numerical errors of `strengths`; None where there is none."""
+    statement: str
+    """The same in words."""
+    residual: float
+    """How well the equations of the result are fulfilled, relative to the first of `strengths`."""
+    method: str
+    """How it was computed."""
+    figures: Json
+    """Further numbers."""
+    uniquenesses: FloatArray | None = None
+    """Uniquenesses, ``(n_features,)``; None where there are none."""
+
+
+@dataclass(frozen=True)
+class Analysis(ABC):
+    """What is solved from a state of the covariance solver."""
+
+    n_components: int
+    """Number of pairs or factors."""
+
+    name: ClassVar[str]
+    """Name in models and configurations."""
+    bounded: ClassVar[bool] = False
+    """Whether strengths are correlations."""
+    n_first: int | None = None
+    """Features of the first table; None where there is one."""
+
+    @abstractmethod
+    def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
+        """Return the result for the covariance of a state, whose relative error is `precision`."""
+
+    @abstractmethod
+    def solve_bytes(self, n_features: int) -> int:
+        """Return the memory in bytes that `solved` takes beside the state."""
+
+    def strengths_of(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> FloatArray:
+        """Return the strengths alone, ``(k,)``."""
+        return self.solved(matrix, precision, fitted).strengths
+
+    def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
+        """Return the model of a state whose products have the rounding of the type `work`, with sampling errors if it has groups."""
+        state, accumulator, parameters = fitted.state, fitted.accumulator, fitted.parameters
+        matrix = operator_of(fitted)
+        n_samples, d = matrix.n_samples, matrix.n_features
+        precision = relative_precision(work, d) * fitted.error_growth
+        result = self.solved(matrix, precision, fitted)
+        weight = n_samples if state.weight == n_samples else float(accumulator.divisor(state) + parameters.ddof)
+        weighted = fitted.weighted or getattr(state, "weight_squares", n_samples) != n_samples
+        total, m = float(matrix.diagonal.sum()), len(result.components)
+        carried = float((result.variances * np.square(result.patterns).sum(axis=1)).sum()) / total if total > 0 else 0.0
+        carried = min(1.0, carried)
+        certificate = ExactCertificate(
+            kind="exact",
+            statement=result.statement,
+            captured_variance=carried,
+            relative_residual=1.0 - carried,
+            relative_residual_interval=(max(0.0, 1.0 - carried - precision), min(1.0, 1.0 - carried + precision)),
+            eigen_residual=result.residual,
+            orthonormality=0.0,
+            component_errors=(None,) * m,
+            numerical_rank=m,
+            trusted_above=precision,
+            eigen_solver=result.method,
+        )
+        n_first, diagonal = self.n_first, matrix.diagonal
+        totals = () if n_first is None else (float(diagonal[:n_first].sum()), float(diagonal[n_first:].sum()))
+        model = AnalysisModel(
+            components=result.components,
+            explained_variance=result.variances,
+            mean=matrix.mean if parameters.center else np.zeros_like(matrix.mean),
+            scale=divisors(matrix.variance, matrix.mean, parameters.scaling),
+            total_variance=total,
+            n_samples=n_samples,
+            ddof=parameters.ddof,
+            center=parameters.center,
+            whiten=False,
+            numerical_rank=m,
+            constant_features=np.flatnonzero(matrix.variance == 0).astype(np.int64),
+            certificate=certificate,
+            source=fitted.source,
+            sample_weight=known_weight(matrix, parameters, weight, weighted=weighted),
+            feature_weight=parameters.feature_weight,
+            labels=fitted.labels,
+            missing_scores="mean",
+            analysis=self.name,
+            patterns=result.patterns,
+            strengths=result.strengths,
+            n_first=n_first,
+            totals=totals,
+            error=result.error,
+            figures=result.figures,
+            uniquenesses=result.uniquenesses,
+            strength_errors=self._sampling_errors(result.strengths, fitted, precision),
+        )
+        return with_missing(model, parameters.missing, state, fitted.n_left_out, None, "mean")
+
+    def _sampling_errors(self, strengths: FloatArray, fitted: FittedState, precision: float) -> StrengthErrors | None:
+        """Return the jackknife errors of `strengths` from the states of groups of rows; None where the state has none."""
+        groups = [group for group in fitted.groups if group.weight > 0]
+        if len(groups) < 2:
+            return None
+        accumulator: Any = fitted.accumulator
+        without = []
+        for left_out in range(len(groups)):
+            others = accumulator.init(fitted.n_features)
+            for number, group in enumerate(groups):
+                if number != left_out:
+                    others = accumulator.absorb(others, group)
+            part = replace(fitted, state=others, groups=())
+            without.append(self.strengths_of(operator_of(part), precision, part)[: len(strengths)])
+        weights = np.array([group.weight for group in groups])
+        errors = np.sqrt(jackknife_variance(strengths, np.stack(without), weights))
+        return StrengthErrors(strengths, errors, len(groups), self.bounded)
+
+
+def sides_of(n_first: int | None, n_features: int) -> int:
+    """Return the number of features of the first of two tables; `ParameterError` unless both have some."""
+    if n_first is None or not 0 < n_first < n_features:
+        raise ParameterError(
+            f"first={n_first!r} of {n_features:,} features: expected two tables, fit(X, Y), or how many of the features, or which "
+            "variables, are those of the first"
+        )
+    return n_first
+
+
+@dataclass(frozen=True)
+class _OfTwoTables(Analysis):
+    """An analysis of two tables with the same samples."""
+
+    def _patterns(self, matrix: SymmetricOperator, weights: FloatArray, at: slice) -> tuple[FloatArray, FloatArray]:
+        """Return variances of the scores of one table, and the regressions of its features on them."""
+        whole = np.zeros((matrix.side, len(weights)))
+        whole[at] = weights.T
+        products = matrix.multiply(whole)[at].T
+        covariance = weights @ products.T
+        return np.diag(covariance).copy(), np.linalg.pinv(covariance, hermitian=True) @ products
+
+    def _joined(self, matrix: SymmetricOperator, pairs: Pairs, *, orthonormal: bool) -> tuple[FloatArray, ...]:
+        """Return weights, patterns and variances of both tables as rows of all features, those of the first table first."""
+        n_first, k, d = sides_of(self.n_first, matrix.side), len(pairs.values), matrix.side
+        components, patterns, variances = np.zeros((2 * k, d)), np.zeros((2 * k, d)), np.zeros(2 * k)
+        for weights, rows, at in (
+            (pairs.first, slice(0, k), slice(0, n_first)),
+            (pairs.second, slice(k, 2 * k), slice(n_first, d)),
+        ):
+            components[rows, at] = weights
+            variances[rows], given = self._patterns(matrix, weights, at)
+            patterns[rows, at] = weights if orthonormal else given
+        return components, patterns, variances
+
+    def _moved(self, matrix: SymmetricOperator, fitted: FittedState) -> tuple[float, float]:
+        """Return what decoding of packed values may have moved the rows of each table, ‖E‖_F / √n, relative to their root total variance."""
+        n_first = sides_of(self.n_first, matrix.side)
+        rows = _described(matrix, fitted)
+        moved = []
+        for at in (slice(0, n_first), slice(n_first, None)):
+            total = float(matrix.diagonal[at].sum())
+            part = replace(
+                rows,
+                mean=matrix.mean[at],
+                scale=None,
+                feature_weight=np.square(matrix.weights[at]),
+                total_variance=total,
+            )
+            moved.append(rounding_of_decoding(part) / np.sqrt(total) if total > 0 else 0.0)
+        return moved[0], moved[1]
+
+
+def _described(matrix: SymmetricOperator, fitted: FittedState) -> PCAModel:
+    """Return a model without components that says how the rows of a state were decoded."""
+    empty: Any = None
+    return PCAModel(
+        components=empty,
+        explained_variance=np.zeros(0),
+        mean=matrix.mean,
+        scale=None,
+        total_variance=0.0,
+        n_samples=matrix.n_samples,
+        ddof=0,
+        center=True,
+        whiten=False,
+        numerical_rank=0,
+        constant_features=np.zeros(0, dtype=np.int64),
+        certificate=empty,
+        source=fitted.source,
+    )
+
+
+@dataclass(frozen=True)
+class MaximumCovariance(_OfTwoTables):
+    """Pairs of orthonormal directions whose scores have the largest covariances."""
+
+    name = "mca"
+
+    def solve_bytes(self, n_features: int) -> int:
+        """Return what the cross-covariance and its singular vectors take, or the vectors of the iteration."""
+        if n_features <= DENSE_LIMIT:
+            return 8 * 3 * n_features**2
+        return 8 * n_features * (8 * self.n_components + 1024)
+
+    def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
+        """Return the leading singular triplets of the cross-covariance."""
+        n_first = sides_of(self.n_first, matrix.side)
+        most = min(n_first, matrix.side - n_first)
+        if self.n_components > most:
+            raise ParameterError(
+                f"n_components={self.n_components}: expected at most {most:,}, the features of the smaller table"
+            )
+        pairs = maximum_covariance(matrix, n_first, self.n_components, precision=precision, seed=fitted.parameters.seed)
+        components, patterns, variances = self._joined(matrix, pairs, orthonormal=True)
+        root = float(np.sqrt(matrix.diagonal[:n_first].sum() * matrix.diagonal[n_first:].sum()))
+        one, two = self._moved(matrix, fitted)
+        error = (precision + one + two + one * two) * root
+        share = error / pairs.values[0] if pairs.values[0] > 0 else np.inf
+        statement = f"exact singular vectors of the cross-covariance; rounding changes a singular value by at most {share:.1e} of the first"
+        shares = np.square(pairs.values) / pairs.total if pairs.total > 0 else np.zeros_like(pairs.values)
+        figures: Json = {"squared_covariance": pairs.total, "squared_covariance_fraction": shares.tolist()}
+        return Solved(
+            components, patterns, variances, pairs.values, error, statement, pairs.residual, pairs.method, figures
+        )
+
+
+@dataclass(frozen=True)
+class CanonicalCorrelation(_OfTwoTables):
+    """Pairs of weights whose scores have variance 1 and the largest correlations."""
+
+    name = "cca"
+    bounded = True
+
+    def solve_bytes(self, n_features: int) -> int:
+        """Return what the matrix, its blocks, and eigenvectors of both take."""
+        return 8 * 5 * n_features**2
+
+    def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
+        """Return the leading canonical variates."""
+        n_first = sides_of(self.n_first, matrix.side)
+        most = min(n_first, matrix.side - n_first)
+        if self.n_components > most:
+            raise ParameterError(
+                f"n_components={self.n_components}: expected at most {most:,}, the features of the smaller table"
+            )
+        moved = sum(self._moved(matrix, fitted))
+        precision += 2 * moved + moved**2
+        free = matrix.n_samples - (1 if fitted.parameters.center else 0)
+        pairs, error = canonical_correlations(matrix, n_first, self.n_components, precision=precision, n_free=free)
+        components, patterns, variances = self._joined(matrix, pairs, orthonormal=False)
+        statement = f"exact canonical correlations; rounding changes each by at most {error:.1e}"
+        return Solved(components, patterns, variances, pairs.values, error, statement, pairs.residual, pairs.method, {})
+
+
+@dataclass(frozen=True)
+class Factors(Analysis):
+    """Maximum-likelihood factors."""
+
+    name = "factor_analysis"
+
+    def solve_bytes(self, n_features: int) -> int:
+        """Return what the matrix, its scaled copy, and the work of LAPACK take."""
+        return 8 * 4 * n_features**2
+
+    def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
+        """Return loadings, uniquenesses, and the weights that give the conditional means of the factors."""
+        k, d = self.n_components, matrix.side
+        varying = np.flatnonzero(matrix.diagonal > 0)
+        if k >= len(varying):
+            raise ParameterError(
+                f"n_components={k}: expected fewer factors than features that vary, of which there are {len(varying):,}"
+            )
+        dense = matrix.dense()
+        dense = dense if len(varying) == d else np.ascontiguousarray(dense[np.ix_(varying, varying)])
+        found = maximum_likelihood(dense, k)
+        del dense
+        loadings, unique = np.zeros((k, d)), np.zeros(d)
+        loadings[:, varying], unique[varying] = found.loadings, found.uniquenesses
+        scaled = found.loadings / found.uniquenesses
+        weights = np.zeros((k, d))
+        posterior = np.linalg.inv(np.eye(k) + scaled @ found.loadings.T)
+        weights[:, varying] = posterior @ scaled
+        whole = matrix.multiply(np.ascontiguousarray(weights.T))
+        variances = np.einsum("kj,jk->k", weights, whole)
+        bound = found.uniquenesses <= 2e-6 * matrix.diagonal[varying]
+        statement = (
+            f"maximum of the likelihood to a derivative of {found.gradient:.1e}; the covariance behind it is known to {precision:.1e} of "
+            "its largest eigenvalue"
+        )
+        figures: Json = {
+            "log_likelihood": found.log_likelihood,
+            "n_iterations": found.n_steps,
+            "heywood_features": varying[bound].tolist(),
+        }
+        communal = np.square(loadings).sum(axis=1)
+        return Solved(
+            weights, loadings, variances, communal, None, statement, found.gradient, "l-bfgs-b", figures, unique
+        )
+
+
+def plan_of_analysis(plan: Plan, analysis: Analysis, source: Source) -> Plan:
+    """Return the `plan` of the covariance solver with what an analysis takes.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit in memory.
+    """
+    d = source.shape[1]
+    if plan.tile_groups:
+        raise PlanError(
+            f"{analysis.name} needs the {d:,} x {d:,} covariance matrix in memory: {plan.notes[-1]}; fewer features, more memory, or for two "
+            "tables n_pca, which reduces both to their principal components first"
+        )
+    extra = analysis.solve_bytes(d) - eigenproblem_bytes(d, plan.n_components or min(source.shape))
+    solving = plan.budget.bytes_for("solve") + max(0, extra)
+    budget = plan.budget.with_purpose("solve", solving, ())
+    budget = replace(budget, by_phase=budget.by_phase | {"solving": budget.by_phase["solving"] + max(0, extra)})
+    if not budget.fits:
+        raise budget.refusal(
+            f"{analysis.name} of {d:,} features takes {as_text(solving)} to solve; fewer features, or "
+        )
+    return replace(plan, budget=budget)
+
+
+ANALYSES: dict[str, Callable[..., Analysis]] = {
+    kind.name: kind for kind in (MaximumCovariance, CanonicalCorrelation, Factors)
+}
+"""Analyses by name."""
