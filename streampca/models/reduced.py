@@ -51,9 +51,11 @@ def scores_of_rows(source: Source, model: PCAModel) -> SteppedSource:
 def joined_model(joint: AnalysisModel, one: PCAModel, two: PCAModel, source: Source) -> AnalysisModel:
     """Return the model of the features of two tables from that of the scores of their components.
 
-    Of a singular value σ of the cross-covariance, the scores have σ̂ ≤ σ ≤ σ̂ + √(r₁ (λ₂ + r₂)) + √(λ₁ r₂), for the largest variances λ
-    of the scores and bounds r of the largest variances outside of the components (Weyl, and |C₁₂| ≤ |C₁₁|^½ |C₂₂|^½): the total that is left,
-    or the last eigenvalue of exact components.
+    A singular value σ̂ of the scores is at most σ of the cross-covariance. For the largest variances λ of the scores and bounds r of
+    the largest variances outside of the components (the total that is left, or the last eigenvalue of exact components), what the
+    scores leave of C₁₂ has the norm e ≤ max(√(λ₁ r₂), √(r₁ λ₂)) across and d ≤ √(r₁ r₂) outside, because |C₁₂| ≤ |C₁₁|^½ |C₂₂|^½, so that
+    σ ≤ σ̂ + 2 e² / (η + √(η² + 4 e²)) for η = max(0, σ̂ − d) (Li & Li 2005, Linear Algebra Appl. 395:183, theorem 2), and where σ̂ < d
+    at most d + e.
     """
     k, q = joint.n_components // 2, joint.n_first or 0
     components, patterns = (
@@ -69,13 +71,18 @@ def joined_model(joint: AnalysisModel, one: PCAModel, two: PCAModel, source: Sou
         float(side.explained_variance[0]) if side.certificate.kind == "exact" else total
         for total, side in zip(joint.totals, (one, two), strict=True)
     ]
-    beyond = float(np.sqrt(left[0] * (largest[1] + left[1])) + np.sqrt(largest[0] * left[1]))
+    across, outside = np.sqrt(max(largest[0] * left[1], left[0] * largest[1])), np.sqrt(left[0] * left[1])
+    gap = np.maximum(joint.strengths - outside, 0.0)
+    room = gap + np.sqrt(np.square(gap) + 4 * across**2)
+    turned = np.divide(2 * across**2, room, out=np.zeros_like(room), where=room > 0)
+    beyond = np.where(joint.strengths >= outside, turned, outside + across - joint.strengths)
     shares = [1 - kept / total if total > 0 else 0.0 for kept, total in zip(joint.totals, totals, strict=True)]
     reduced = f"by {one.n_components} and {two.n_components} principal components, which leave {shares[0]:.1%} and {shares[1]:.1%} of the variance"
     error, figures = joint.error, dict(joint.figures)
     if joint.analysis == "mca":
-        error = (joint.error or 0.0) + beyond
-        reduced += f"; singular values of all components are larger by at most {beyond:.3g}"
+        upper = joint.strengths + beyond + (joint.error or 0.0)
+        error, figures["upper_singular_values"] = float((upper - joint.strengths).max()), upper.tolist()
+        reduced += f"; the first singular value of all components is at most {upper[0]:.4g}, {upper[0] / joint.strengths[0] - 1:.1%} above"
         # The share of all squared covariance, of which that of the scores is a part, is not known.
     else:
         reduced += "; correlations are those of these components"

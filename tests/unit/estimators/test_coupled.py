@@ -1,0 +1,326 @@
+"""Two tables with the same samples: singular vectors and canonical correlations against numpy, scikit-learn and xeofs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.cross_decomposition import CCA, PLSSVD
+
+import streampca as sp
+from streampca.errors import DataError, MergeError, NotAvailableError, NotComputedError, ParameterError
+from tests.tolerances import EPS
+
+pytestmark = pytest.mark.numerical
+
+N, D1, D2 = 2000, 12, 7
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[NDArray[Any], NDArray[Any]]:
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(N, 3))
+    first = shared @ rng.normal(size=(3, D1)) + 2 * rng.normal(size=(N, D1)) + 5
+    second = shared[:, :2] @ rng.normal(size=(2, D2)) + rng.normal(size=(N, D2))
+    return first, second
+
+
+def _cross(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    return (first - first.mean(0)).T @ (second - second.mean(0)) / (len(first) - 1)
+
+
+def _correlations(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """Return the cosines between the spaces of the centred columns (Björck & Golub 1973)."""
+    bases = [np.linalg.qr(each - each.mean(0))[0] for each in (first, second)]
+    return np.linalg.svd(bases[0].T @ bases[1])[1]
+
+
+def _apart(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Return the largest difference of rows that have their signs as they like."""
+    return float(np.abs(np.abs(one) - np.abs(other)).max())
+
+
+def test_pairs_are_the_singular_vectors_of_the_cross_covariance(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    left, values, right = np.linalg.svd(_cross(*pair), full_matrices=False)
+    mca = sp.MCA(3).fit(*pair)
+    assert np.abs(mca.singular_values_ - values[:3]).max() <= 1e3 * EPS * values[0]
+    assert _apart(mca.x_components_, left[:, :3].T) <= 1e-10
+    assert _apart(mca.y_components_, right[:3]) <= 1e-10
+    share = np.square(values[:3]) / np.square(values).sum()
+    assert np.abs(mca.squared_covariance_fraction_ - share).max() <= 1e-12
+    assert (mca.n_passes_, mca.error_.kind) == (1, "exact")
+    assert (mca.x_components_[np.arange(3), np.abs(mca.x_components_).argmax(axis=1)] > 0).all()
+
+
+def test_scores_have_the_covariances_that_are_reported(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    mca = sp.MCA(3).fit(*pair)
+    one, two = mca.transform(*pair)
+    covariance = _cross(one, two)
+    assert np.abs(covariance - np.diag(mca.singular_values_)).max() <= 1e-11 * mca.singular_values_[0]
+    assert np.abs(mca.x_explained_variance_ - one.var(axis=0, ddof=1)).max() <= 1e-10
+    assert np.array_equal(mca.transform(pair[0]), one)
+    beside = mca.transform(np.hstack(pair))
+    assert np.abs(beside[0] - one).max() <= 1e-10
+    assert np.abs(beside[1] - two).max() <= 1e-10
+    again = sp.MCA(3).fit_transform(*pair)
+    assert np.array_equal(again[1], two)
+
+
+def test_scaled_tables_have_the_weights_of_plssvd(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    known = PLSSVD(3).fit(*pair)
+    mca = sp.MCA(3, scale=True).fit(*pair)
+    assert _apart(mca.x_components_, known.x_weights_.T) <= 1e-9
+    assert _apart(mca.y_components_, known.y_weights_.T) <= 1e-9
+    assert _apart(np.hstack(mca.transform(*pair)), np.hstack(known.transform(*pair))) <= 1e-8
+
+
+def test_canonical_correlations_are_those_of_scikit_learn_and_of_the_angles_of_the_spaces(
+    pair: tuple[NDArray[Any], NDArray[Any]],
+) -> None:
+    cca = sp.CCA(3).fit(*pair)
+    assert np.abs(cca.correlations_ - _correlations(*pair)[:3]).max() <= 1e-11
+    one, two = cca.transform(*pair)
+    assert np.abs(one.var(axis=0, ddof=1) - 1).max() <= 1e-10
+    assert np.abs(_cross(one, two) - np.diag(cca.correlations_)).max() <= 1e-10
+    known = CCA(3, scale=False, tol=1e-14, max_iter=10_000).fit(*pair)
+    for mine, theirs in zip((one, two), known.transform(*pair), strict=True):
+        # Directions of power iterations converge as its tolerance, of their squares.
+        assert all(abs(np.corrcoef(mine[:, i], theirs[:, i])[0, 1]) >= 1 - 1e-6 for i in range(3))
+    regression = np.linalg.lstsq(np.c_[one, np.ones(N)], pair[0], rcond=None)[0][:3]
+    assert np.abs(cca.x_patterns_ - regression).max() <= 1e-9
+
+
+def test_rows_are_predicted_as_by_regression_on_the_scores(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    for kind in (sp.MCA, sp.CCA):
+        fitted = kind(2).fit(*pair)
+        scores = np.c_[fitted.transform(pair[0]), np.ones(N)]
+        expected = scores @ np.linalg.lstsq(scores, pair[1], rcond=None)[0]
+        assert np.abs(fitted.predict(pair[0]) - expected).max() <= 1e-9
+
+
+@pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])
+def test_a_state_is_merged_continued_saved_and_solved_without_the_rows(
+    kind: Any, pair: tuple[NDArray[Any], NDArray[Any]], tmp_path: Path
+) -> None:
+    whole = kind(2).fit(*pair)
+    parts = [kind(2).fit(*(each[rows] for each in pair)) for rows in (slice(0, 700), slice(700, None))]
+    merged = sp.merge(parts)
+    assert isinstance(merged, kind)
+    assert np.abs(merged._model.strengths - whole._model.strengths).max() <= 1e-12 * whole._model.strengths[0]
+    continued = kind(2).fit(*(each[:700] for each in pair)).partial_fit(*(each[700:] for each in pair))
+    assert np.abs(continued.x_components_ - whole.x_components_).max() <= 1e-11
+    taken = kind(2).fit(*pair).partial_unfit(*(each[700:] for each in pair))
+    assert np.abs(taken._model.strengths - parts[0]._model.strengths).max() <= 1e-10 * whole._model.strengths[0]
+    whole.save(tmp_path / "m.zarr", state=True)
+    loaded: Any = sp.load(tmp_path / "m.zarr")
+    assert type(loaded) is kind
+    assert np.array_equal(loaded.x_components_, whole.x_components_)
+    assert np.array_equal(loaded.transform(*pair)[1], whole.transform(*pair)[1])
+    assert loaded.partial_fit(*pair).n_samples_seen_ == 2 * N
+    joint = sp.PCA(4, solver="covariance").fit(np.hstack(pair))
+    joint.save(tmp_path / "p.zarr", state=True)
+    for saved in (joint, tmp_path / "p.zarr"):
+        solved = kind(2, first=D1).from_state(saved)
+        assert np.abs(solved._model.strengths - whole._model.strengths).max() <= 1e-12 * whole._model.strengths[0]
+    assert np.array_equal(kind(2).from_state(tmp_path / "m.zarr").x_components_, whole.x_components_)
+
+
+def test_states_of_other_solvers_and_models_without_one_are_refused(
+    pair: tuple[NDArray[Any], NDArray[Any]], tmp_path: Path
+) -> None:
+    joint = np.hstack(pair)
+    for saved in (sp.PCA(2, solver="qr").fit(joint), sp.PCA(2, solver="gram").fit(joint)):
+        with pytest.raises(NotAvailableError, match="solver='covariance'"):
+            sp.MCA(2, first=D1).from_state(saved)
+    sp.PCA(2).fit(joint).save(tmp_path / "p.zarr")
+    with pytest.raises(NotAvailableError, match="state=True"):
+        sp.MCA(2, first=D1).from_state(tmp_path / "p.zarr")
+    with pytest.raises(ParameterError, match="expected two tables"):
+        sp.MCA(2).fit(joint)
+    with pytest.raises(ParameterError, match="features of the smaller table"):
+        sp.CCA(8).fit(*pair)
+    with pytest.raises(MergeError):
+        sp.merge([sp.MCA(2).fit(*pair), sp.MCA(2, scale=True).fit(*pair)])
+    with pytest.raises(NotComputedError, match="sampling_errors=20"):
+        _ = sp.MCA(2).fit(*pair).sampling_error_
+
+
+def test_tables_of_other_samples_are_refused(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    with pytest.raises(DataError, match="same samples"):
+        sp.MCA(2).fit(pair[0], pair[1][:-1])
+    xr = pytest.importorskip("xarray")
+    times = np.arange(N)
+    one = xr.DataArray(pair[0], dims=("time", "x"), coords={"time": times})
+    two = xr.DataArray(pair[1], dims=("time", "y"), coords={"time": times[::-1]})
+    with pytest.raises(DataError, match="differ in time"):
+        sp.MCA(2).fit(one, two)
+
+
+def test_as_many_directions_as_rows_have_correlations_of_one_and_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    one, two = rng.normal(size=(40, 25)), rng.normal(size=(40, 20))
+    with pytest.raises(DataError, match="at least 6 canonical"):
+        sp.CCA(2).fit(one, two)
+    assert sp.CCA(2).fit(one[:, :10], two[:, :10]).correlations_[0] < 1
+
+
+def test_weights_scales_and_holes_are_those_of_numpy(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    rng = np.random.default_rng(1)
+    sample, feature = rng.uniform(0, 2, N), rng.uniform(0.5, 2, D1 + D2)
+    first, second = pair
+    mca = sp.MCA(2, feature_weight=feature).fit(first, second, sample_weight=sample)
+    means = [np.average(each, axis=0, weights=sample) for each in pair]
+    cross = ((first - means[0]).T * sample) @ (second - means[1]) / (sample.sum() - 1)
+    cross *= np.sqrt(feature[:D1])[:, None] * np.sqrt(feature[D1:])
+    assert np.abs(mca.singular_values_ - np.linalg.svd(cross)[1][:2]).max() <= 1e-10
+    holes = first.copy()
+    holes[rng.random(first.shape) < 0.05] = np.nan
+    filled = np.where(np.isnan(holes), np.nanmean(holes, axis=0), holes)
+    expected = np.linalg.svd(_cross(filled, second))[1][:2]
+    mca = sp.MCA(2, missing="mean").fit(holes, second)
+    assert np.abs(mca.singular_values_ - expected).max() <= 1e-10 * expected[0]
+    one, _ = mca.transform(holes, second)
+    assert np.abs(one - (filled - filled.mean(0)) @ mca.x_components_.T).max() <= 1e-9
+
+
+def test_what_is_removed_is_regressed_out_of_both_tables(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    groups = np.arange(N) % 12
+    design = np.eye(12)[groups]
+    seasonal = [each + 10 * groups[:, None] for each in pair]
+    residuals = [each - design @ np.linalg.lstsq(design, each, rcond=None)[0] for each in seasonal]
+    expected = np.linalg.svd(_cross(*residuals))[1][:2]
+    mca = sp.MCA(2, remove={"groups": groups}).fit(*seasonal)
+    assert np.abs(mca.singular_values_ - expected).max() <= 1e-9 * expected[0]
+    one, _ = mca.transform(*seasonal, remove={"groups": groups})
+    assert np.abs(one - residuals[0] @ mca.x_components_.T).max() <= 1e-8
+
+
+@pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])
+def test_wide_tables_are_reduced_to_their_components_first(kind: Any) -> None:
+    rng = np.random.default_rng(0)
+    n, d1, d2, q = 120, 900, 700, 8
+    shared = rng.normal(size=(n, 2))
+    first = shared @ rng.normal(size=(2, d1)) + rng.normal(size=(n, d1))
+    second = shared @ rng.normal(size=(2, d2)) + rng.normal(size=(n, d2))
+    fitted = kind(2, n_pca=q).fit(first, second)
+    scores = []
+    for each in (first, second):
+        centred = each - each.mean(0)
+        scores.append(centred @ np.linalg.svd(centred, full_matrices=False)[2][:q].T)
+    expected = (np.linalg.svd(_cross(*scores))[1] if kind is sp.MCA else _correlations(*scores))[:2]
+    assert np.abs(fitted._model.strengths - expected).max() <= 1e-9 * expected[0]
+    one, two = fitted.transform(first, second)
+    assert np.abs(np.diag(_cross(one, two)) - expected).max() <= 1e-8 * expected[0]
+    assert (fitted.x_pca_.n_components_, fitted.x_components_.shape) == (q, (2, d1))
+    if kind is sp.MCA:
+        true = np.linalg.svd(_cross(first, second))[1][:2]
+        assert np.abs(fitted.x_components_ @ fitted.x_components_.T - np.eye(2)).max() <= 1e-10
+        upper = np.array(fitted._model.figures["upper_singular_values"])
+        assert (fitted.singular_values_ <= true * (1 + 1e-10)).all()
+        assert (true <= upper).all()
+        assert (upper <= 1.5 * true).all()  # a bound that says something
+    with pytest.raises(NotAvailableError, match="n_pca"):
+        fitted.partial_fit(first, second)
+
+
+def test_bounds_of_reduced_tables_hold_for_every_number_of_components() -> None:
+    rng = np.random.default_rng(3)
+    for seed in range(6):
+        n, spread = 60, rng.uniform(0.2, 3)
+        shared = rng.normal(size=(n, 3))
+        first = shared @ rng.normal(size=(3, 30)) + spread * rng.normal(size=(n, 30)) * np.linspace(1, 3, 30)
+        second = shared @ rng.normal(size=(3, 20)) + rng.normal(size=(n, 20))
+        true = np.linalg.svd(_cross(first, second))[1]
+        for q in (2, 5, 12):
+            solver: Any = {"n_pca": q}
+            fitted = sp.MCA(2, random_state=seed, **solver).fit(first, second)
+            upper = np.array(fitted._model.figures["upper_singular_values"])
+            assert (fitted.singular_values_ <= true[:2] * (1 + 1e-10)).all()
+            assert (true[:2] <= upper * (1 + 1e-10)).all()
+
+
+def test_labels_of_both_tables_go_to_data_sets_and_weights_by_their_own_coordinates() -> None:
+    xr = pytest.importorskip("xarray")
+    rng = np.random.default_rng(0)
+    n = 200
+    shared = rng.normal(size=(n, 2))
+    fields = []
+    for name, (lats, lons) in {"sst": (6, 8), "precip": (5, 6)}.items():
+        values = shared @ rng.normal(size=(2, lats * lons)) + rng.normal(size=(n, lats * lons))
+        coordinates = {"time": np.arange(n), "lat": np.linspace(-60, 50, lats), "lon": np.arange(float(lons))}
+        array = xr.DataArray(values.reshape(n, lats, lons), dims=("time", "lat", "lon"), coords=coordinates, name=name)
+        fields.append(array)
+    tables = [sp.open(each, samples="time") for each in fields]
+    mca = sp.MCA(2, feature_weight="cos(lat)").fit(*tables)
+    weighted = []
+    for each in fields:
+        root = np.sqrt(np.cos(np.deg2rad(each["lat"])))
+        weighted.append(((each - each.mean("time")) * root).values.reshape(n, -1))
+    left, values, _ = np.linalg.svd(weighted[0].T @ weighted[1] / (n - 1))
+    assert np.abs(mca.singular_values_ - values[:2]).max() <= 1e-11 * values[0]
+    one, two = mca.to_xarray()
+    assert one["components"].dims == ("mode", "lat", "lon")
+    assert two["components"].sizes == {"mode": 2, "lat_y": 5, "lon_y": 6}
+    assert _apart(one["components"].values.reshape(2, -1), left[:, :2].T) <= 1e-9
+    assert np.array_equal(one["singular_values"], mca.singular_values_)
+    scores = mca.transform(*tables)
+    assert all(each.dims == ("time", "mode") for each in scores)
+    assert (
+        np.abs(
+            scores[0].values
+            - weighted[0] @ left[:, :2] * np.sign(np.sum(scores[0].values * (weighted[0] @ left[:, :2]), axis=0))
+        ).max()
+        <= 1e-9
+    )
+
+
+def test_intervals_hold_the_values_of_the_population_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    loads = [rng.normal(size=(2, 6)) * np.array([[2.0], [1.0]]), rng.normal(size=(2, 5))]
+    truth = np.linalg.svd(loads[0].T @ loads[1])[1][:2]
+    held, n_fits = np.zeros(2), 100
+    for _ in range(n_fits):
+        shared = rng.normal(size=(600, 2))
+        tables = [shared @ each + rng.normal(size=(600, each.shape[1])) for each in loads]
+        ends = sp.MCA(2, sampling_errors=20).fit(*tables).sampling_error_.interval()
+        held += (ends[:, 0] <= truth) & (truth <= ends[:, 1])
+    assert (held >= 0.88 * n_fits).all()  # 95 % less three deviations of a count of 100
+    with pytest.raises(ParameterError, match="level"):
+        sp.CCA(1, sampling_errors=5).fit(*tables).sampling_error_.interval(1.5)
+
+
+def test_intervals_of_correlations_stay_below_one(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    ends = sp.CCA(3, sampling_errors=20).fit(*pair).sampling_error_.interval()
+    assert ((ends > -1) & (ends < 1)).all()
+    assert (ends[:, 0] < ends[:, 1]).all()
+
+
+@pytest.mark.filterwarnings("ignore")  # of xeofs about functions of xarray
+def test_xeofs_has_the_same_squared_covariances() -> None:
+    pytest.importorskip("statsmodels")  # which its analyses of two tables need
+    cross = pytest.importorskip("xeofs.cross")
+    xr = pytest.importorskip("xarray")
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(200, 2))
+    fields = [
+        xr.DataArray(
+            shared @ rng.normal(size=(2, d)) + rng.normal(size=(200, d)),
+            dims=("time", f"x{d}"),
+            coords={"time": np.arange(200), f"x{d}": np.arange(d)},
+        )
+        for d in (20, 15)
+    ]
+    known = cross.MCA(n_modes=2, use_pca=False, solver="full")
+    known.fit(*fields, "time")
+    mca = sp.MCA(2).fit(*fields)
+    assert np.abs(np.square(mca.singular_values_) / known.data["squared_covariance"].values - 1).max() <= 1e-6
+    assert np.abs(mca.squared_covariance_fraction_ - known.squared_covariance_fraction().values).max() <= 1e-6
+    for mine, theirs in zip((mca.x_components_, mca.y_components_), known.components(), strict=True):
+        assert _apart(mine, theirs.transpose("mode", ...).values) <= 1e-6
+    known = cross.CCA(n_modes=2, use_pca=False, solver="full")
+    known.fit(*fields, "time")
+    theirs = [np.corrcoef(*(each.values[mode] for each in known.scores()))[0, 1] for mode in range(2)]
+    assert np.abs(sp.CCA(2).fit(*fields).correlations_ - theirs).max() <= 1e-6
