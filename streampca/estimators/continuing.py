@@ -282,7 +282,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             rows = validate_data(self, numeric_frame(X), reset=first, accept_sparse="csr", ensure_all_finite=False)
             return labelled_as(open_source(rows, missing_value=missing), X)
         if fitted is not None and is_xarray(X):
-            source = open_xarray_like(X, fitted.labels, missing)
+            source = open_xarray_like(X, fitted.labels, fitted.source, missing)
         else:
             source = open_source(X, missing_value=missing)
         source = source if fitted is None else with_features_of(source, fitted.labels)

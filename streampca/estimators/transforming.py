@@ -328,7 +328,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         if is_paths(X) or is_anndata(X):
             source = open_like(X, self.labels_, self._model.source)
         elif is_xarray(X):
-            source = open_xarray_like(X, self.labels_, self._missing_value)
+            source = open_xarray_like(X, self.labels_, self._model.source, self._missing_value)
         elif is_array_like(X):
             source = labelled_as(open_source(self._validated(X)), X)
         else:

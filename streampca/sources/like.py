@@ -12,6 +12,7 @@ from streampca.labels import Labels
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
 from streampca.sources.files.paths import cells_paths, files_of, is_paths
+from streampca.sources.lagged import labels_of_samples
 from streampca.sources.open import open_source
 from streampca.sources.options import ReadOptions, SourceKeywords
 from streampca.sources.subsets import with_features
@@ -42,18 +43,29 @@ def open_like(data: object, labels: Labels | None, described: Json, given: Sourc
     names = set(keywords)
     replaced = names | set().union(*(together for together in _TOGETHER if names & together))
     data = str(data) if isinstance(data, str | Path) else data
-    of_fit = {"missing_value": described.get("missing_value"), **_of_fit(data, labels, described)}
+    if labels is not None and described.get("lags"):
+        labels = labels_of_samples(labels)
+    of_fit = {
+        "missing_value": described.get("missing_value"),
+        "lags": described.get("lags"),
+        **_of_fit(data, labels, described),
+    }
     known = {name: value for name, value in of_fit.items() if name not in replaced}
     return open_source(data, **cast(SourceKeywords, {**known, **keywords}))
 
 
 def open_xarray_like(
-    data: xr.DataArray | xr.Dataset, labels: Labels | None, missing_value: float | None = None
+    data: xr.DataArray | xr.Dataset, labels: Labels | None, described: Json, missing_value: float | None = None
 ) -> Source:
-    """Open an object of xarray with the dimensions, variables and mask of the labels of a fit, as far as it has their names."""
-    keywords: SourceKeywords = {"missing_value": missing_value}
+    """Open an object of xarray with the dimensions, variables and mask of the labels of a fit, as far as it has their names.
+
+    `described` is the description of the source of the fit, whose lags it has.
+    """
+    lags = described.get("lags")
+    keywords: SourceKeywords = {"missing_value": missing_value, "lags": lags}
     if labels is None:
-        return open_source(data, missing_value=missing_value)
+        return open_source(data, missing_value=missing_value, lags=lags)
+    labels = labels_of_samples(labels) if lags else labels
     samples, features = ([d.name for d in side] for side in (labels.samples, labels.features))
     dims, same = set(map(str, data.dims)), all(v.dims == labels.variables[0].dims for v in labels.variables)
     if dims.issuperset(samples) and dims.issuperset(features):

@@ -19,6 +19,7 @@ from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import Paths, cells_paths, files_of, is_files_path, is_paths
 from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_frame, open_frame
+from streampca.sources.lagged import Lags, with_lags
 from streampca.sources.named_arrays import open_named
 from streampca.sources.numbered import NumberedArray
 from streampca.sources.options import BY_NAME, OF_COLUMNS, ReadOptions, StorageOptions
@@ -57,6 +58,7 @@ def open_source(
     layer: str | None = None,
     mask_var: str | None = None,
     normalize: Mapping[str, Any] | None = None,
+    lags: Lags | None = None,
 ) -> Source:
     """Return any data as a table of samples and features; reads metadata and coordinates only, unless `mask` needs rows.
 
@@ -120,6 +122,10 @@ def open_source(
     normalize : dict, optional
         What is done to counts in AnnData, such as ``{"target_sum": 1e4, "log1p": True}``; ``docs/how-to/anndata.md`` has all keys, which are
         done in the order of that page. Zeros stay zeros, and nothing is written.
+    lags : int or sequence of int, optional
+        How many consecutive samples make a row, or at which lags, such as ``[0, 3, 6]``: lagged copies of the features, with a dimension
+        ``lag``, for extended EOFs and singular spectrum analysis. A row is called by its first sample. Windows across a gap, where the
+        coordinate of the samples steps by more than 1.5 times its median or backwards, are left out.
 
     Returns
     -------
@@ -163,14 +169,15 @@ def open_source(
         layer=layer,
         mask_var=mask_var,
         normalize=normalize,
+        lags=lags,
     )
     return open_with(data, options)
 
 
 def open_with(data: object, options: ReadOptions) -> Source:
-    """Return `data` opened with the options of `open_source`; a source as it is, but for a missing value."""
+    """Return `data` opened with the options of `open_source`; a source as it is, but for a missing value and lags."""
     if isinstance(data, Source):
-        return with_missing_value(data, options.missing_value)
+        return with_lags(with_missing_value(data, options.missing_value), options.lags)
     kind = next((kind for kind in _KINDS if kind.matches(data)), None)
     if kind is None:
         frame = type(data).__module__.startswith("dask.dataframe")
@@ -180,7 +187,7 @@ def open_with(data: object, options: ReadOptions) -> Source:
         )
     kind.require_suitable(data, options)
     require_unmasked(data, "the masked array")
-    return with_missing_value(kind.opened(data, options), options.missing_value)
+    return with_lags(with_missing_value(kind.opened(data, options), options.missing_value), options.lags)
 
 
 def _kind_of(data: object) -> str:

@@ -26,7 +26,7 @@ _CHOICES = {
 OF_COLUMNS = ("columns", "id_column")
 """Options of tables whose columns have names: Parquet files and data frames."""
 
-_OF_STORES = ("decode", "missing_chunks", "missing_value", "follow_symlinks", "storage_options", "max_reads")
+_OF_STORES = ("decode", "missing_chunks", "missing_value", "lags", "follow_symlinks", "storage_options", "max_reads")
 """Options about chunks and stores, and that of missing values, which all tables have."""
 
 BY_NAME = ("variables", "samples", "features", "mask", *OF_COLUMNS)
@@ -46,6 +46,7 @@ class SourceKeywords(TypedDict, total=False):
     orientation: str | None
     missing_chunks: str
     missing_value: float | None
+    lags: int | Sequence[int] | None
     storage_options: StorageOptions | None
     verify: str | Path | None
     follow_symlinks: bool
@@ -107,6 +108,8 @@ class ReadOptions:
     """Name of the column of truth values in ``var`` of AnnData that says which features are used."""
     normalize: Mapping[str, Any] | None = None
     """How rows of AnnData are normalised, by the keys of `streampca.counts.NORMALIZE`."""
+    lags: int | Sequence[int] | None = None
+    """How many consecutive samples make a row, or at which lags; None = one."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

@@ -31,6 +31,7 @@ from streampca.runs.config.values import (
     Duration,
     Flag,
     KernelNComponents,
+    LagList,
     MemorySize,
     Names,
     Natural,
@@ -121,6 +122,10 @@ class SourceConfig(Section):
     """Column in ``var`` of AnnData that says which features are used, such as ``highly_variable``."""
     normalize: NormalizeConfig | None = Field(default=None, description=f"{keys_in_words()}, or null")
     """Normalisation of each row of AnnData, while it is read."""
+    lags: Count | LagList | None = Field(
+        default=None, description="a whole number of at least 1, a list of different whole numbers, or null"
+    )
+    """How many consecutive samples make a row, or at which lags: lagged copies, for extended EOFs and singular spectrum analysis."""
     storage_options: Options = Field(default_factory=PrivateOptions)
     """Options of obstore for a URL, references resolved; write them nowhere."""
 

@@ -224,6 +224,7 @@ Names: TypeAlias = Annotated[
 ]
 Flag: TypeAlias = Annotated[bool, Field(description="true or false")]
 Count: TypeAlias = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
+LagList: TypeAlias = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 Degree: TypeAlias = Annotated[int, Field(ge=1, le=20, description="a whole number from 1 to 20")]
 Natural: TypeAlias = Annotated[int, Field(ge=0, description="a whole number of at least 0")]
 Positive: TypeAlias = Annotated[float, Field(gt=0, description="a number above 0")]
