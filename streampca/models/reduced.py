@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from streampca.models.analysis import AnalysisModel
+from streampca.models.certificates import ApproximateCertificate
 from streampca.models.pca import PCAModel
 from streampca.models.removal import residuals_of
 from streampca.models.scoring import scores_of
@@ -52,7 +53,7 @@ def joined_model(joint: AnalysisModel, one: PCAModel, two: PCAModel, source: Sou
     """Return the model of the features of two tables from that of the scores of their components.
 
     A singular value σ̂ of the scores is at most σ of the cross-covariance. For the largest variances λ of the scores and bounds r of
-    the largest variances outside of the components (the total that is left, or the last eigenvalue of exact components), what the
+    the largest variances outside of the components (the total that is left, or the last eigenvalue, of sketches with that of what they leave out), what the
     scores leave of C₁₂ has the norm e ≤ max(√(λ₁ r₂), √(r₁ λ₂)) across and d ≤ √(r₁ r₂) outside, because |C₁₂| ≤ |C₁₁|^½ |C₂₂|^½, so that
     σ ≤ σ̂ + 2 e² / (η + √(η² + 4 e²)) for η = max(0, σ̂ − d) (Li & Li 2005, Linear Algebra Appl. 395:183, theorem 2), and where σ̂ < d
     at most d + e.
@@ -63,10 +64,7 @@ def joined_model(joint: AnalysisModel, one: PCAModel, two: PCAModel, source: Sou
     )
     totals = (one.total_variance, two.total_variance)
     left = [max(0.0, side.total_variance - total) for side, total in zip((one, two), joint.totals, strict=True)]
-    left = [
-        min(rest, float(side.explained_variance[-1])) if side.certificate.kind == "exact" else rest
-        for rest, side in zip(left, (one, two), strict=True)
-    ]
+    left = [min(rest, _next_eigenvalue(side)) for rest, side in zip(left, (one, two), strict=True)]
     largest = [
         float(side.explained_variance[0]) if side.certificate.kind == "exact" else total
         for total, side in zip(joint.totals, (one, two), strict=True)
@@ -90,8 +88,10 @@ def joined_model(joint: AnalysisModel, one: PCAModel, two: PCAModel, source: Sou
         float((joint.explained_variance * np.square(patterns).sum(axis=1)).sum()) / sum(totals) if sum(totals) else 0.0
     )
     carried = min(1.0, carried)
+    proven = all(side.certificate.kind == "exact" for side in (one, two))
     certificate = joint.certificate.saying(
-        reduced,
+        reduced if proven else f"{reduced} (statistical, as the certificates of these)",
+        kind="exact" if proven else "statistical",
         captured_variance=carried,
         relative_residual=1.0 - carried,
         relative_residual_interval=(max(0.0, 1.0 - carried - 1e-6), min(1.0, 1.0 - carried + 1e-6)),
@@ -122,6 +122,14 @@ def joined_model(joint: AnalysisModel, one: PCAModel, two: PCAModel, source: Sou
         error=error,
         figures=figures,
     )
+
+
+def _next_eigenvalue(side: PCAModel) -> float:
+    """Return a bound of the largest variance outside of the components: statistical for approximate ones, of which sketches have one."""
+    last, certificate = float(side.explained_variance[-1]), side.certificate
+    if isinstance(certificate, ApproximateCertificate):
+        return np.inf if certificate.sigma is None else last + certificate.sigma
+    return last
 
 
 def _of_features(weights: FloatArray, shape: tuple[int, int], one: PCAModel, two: PCAModel) -> FloatArray:
