@@ -20,7 +20,13 @@ from typing import Any, get_args
 from streampca.accumulators import PairwiseCovariance
 from streampca.accumulators.quality import Quality
 from streampca.execution.score_groups import moments_bytes, moments_scratch_bytes
-from streampca.parameters import KERNEL_PCA_PARAMETERS, PCA_PARAMETERS, Parameter
+from streampca.parameters import (
+    COUPLED_PARAMETERS,
+    FACTOR_PARAMETERS,
+    KERNEL_PCA_PARAMETERS,
+    PCA_PARAMETERS,
+    Parameter,
+)
 from streampca.parameters.domains import Number, Whole
 from streampca.planning import scores
 from streampca.planning.budget import PURPOSES, Purpose
@@ -195,6 +201,8 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     REFERENCE / "parameters.md": {
         "PCA": lambda: table_of(PCA_PARAMETERS),
         "KernelPCA": lambda: table_of(KERNEL_PCA_PARAMETERS),
+        "MCA and CCA": lambda: table_of(COUPLED_PARAMETERS),
+        "FactorAnalysis": lambda: table_of(FACTOR_PARAMETERS),
     },
     REFERENCE / "configuration.md": {"keys": keys},
     REFERENCE / "memory-formulas.md": {"purposes": purposes, "formulas": formulas},

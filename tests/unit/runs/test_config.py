@@ -56,7 +56,10 @@ BROKEN = [
     (SOURCE + "model: {kind: pcaa}", "model.kind: found the text 'pcaa', allowed: pca, kernel_pca"),
     (SOURCE + "model: {kind: [pca]}", "model.kind: found a list, allowed: pca, kernel_pca"),
     (SOURCE + "model: {kind: null}", "model.kind: found nothing (null), allowed: pca, kernel_pca"),
-    (SOURCE + "model: pca", "model: found the text 'pca', allowed: a mapping with kind (pca, kernel_pca)"),
+    (
+        SOURCE + "model: pca",
+        "model: found the text 'pca', allowed: a mapping with kind (pca, kernel_pca, mca, cca, factor_analysis)",
+    ),
     (SOURCE + "model:", "model: found nothing (null), allowed: a mapping"),
     (SOURCE + "preprocess:", "preprocess: found nothing (null), allowed: a mapping with keys center, scale, missing"),
     (SOURCE + "version: 2", "version: found 2, allowed: 1"),
@@ -310,6 +313,7 @@ def test_defaults():
         "layer": None,
         "mask_var": None,
         "normalize": None,
+        "lags": None,
         "storage_options": {},
     }
     assert config.model == parse(SOURCE + "model: {kind: pca}").model
