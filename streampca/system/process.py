@@ -58,6 +58,9 @@ def process_bytes() -> int:
     return resident_bytes()
 
 
+_M_ARENA_MAX = -8  # of malloc.h
+
+
 def peak_bytes() -> int:
     """Return the peak resident memory in bytes of this process, or the current one if the system does not report it."""
     try:
@@ -74,6 +77,17 @@ def release_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)
+
+
+def limit_arenas() -> None:
+    """Have glibc allocate from at most two arenas from now on; does nothing with other C libraries.
+
+    Memory that one of many threads frees stays in its arena, by default one of 8 for each core. Of bodies that a library receives in its own threads this
+    came to 70 MiB after one reading of 1 GiB and to 200 MiB after five, which no plan can know.
+    """
+    option = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if option is not None:
+        option(_M_ARENA_MAX, 2)
 
 
 def n_cores() -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from streampca.sources.fetching import answers
 from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.sources.request_errors import RequestError, of_obstore
+from streampca.system.process import limit_arenas
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult
@@ -61,6 +62,7 @@ class ObjectClient:
     """
 
     def __init__(self, store: Any):
+        limit_arenas()  # before threads of obstore receive anything
         self.store = store
         self.serves_ranges = True
         """Whether ranges of objects can be requested; some web servers send the whole object."""
