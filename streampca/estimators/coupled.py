@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.estimators.from_states import StateEstimator
+from streampca.estimators.inputs import names_of
 from streampca.estimators.interface import check_is_fitted, clone
 from streampca.estimators.labelled import dataset_of
 from streampca.estimators.pca import PCA
@@ -179,7 +180,12 @@ class Coupled(StateEstimator):
     def _table(self, X: Input, Y: Input | None = None) -> Source:
         if Y is None:
             return self._open(X)
-        one, two = (PCA(missing_value=self.missing_value)._open(each) for each in (X, Y))
+        openers = [PCA(missing_value=self.missing_value) for _ in range(2)]
+        one, two = (opener._open(each) for opener, each in zip(openers, (X, Y), strict=True))
+        names = [names_of(opener) for opener in openers]
+        self.__dict__.pop("feature_names_in_", None)
+        if names[0] is not None and names[1] is not None:
+            self.feature_names_in_ = np.array([*names[0], *names[1]], dtype=object)
         self._n_first = one.shape[1]
         return side_by_side(one, two)
 
@@ -195,14 +201,14 @@ class Coupled(StateEstimator):
 
     def _sides(self) -> tuple[Self, Self]:
         """Return estimators of the first and of the second table alone, which give its scores."""
-        each = []
+        each, names, start = [], names_of(self), 0
         for model in self._model.sides:
             side = copy(self)
             side._model, side.n_components_, side.n_features_in_ = model, model.n_components, model.n_features
             side.__dict__.pop("feature_names_in_", None)
-            names = model.source.get("feature_names")
-            if names:
-                side.feature_names_in_ = np.array(names, dtype=object)
+            if names is not None:
+                side.feature_names_in_ = np.array(names[start : start + model.n_features], dtype=object)
+            start += model.n_features
             each.append(side)
         return each[0], each[1]
 

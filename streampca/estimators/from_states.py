@@ -115,7 +115,10 @@ class StateEstimator(Continuing):
         source = self._table(X, Y)
         parameters = with_sample_weight(self._parameters(), sample_weight)
         result = self._fit_or_resume(source, with_columns(parameters, source))
-        self._adopt(source, source, result)
+        named = self.__dict__.get("feature_names_in_") if Y is not None else None
+        self._adopt(X if Y is None else source, source, result)
+        if named is not None:
+            self.feature_names_in_ = named
         return self
 
     def from_state(self, saved: Continuing | str | Path) -> Self:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,7 +38,7 @@ ANALYSES: dict[str, type[StateEstimator]] = {"mca": MCA, "cca": CCA, "factor_ana
 """Estimators by the name of what is solved from a state."""
 
 
-def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA | StateEstimator:
+def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA | MCA | CCA | FactorAnalysis:
     """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
 
     The model that is there, or the one that takes its place meanwhile, as `update` does it; never parts of both. With its parameters, its plan and its fitted attributes, as far as they can be written as plain data: `progress` and callables
@@ -70,10 +70,12 @@ def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA | StateEstimator:
     >>> bool((sp.load("model.zarr").components_ == pca.components_).all())
     True
     """
-    return read_unreplaced(Path(path), lambda: _loaded(model_place(path)))
+    loaded: PCA | KernelPCA | RotatedPCA | MCA | CCA | FactorAnalysis
+    loaded = read_unreplaced(Path(path), lambda: _loaded(model_place(path)))
+    return loaded
 
 
-def _loaded(path: Path) -> PCA | KernelPCA | RotatedPCA | StateEstimator:
+def _loaded(path: Path) -> Any:
     """Return the fitted estimator of the model at `path`."""
     if is_kernel_model(path):
         return _kernel_estimator(*load_saved_kernel(path), path)

@@ -12,7 +12,6 @@ import streampca.plotting as plotting
 from streampca.errors import ParameterError
 from streampca.estimators.inputs import names_of
 from streampca.estimators.interface import check_is_fitted
-from streampca.models.kernel import KernelModel
 from streampca.system.optional import optional_module
 from streampca.typing import Array, FloatArray
 
@@ -151,7 +150,7 @@ class Plots:
     def _eigenvalues(self) -> FloatArray:
         """The eigenvalues of the components, ``(k,)``."""
         model = self._estimator._model
-        values: FloatArray = model.eigenvalues if isinstance(model, KernelModel) else model.explained_variance
+        values: FloatArray = model.spectrum
         return values
 
     def _axes(self, ax: Axes | None) -> Axes:

@@ -80,6 +80,11 @@ class AnalysisModel(PCAModel):
     """Sampling errors of `strengths`; None where they were not computed."""
 
     @property
+    def spectrum(self) -> FloatArray:
+        """Return the values that a chart shows, largest first, ``(k,)``."""
+        return self.strengths
+
+    @property
     def n_requested(self) -> int:
         """Return the number of pairs or factors."""
         return len(self.strengths)

@@ -97,6 +97,11 @@ class KernelModel:
         return sentences.concerns_of_kernel_pca(self.certificate, self.n_components, center=self.center)
 
     @property
+    def spectrum(self) -> FloatArray:
+        """Return the eigenvalues, largest first, ``(k,)``."""
+        return self.eigenvalues
+
+    @property
     def n_components(self) -> int:
         """Return the number of components."""
         return len(self.eigenvalues)

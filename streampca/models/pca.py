@@ -136,6 +136,11 @@ class PCAModel:
         return len(self.components)
 
     @property
+    def spectrum(self) -> FloatArray:
+        """Return the values of the components that a chart shows, largest first, ``(k,)``."""
+        return self.explained_variance
+
+    @property
     def n_requested(self) -> int:
         """Return the parameter `n_components` of a fit that gives as many."""
         return len(self.components)

@@ -62,7 +62,7 @@ def charts(pca: sp.PCA, kernel_pca: sp.KernelPCA, rows: NDArray[np.float64], ax:
     assert_type(kernel_pca.plot.scores(scores=rows, components=(1, 3)), Axes)
 
 
-def store(pca: sp.PCA, path: Path) -> sp.PCA | sp.KernelPCA | sp.RotatedPCA:
+def store(pca: sp.PCA, path: Path) -> sp.PCA | sp.KernelPCA | sp.RotatedPCA | sp.MCA | sp.CCA | sp.FactorAnalysis:
     assert_type(pca.save(path, overwrite=True, state=True), Path)
     assert_type(pca.transform_to("rows.zarr", path), Path)
     return sp.load(path)

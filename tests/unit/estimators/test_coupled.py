@@ -341,3 +341,15 @@ def test_sketched_components_have_a_bound_that_is_called_statistical(monkeypatch
     assert (fitted.singular_values_ <= true * (1 + 1e-10)).all()
     assert (true <= upper).all()
     assert (upper <= 1.2 * true).all()
+
+
+def test_names_of_columns_are_remembered_for_each_table() -> None:
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    one = pd.DataFrame(rng.normal(size=(60, 3)), columns=list("abc"))
+    two = pd.DataFrame(one.values[:, :2] + rng.normal(size=(60, 2)), columns=list("ax"))
+    mca = sp.MCA(2).fit(one, two)
+    assert mca.feature_names_in_.tolist() == ["a", "b", "c", "a", "x"]
+    assert mca.transform(one, two)[1].shape == (60, 2)
+    with pytest.raises(ValueError, match="feature names"):
+        mca.transform(one[["c", "b", "a"]])
