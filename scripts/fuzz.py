@@ -32,6 +32,7 @@ KINDS = {
     "kernel": ("kernel_fits", "kernel_fits", 1000),
     "labelled": ("labelled_stores", "labelled_stores", 1000),
     "cells": ("cell_programs", "cell_programs", 300),
+    "analyses": ("analyses", "analyses", 1000),
 }
 """Modules that draw and judge, and how many fits are made by default."""
 _NAMES = {
@@ -39,6 +40,7 @@ _NAMES = {
     "kernel": "`KernelPCA`",
     "labelled": "labelled stores",
     "cells": "programs on AnnData",
+    "analyses": "analyses of two tables and factors",
 }
 _HEAD = (
     "| fits | of them | right | expected error | wrong | hangs | bare exceptions | with statistical bounds | "

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import analyses
 import cases
 import cell_programs
 import judging
@@ -49,6 +50,11 @@ def test_random_programs_on_anndata_are_right_or_refused_by_name() -> None:
     verdicts = {seed: cell_programs.judge(cell_programs.draw(seed)) for seed in range(16)}
     failures = {seed: verdict for seed, verdict in verdicts.items() if verdict.kind not in ("right", "refused")}
     assert not failures
+
+
+def test_random_analyses_are_those_of_numpy() -> None:
+    verdicts = {seed: analyses.judge(analyses.draw(seed)) for seed in range(40)}
+    assert not {seed: verdict for seed, verdict in verdicts.items() if verdict.kind not in ("right", "refused")}
 
 
 def test_same_seed_draws_same_case() -> None:
