@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         if asked:
             first, last = asked.removeprefix("bytes=").split("-")
             start, stop = (
-                (int(first), min(size, int(last) + 1 if last else size)) if first else (size - int(last), size)
+                (int(first), min(size, int(last) + 1 if last else size)) if first else (max(0, size - int(last)), size)
             )
         if asked and start >= size:
             self._send(416, b"")

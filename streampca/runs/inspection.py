@@ -83,7 +83,12 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
         }
     if not is_store_path(path):
         return _of_files(path)
-    listing = list_store(path)
+    try:
+        listing = list_store(path)
+    except DataError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return _of_table(path, {})  # a directory of files behind a URL
     if listing.is_anndata:
         return {**_of_table(path, {}), "kind": "AnnData", "arrays": listing.arrays}
     if listing.is_group:

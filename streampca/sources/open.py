@@ -16,7 +16,8 @@ from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.coordinates import is_xarray
-from streampca.sources.files.paths import Paths, cells_paths, files_of, is_files_path, is_paths
+from streampca.sources.files.paths import Files, Paths, cells_paths, files_below, files_of, is_files_path, is_paths
+from streampca.sources.files.places import LocalFile
 from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_frame, open_frame
 from streampca.sources.lagged import Lags, with_lags
@@ -225,24 +226,32 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
         options.require_only(several[0], "layer", "mask_var", "normalize", "mask", "verify")
         return open_several_cells(several, options)
     path = str(data)
-    files = files_of(path if isinstance(data, str | Path) else data)
+    files = files_of(path if isinstance(data, str | Path) else data, options.storage_options)
     if files is not None and (
         files.kind != "npy" or options.mask is not None or files.description != str(files.paths[0])
     ):
-        from streampca.sources.files.opening import open_files
-
-        if options.of_cells:
-            raise ParameterError(f"{files.description}: {', '.join(options.of_cells)} is for AnnData: leave it out")
-        return open_files(files, options)
+        return _open_files(files, options)
     kind = _kind_of_path(path)
     given = [name for name in OF_COLUMNS if getattr(options, name) is not None]
     if given and not kind.columns:
-        raise NotAvailableError(
-            f"{path}: {', '.join(given)}: expected a Parquet or Arrow file, or a data frame, which have columns"
-        )
+        raise _no_columns(path, given)
     if options.of_cells and not kind.cells:
         raise ParameterError(f"{path}: {', '.join(options.of_cells)} is for AnnData: leave it out")
     return kind.opened(path, options)
+
+
+def _no_columns(path: str, given: Sequence[str]) -> NotAvailableError:
+    return NotAvailableError(
+        f"{redacted(path)}: {', '.join(given)}: expected a Parquet or Arrow file, or a data frame, which have columns"
+    )
+
+
+def _open_files(files: Files, options: ReadOptions) -> Source:
+    from streampca.sources.files.opening import open_files
+
+    if options.of_cells:
+        raise ParameterError(f"{files.description}: {', '.join(options.of_cells)} is for AnnData: leave it out")
+    return open_files(files, options)
 
 
 def _kind_of_path(path: str) -> _Path:
@@ -270,7 +279,20 @@ def _open_h5ad(path: str, options: ReadOptions) -> Source:
 def _open_zarr(path: str, options: ReadOptions) -> Source:
     from streampca.sources.zarr.opening import open_path
 
-    return open_path(path, options)
+    reason: StreamPCAError
+    if given := [name for name in OF_COLUMNS if getattr(options, name) is not None]:
+        reason = _no_columns(path, given)
+    else:
+        try:
+            return open_path(path, options)
+        except DataError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            reason = error
+    files = files_below(path, options.storage_options)  # behind a URL, which is first looked at when there is no store
+    if files is None:
+        raise reason
+    return _open_files(files, options)
 
 
 def _open_npy(path: str, options: ReadOptions) -> Source:
@@ -282,7 +304,7 @@ def _open_npy(path: str, options: ReadOptions) -> Source:
         raise NotAvailableError(
             f"{path}: orientation features_first is read from zarr stores and arrays in memory, not from .npy files"
         )
-    source.fragments = (Fragment.of(Path(path), source.shape, source.dtype),)
+    source.fragments = (Fragment.of(LocalFile(Path(path)), source.shape, source.dtype),)
     return source
 
 
@@ -367,7 +389,7 @@ class _Path(NamedTuple):
     opened: Callable[[str, ReadOptions], Source]
     """Function that returns the source; it refuses options that it does not have, see `ReadOptions.require_only`."""
     columns: bool = False
-    """Whether it has the options of columns with names."""
+    """Whether it has the options of columns with names, or the function refuses them by itself."""
     cells: bool = False
     """Whether it may be AnnData."""
 
@@ -376,7 +398,7 @@ _PATHS = (
     _Path("builtin:", "", _open_builtin),
     _Path("", ".npy", _open_npy),
     _Path("", ".h5ad", _open_h5ad, cells=True),
-    _Path("", "", _open_zarr, cells=True),
+    _Path("", "", _open_zarr, columns=True, cells=True),
 )
 """Kinds of paths that are no Parquet, HDF5 or several files (`files.paths`); the first that fits is opened. A new one has a line here."""
 

@@ -10,6 +10,7 @@ import pytest
 import zarr
 from fragments import parquet_table, write_hdf5, write_npy, write_parquet
 from stores import make_values
+from web import Web
 
 import streampca as sp
 
@@ -59,3 +60,20 @@ def test_an_update_of_a_store_on_a_cluster_has_the_bits_of_threads(
     np.testing.assert_array_equal(pca.components_, expected.components_)
     np.testing.assert_array_equal(pca.explained_variance_, expected.explained_variance_)
     assert pca.n_samples_seen_ == 20_000
+
+
+@pytest.mark.slow
+def test_files_behind_a_url_have_the_bits_of_threads_on_a_cluster(client: Any, tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="the extra remote is not installed")
+    values = make_values(20_000, 6)
+    for index in range(2):
+        rows = values[index * 10_000 :][:10_000]
+        write_parquet(tmp_path / f"p{index}.parquet", parquet_table(rows, "columns"), 3000)
+    with Web(tmp_path) as web:
+        web.authorization = "Basic c2VjcmV0"
+        urls = [f"{web.url}/p{index}.parquet" for index in range(2)]
+        options = {"default_headers": {"Authorization": web.authorization}}
+        with client.as_current():
+            pca = sp.PCA(3).fit(sp.open(urls, storage_options={"client_options": options}))
+    expected = sp.PCA(3).fit([tmp_path / f"p{index}.parquet" for index in range(2)])
+    np.testing.assert_array_equal(pca.components_, expected.components_)

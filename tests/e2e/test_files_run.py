@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from fragments import parquet_table, write_hdf5, write_npy, write_parquet
 from stores import Command, make_values, picture
 
 import streampca as sp
+from scripts import SCRIPTS, module
 
 CUTS = (0, 3000, 3100, 6000, 9000)
 
@@ -93,6 +95,33 @@ def test_a_directory_is_described_by_its_files(values: np.ndarray, call: Command
     assert [record["n_rows"] for record in described["fragments"]] == list(np.diff(CUTS))
     assert described["shape"] == [9000, 6]
     assert json.loads(call("inspect", "npy/part-*.npy", "--json").out)["n_files"] == 4
+
+
+def test_a_directory_behind_a_url_is_described_run_verified_and_updated(values: np.ndarray, call: Command) -> None:
+    pytest.importorskip("obstore", reason="the extra remote is not installed")
+    with module(SCRIPTS / "bench/object_server.py") as script:
+        server = script.ObjectServer(Path())
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    place = {"endpoint": f"http://127.0.0.1:{server.server_address[1]}", "region": "eu-north-1", "skip_signature": True}
+    last = Path("parquet/p-3.parquet").rename("p-3.parquet")
+    source = {"path": "s3://parquet", "columns": "v", "id_column": "id", "storage_options": place}
+    config = configure(source, output={"directory": "runs/job", "state": True, "report": False})
+    described = json.loads(call("inspect", config, "--json").out)
+    assert described["source"] == "s3://parquet"
+    assert call.quietly("run", config).status == 0
+    manifest = json.loads(Path("runs/job/manifest.json").read_text())
+    assert [record["name"] for record in manifest["source"]["fragments"]] == [
+        f"s3://parquet/p-{i}.parquet" for i in range(3)
+    ]
+    assert call.quietly("verify", "runs/job").status == 0
+    last.rename("parquet/p-3.parquet")
+    assert call.quietly("update", "runs/job").status == 0
+    url = f"{place['endpoint']}/parquet/p-3.parquet"
+    assert json.loads(call("inspect", url, "--columns", "v", "--json").out)["shape"] == [3000, 6]
+    server.shutdown()
+    server.server_close()
+    expected = np.linalg.eigvalsh(np.cov(values.T.astype("f8")))[::-1][:3]
+    np.testing.assert_allclose(sp.load("runs/job").explained_variance_, expected, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Indexes of the shards of one array: each requested once, some at once, and kept within a number of bytes."""
+"""Where the parts of objects are: indexes of shards, each requested once, some at once, and kept within a number of bytes; or known before."""
 
 from __future__ import annotations
 
@@ -29,17 +29,29 @@ _Received = tuple[object, ObjectVersion]
 """The index of a shard, None if it does not exist, and the version of the shard."""
 
 
-class IndexFormat(Protocol):
+class ObjectFormat(Protocol):
+    """Which parts of objects hold some rows."""
+
+    @property
+    def most_object(self) -> int:
+        """Return the largest size in bytes of an object."""
+        ...
+
+    def is_whole(self, start: int, stop: int, key: str, most: int) -> bool:
+        """Return whether an object that cannot exceed `most` bytes is needed as a whole for rows `start` to `stop`."""
+        ...
+
+    def pieces(self, start: int, stop: int, key: str, index: object) -> list[Piece]:
+        """Return the parts of an object for rows `start` to `stop`; `index` is None for a shard that does not exist."""
+        ...
+
+
+class IndexFormat(ObjectFormat, Protocol):
     """What is known of the indexes of an array, and what follows from one."""
 
     @property
     def index_bytes(self) -> int:
         """Return the size of a stored index in bytes."""
-        ...
-
-    @property
-    def most_object(self) -> int:
-        """Return the largest size in bytes of a shard."""
         ...
 
     @property
@@ -51,13 +63,38 @@ class IndexFormat(Protocol):
         """Return the index of an object of `total` bytes; raises an error that names its key if it is damaged."""
         ...
 
-    def is_whole(self, start: int, stop: int, key: str, most: int) -> bool:
-        """Return whether a shard that cannot exceed `most` bytes is needed as a whole for rows `start` to `stop`."""
-        ...
 
-    def pieces(self, start: int, stop: int, key: str, index: object) -> list[Piece]:
-        """Return the inner chunks of rows `start` to `stop` in a shard; `index` is None for a shard that does not exist."""
-        ...
+class KnownParts:
+    """The parts of objects that were described when they were opened.
+
+    Parameters
+    ----------
+    kind : ObjectFormat
+        Where they are.
+    version_of : callable
+        Returns the version of the object of a key that was described.
+    """
+
+    change = "the file was changed after it was opened"
+    """What has happened to an object of another version, for messages."""
+    memory_bytes = 0
+    is_busy = False
+
+    def __init__(self, kind: ObjectFormat, version_of: Callable[[str], ObjectVersion]):
+        self.kind, self._version_of, self.lock = kind, version_of, threading.RLock()
+
+    def of(self, key: str, then: Callable[[object, ObjectVersion], None]) -> Future[object]:
+        """Call `then` with the version of an object; what is returned has ended."""
+        told: Future[object] = Future()
+        then(None, self._version_of(key))
+        told.set_result(None)
+        return told
+
+    def clear(self) -> None:
+        """Do nothing: nothing was received."""
+
+    def cancel(self) -> None:
+        """Do nothing: nothing is requested."""
 
 
 class Indexes:
@@ -69,12 +106,19 @@ class Indexes:
         Where shards are.
     kind : IndexFormat
         How indexes are stored.
+
+    Attributes
+    ----------
     lock : RLock
         Held while waiters are told.
+    change : str
+        What has happened to an object of another version, for messages.
     """
 
-    def __init__(self, store: RemoteStore, kind: IndexFormat, lock: threading.RLock):
-        self.store, self.kind, self._lock = store, kind, lock
+    change = "the shard was written again after its index was read"
+
+    def __init__(self, store: RemoteStore, kind: IndexFormat):
+        self.store, self.kind, self.lock = store, kind, threading.RLock()
         self._known: OrderedDict[str, Future[_Received]] = OrderedDict()
         self._tasks: set[asyncio.Task[_Received]] = (
             set()
@@ -113,7 +157,7 @@ class Indexes:
     def _tell(
         self, done: Future[_Received], then: Callable[[object, ObjectVersion], None], told: Future[object]
     ) -> None:
-        with self._lock:
+        with self.lock:
             if (error := done.exception()) is not None:
                 told.set_exception(error)
                 return
@@ -144,7 +188,7 @@ class Indexes:
         task.add_done_callback(lambda _: self._received(key, future, task))
 
     def _received(self, key: str, future: Future[_Received], task: asyncio.Task[_Received]) -> None:
-        with self._lock:
+        with self.lock:
             self._n_pending -= 1
             self._tasks.discard(task)
             error = self._stopped() if task.cancelled() else task.exception()

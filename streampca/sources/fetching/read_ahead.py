@@ -16,7 +16,7 @@ from streampca.redaction import shown
 from streampca.sources.fetching import division
 from streampca.sources.fetching.client import MAX_STORED_BYTES, Fetched
 from streampca.sources.fetching.division import Division
-from streampca.sources.fetching.indexes import Indexes, IndexFormat
+from streampca.sources.fetching.indexes import Indexes, KnownParts, ObjectFormat
 from streampca.sources.fetching.object_version import ObjectVersion
 from streampca.sources.fetching.requests import NOTHING, Block, Bytes, Leaf, Part, Pass, StoredChunk, runs_of
 from streampca.sources.remote import RemoteStore
@@ -41,8 +41,8 @@ class ReadAhead:
         Size in bytes of every stored chunk, where it is known.
     most : int
         Largest size in bytes of a stored chunk.
-    shards : IndexFormat, optional
-        How the indexes of shards are stored, if keys are those of shards; their inner chunks are requested by ranges.
+    indexes : Indexes or KnownParts, optional
+        Where the parts of objects are, if keys are those of shards or files; these are requested by ranges.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class ReadAhead:
         keys_of: Callable[[int, int], list[str]],
         size: int | None,
         most: int,
-        shards: IndexFormat | None = None,
+        indexes: Indexes | KnownParts | None = None,
     ):
         self.store, self.keys_of = store, keys_of
-        self.division = Division(store, size, most, None if shards is None else shards.most_object)
-        self._lock = threading.RLock()
-        self.indexes = None if shards is None else Indexes(store, shards, self._lock)
+        self.division = Division(store, size, most, None if indexes is None else indexes.kind.most_object)
+        self._lock = threading.RLock() if indexes is None else indexes.lock
+        self.indexes = indexes
         self._passes: list[Pass] = []
         self._reading: list[Block] = []
         self._pool: list[Bytes] = []
@@ -153,8 +153,9 @@ class ReadAhead:
 
     def _changed(self, chunk: StoredChunk) -> ChangedInputError:
         where = f"{self.store.shown_url}/{chunk.key}"
+        change = "" if self.indexes is None else self.indexes.change
         return ChangedInputError(
-            f"{where}: the shard was written again after its index was read, because its entity tag or size is another: read again when "
+            f"{where}: {change}, because its entity tag or size is another: read again when "
             "it does not change any more; if several servers answer at this address, name one of them, or give their copies the same "
             "times of modification"
         )
@@ -218,7 +219,7 @@ class ReadAhead:
             return False
         return not self.indexes.kind.is_whole(*span, key, division.RANGE_BYTES)
 
-    def _add_pieces(self, kind: IndexFormat, block: Block, key: str, index: object, version: ObjectVersion) -> None:
+    def _add_pieces(self, kind: ObjectFormat, block: Block, key: str, index: object, version: ObjectVersion) -> None:
         """Add the requests for the inner chunks of a shard, those that are adjacent in one, once its index is known."""
         if self._is_cancelled:
             raise self._stopped()

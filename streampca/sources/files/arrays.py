@@ -19,6 +19,7 @@ from streampca.labels import Dimension, Labels
 from streampca.sources.base import ReadCount, require_table
 from streampca.sources.dimensions import Axes, axes_of
 from streampca.sources.files.fragments import FragmentedRows, FragmentReader
+from streampca.sources.files.places import LocalFile
 from streampca.sources.files.records import Fragment
 from streampca.sources.named_arrays import MOST_COORDINATES, NamedArray, NamedArrays, required
 from streampca.sources.options import ReadOptions
@@ -95,7 +96,7 @@ class BoxReader(FragmentReader):
     def __init__(self, file: ArrayFile, array: NamedArray, axes: Axes, *, fill: bool):
         from streampca.sources.zarr.layout import Layout
 
-        self.file, self.path, self.name, self.fill = file, file.path, str(array.name), fill
+        self.file, self.place, self.name, self.fill = file, LocalFile(file.path), str(array.name), fill
         chunks = file.chunks(array)
         self.layout: Layout = Layout(array.shape, chunks or array.shape, *axes)
         self.stored_dtype, self.dtype = array.dtype, array.dtype.newbyteorder("=")
@@ -108,7 +109,7 @@ class BoxReader(FragmentReader):
         step = self.layout.chunk_rows
         self.edges = (*range(0, self.shape[0], step), self.shape[0]) if chunks else None
         self.column_major = self.layout.column_major
-        self.record = Fragment.of(Path(file.label), self.shape, self.dtype)
+        self.record = Fragment.of(LocalFile(Path(file.label)), self.shape, self.dtype)
 
     def check(self) -> None:
         """Raise `MissingChunkError` if chunks were never written, or count them where they are to be filled."""

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +21,10 @@ from streampca.sources.columns import Column, chosen_columns, common_type, featu
 from streampca.sources.files.arrow_files import ArrowFile, opened_file
 from streampca.sources.files.fragments import FragmentReader, damage_named
 from streampca.sources.files.paths import partition_keys
+from streampca.sources.files.places import StoredFile
 from streampca.sources.files.records import Fragment
 from streampca.sources.options import ReadOptions
+from streampca.sources.schedule import Span
 from streampca.system.optional import optional_module
 from streampca.typing import Array, DType
 
@@ -212,24 +213,39 @@ class ArrowReader(FragmentReader):
     edges: tuple[int, ...]
     """First rows of its row groups or record batches, and the end of the last."""
 
-    def __init__(self, path: Path, columns: Sequence[Column], dtype: DType, file: ArrowFile):
-        self.path, self.columns, self.dtype = path.absolute(), tuple(columns), dtype
+    parts: tuple[list[Span], ...]
+    """Where in the file the bytes of each of them are that are read; none of a local file, which is not asked for them."""
+
+    def __init__(self, path: StoredFile, columns: Sequence[Column], file: ArrowFile):
+        self.place, self.columns, self._given = path.absolute(), tuple(columns), path
         self.edges = tuple(np.cumsum([0, *file.rows]).tolist())
         self.shape = (self.edges[-1], sum(column.n_features for column in columns))
         self.column_major = not any(column.shape for column in columns)
-        self.record = Fragment.of(path, self.shape, dtype)
         self.places = tuple(np.cumsum([0, *(column.n_features for column in columns)]).tolist())
         constant = [column for column in columns if column.name not in file.schema.names]
         self.constants = {column: _partition_number(path, column.name) for column in constant}
         self.chunk_name, self.scratch_bytes = file.chunk_name, file.scratch_bytes
         wanted = sum(column.n_features * column.dtype.itemsize for column in columns if column.dtype is not None)
         shares = [min(1.0, n * wanted / max(1, n_bytes)) for n, n_bytes in zip(file.rows, file.sizes, strict=True)]
-        per_row = self.record.n_bytes / max(1, self.shape[0])
+        per_row = path.status().n_bytes / max(1, self.shape[0])
         self.stored = tuple(int(n * share * per_row) for n, share in zip(file.rows, shares, strict=True))
 
-    def with_type(self, dtype: DType) -> None:
-        """Read the rows as another data type."""
-        self.dtype, self.record = dtype, Fragment.of(Path(self.record.name), self.shape, dtype)
+        names = [column.name for column in columns if column.name in file.schema.names]
+        self.parts = () if path.store is None else tuple(file.spans(names))
+
+    def set_type(self, dtype: DType) -> None:
+        """Read the rows as a data type, and note what the file is."""
+        self.dtype, self.record = dtype, Fragment.of(self._given, self.shape, dtype)
+
+    @property
+    def most_stored(self) -> int:
+        """Return the size in bytes of the largest part of a file that is read for a chunk."""
+        return max((sum(stop - start for start, stop in spans) for spans in self.parts), default=0)
+
+    def chunks_of(self, start: int, stop: int) -> range:
+        """Return the chunks that hold rows `start` to `stop`."""
+        first = int(np.searchsorted(self.edges, start, "right")) - 1
+        return range(first, int(np.searchsorted(self.edges, stop, "left")))
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of a chunk of which a block needs some rows, and of what pyarrow holds while it decodes one."""
@@ -257,7 +273,7 @@ class ArrowReader(FragmentReader):
 
     def _decoded(self, index: int, *, keep: bool) -> tuple[Array, ReadCount]:
         """Return the rows of a chunk, which this thread may have decoded for the read before."""
-        key, count = (str(self.path), index, self.record.modified), ReadCount()
+        key, count = (str(self.place), index, self.record.modified), ReadCount()
         known: tuple[object, Array] | None = getattr(_last, "rows", None)
         _last.rows = None
         if known is None or known[0] != key:
@@ -284,7 +300,7 @@ class ArrowReader(FragmentReader):
         for first in range(0, len(stored), columns_at_once):
             some, row = stored[first : first + columns_at_once], 0
             with _naming(f"{self.record.name}: {self.chunk_name} {index}"):
-                file = opened_file(self.path, keep=True)
+                file = opened_file(self.place, keep=True)
                 for batch in file.batches(index, [column.name for column in some], rows_at_once):
                     if row + len(batch) <= len(out):
                         for column in some:
@@ -300,7 +316,7 @@ class ArrowReader(FragmentReader):
         return ReadCount(1, out.nbytes, self.stored[index])
 
 
-def _partition_number(path: Path, key: str) -> float:
+def _partition_number(path: StoredFile, key: str) -> float:
     """Return the value of a key of partitions of a file as a feature; NaN where it has none."""
     text = partition_keys(path)[key]
     try:
@@ -309,7 +325,7 @@ def _partition_number(path: Path, key: str) -> float:
         raise DataError(f"{path}: the partition has the value {text[:60]!r} of {key}: expected a number") from error
 
 
-def open_arrow_files(paths: Sequence[Path], options: ReadOptions, label: str) -> tuple[list[ArrowReader], Labels]:
+def open_arrow_files(paths: Sequence[StoredFile], options: ReadOptions, label: str) -> tuple[list[ArrowReader], Labels]:
     """Return readers of Parquet or Arrow files with the same columns, and the labels of their rows; reads footers, and ids if asked.
 
     Raises
@@ -340,13 +356,12 @@ def open_arrow_files(paths: Sequence[Path], options: ReadOptions, label: str) ->
         try:
             _require_same_columns(file.schema, columns, first.schema.names if names is None else None, path, paths[0])
             with _naming(str(path)):
-                nulls = nulls or (dtype.kind != "f" and any(file.counts_nulls(column.name) for column in columns))
-                readers.append(ArrowReader(path, columns, dtype, file))
+                nulls = nulls or (dtype.kind != "f" and file.counts_nulls([column.name for column in columns]))
+                readers.append(ArrowReader(path, columns, file))
         finally:
             file.close()
-    if nulls:
-        for reader in readers:
-            reader.with_type(common_type(columns, nulls=True))
+    for reader in readers:
+        reader.set_type(common_type(columns, nulls=True) if nulls else dtype)
     n_rows = sum(reader.shape[0] for reader in readers)
     rows = Dimension("row", n_rows)
     if options.id_column is not None:
@@ -365,7 +380,7 @@ def _indices(schema: Schema) -> set[str]:
     return {name for name in noted if isinstance(name, str)} if isinstance(noted, list) else set()
 
 
-def _with_length(column: Column, paths: Sequence[Path]) -> Column:
+def _with_length(column: Column, paths: Sequence[StoredFile]) -> Column:
     """Return the column with the length of its first list where the schema does not say it."""
     if column.shape is not None:
         if 0 in column.shape:
@@ -382,7 +397,7 @@ def _with_length(column: Column, paths: Sequence[Path]) -> Column:
 
 
 def _require_same_columns(
-    schema: Schema, columns: Sequence[Column], every: Sequence[str] | None, path: Path, other: Path
+    schema: Schema, columns: Sequence[Column], every: Sequence[str] | None, path: StoredFile, other: StoredFile
 ) -> None:
     """Raise `DataError` unless a file has columns of the same names and types as the first file, in any order.
 
@@ -412,13 +427,13 @@ class ArrowColumns(SampleColumns):
 
     Parameters
     ----------
-    paths : sequence of Path
+    paths : sequence of StoredFile
         The files.
     features : collection of str
         Names of the columns that are features.
     """
 
-    def __init__(self, paths: Sequence[Path], features: Collection[str] = ()):
+    def __init__(self, paths: Sequence[StoredFile], features: Collection[str] = ()):
         self._paths, self._features = tuple(path.absolute() for path in paths), frozenset(features)
 
     @property
@@ -466,7 +481,7 @@ class ArrowColumns(SampleColumns):
         return np.concatenate(parts)
 
 
-def _values_of(file: ArrowFile, path: Path, name: str, kind: str) -> Array:
+def _values_of(file: ArrowFile, path: StoredFile, name: str, kind: str) -> Array:
     with _naming(str(path)):
         column = file.column(name)
         if column.null_count:
@@ -482,7 +497,7 @@ def _values_of(file: ArrowFile, path: Path, name: str, kind: str) -> Array:
     return values
 
 
-def _keys_of(paths: Sequence[Path]) -> list[str]:
+def _keys_of(paths: Sequence[StoredFile]) -> list[str]:
     """Return the keys of partitions that all files have."""
     first, *others = (partition_keys(path) for path in paths)
     return [key for key in first if all(key in other for other in others)]

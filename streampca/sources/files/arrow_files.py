@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streampca.errors import DataError
+from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import one_line
-from streampca.storage.regular_files import require_regular
+from streampca.sources.files.parquet_footer import ColumnChunk, row_groups
+from streampca.sources.files.places import StoredFile
+from streampca.sources.schedule import Span
 from streampca.system.optional import optional_module
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, RecordBatch, Schema
 
 _BUFFER_BYTES = 2**20
+_HOLE_BYTES = 2**18  # between two parts of a chunk that are requested as one
 _MOST_AT_ONCE = 2**31  # bytes of a record batch of which a column is read before there is a plan
 _SCHEMA, _BATCH = 1, 3
 _MAGIC = b"ARROW1\0\0"
@@ -47,8 +49,12 @@ class ArrowFile(ABC):
     def column(self, name: str) -> ChunkedArray:
         """Return a column of all rows."""
 
-    def counts_nulls(self, name: str) -> bool:
-        """Return whether a column of integers has nulls, as far as the description tells."""
+    @abstractmethod
+    def spans(self, columns: Sequence[str]) -> Iterator[list[Span]]:
+        """Yield where in the file the bytes are that decoding some columns of a chunk reads, in order, chunk by chunk."""
+
+    def counts_nulls(self, columns: Sequence[str]) -> bool:
+        """Return whether some columns of integers have nulls, as far as the description tells."""
         return False
 
     @abstractmethod
@@ -61,10 +67,15 @@ class ParquetFile(ArrowFile):
 
     chunk_name = "row group"
 
-    def __init__(self, path: Path):
+    def __init__(self, file: StoredFile):
         parquet = optional_module("pyarrow.parquet", "Parquet", "arrow")
+        self._place = file
         self._file = parquet.ParquetFile(
-            path, memory_map=False, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True
+            file.for_arrow(),
+            memory_map=False,
+            pre_buffer=False,
+            buffer_size=_BUFFER_BYTES,
+            page_checksum_verification=True,
         )
         metadata = self._file.metadata
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -79,26 +90,55 @@ class ParquetFile(ArrowFile):
         """Return a column of all rows."""
         return self._file.read(columns=[name], use_threads=False).column(name)
 
-    def counts_nulls(self, name: str) -> bool:
-        """Return whether the statistics of a column count nulls; for floats it does not matter.
+    def counts_nulls(self, columns: Sequence[str]) -> bool:
+        """Return whether the statistics of some columns count nulls; for floats it does not matter."""
+        schema, floats = self._file.metadata.schema, ("FLOAT", "DOUBLE", "FIXED_LEN_BYTE_ARRAY")
+        leaves = [leaf for leaf in self._leaves(columns) if schema.column(leaf).physical_type not in floats]
+        return bool(leaves) and any(group[leaf].n_nulls for group in self._row_groups() for leaf in leaves)
 
-        The metadata of columns are asked for only here: pyarrow ends the process on some damaged ones.
-        """
-        metadata, schema = self._file.metadata, self._file.metadata.schema
-        leaves = [
-            i for i in range(len(schema)) if (path := schema.column(i).path) == name or path.startswith(f"{name}.")
-        ]
-        floats = ("FLOAT", "DOUBLE", "FIXED_LEN_BYTE_ARRAY")
-        for leaf in (leaf for leaf in leaves if schema.column(leaf).physical_type not in floats):
-            for group in range(metadata.num_row_groups):
-                statistics = metadata.row_group(group).column(leaf).statistics
-                if statistics is not None and statistics.has_null_count and statistics.null_count:
-                    return True
-        return False
+    def spans(self, columns: Sequence[str]) -> Iterator[list[Span]]:
+        """Yield where the pages of some columns are, row group by row group."""
+        leaves = self._leaves(columns)
+        for group in self._row_groups():
+            yield _joined([(group[leaf].start, group[leaf].stop) for leaf in leaves])
+
+    def _row_groups(self) -> Iterator[list[ColumnChunk]]:
+        """Yield the column chunks of each row group; `ValueError` unless they are in the file, one for each leaf of the schema."""
+        n_bytes = self._place.status().n_bytes
+        (length,) = self._place.pieces([(n_bytes - 8, n_bytes - 4)])
+        end = n_bytes - 8
+        (footer,) = self._place.pieces([(end - int.from_bytes(length, "little"), end)])
+        n_leaves, n_groups = len(self._file.metadata.schema), 0
+        for group in row_groups(footer):
+            inside = all(0 < chunk.start <= chunk.stop <= end for chunk in group)
+            if not inside or len(group) != n_leaves:
+                raise ValueError("its metadata are damaged")
+            n_groups += 1
+            yield group
+        if n_groups != len(self.rows):
+            raise ValueError("its metadata are damaged")
+
+    def _leaves(self, columns: Sequence[str]) -> list[int]:
+        """Return the numbers of the columns of the format that hold some columns."""
+        schema, wanted = self._file.metadata.schema, frozenset(columns)
+        paths = [schema.column(leaf).path.split(".") for leaf in range(len(schema))]
+        names = "{}.{}".format  # a name of a column may have dots, too
+        return [leaf for leaf, parts in enumerate(paths) if not wanted.isdisjoint(accumulate(parts, names))]
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._file.close(force=True)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Return ranges in order, those with small holes between them as one."""
+    joined: list[Span] = []
+    for start, stop in sorted(spans):
+        if joined and start - joined[-1][1] <= _HOLE_BYTES:
+            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+        else:
+            joined.append((start, stop))
+    return joined
 
 
 class _Message(NamedTuple):
@@ -127,11 +167,11 @@ class IpcFile(ArrowFile):
 
     chunk_name = "record batch"
 
-    def __init__(self, path: Path):
+    def __init__(self, file: StoredFile):
         pa = optional_module("pyarrow", "Arrow files", "arrow")
         self._ipc, self._buffer = pa.ipc, pa.py_buffer
-        self._file = pa.OSFile(str(path))
-        self._messages = list(self._headers(os.stat(path).st_size))
+        self._place, self._file = file, file.for_arrow()
+        self._messages = list(self._headers(file.status().n_bytes))
         self._batches = [message for message in self._messages if message.kind == _BATCH]
         first = self._batches[0].start if self._batches else None
         self._before = [m for m in self._messages if m.kind != _BATCH and (first is None or m.start < first)]
@@ -163,19 +203,23 @@ class IpcFile(ArrowFile):
             if kind == _BATCH and content is not None:
                 n_rows = content.number(0, 8)
                 compressed = content.table(3) is not None
-                for offset, stored in content.pairs(2):
-                    n_bytes += self._declared(body + offset, stored) if compressed and stored >= 8 else stored
+                buffers = [(body + offset, stored) for offset, stored in content.pairs(2)]
+                n_bytes = sum(self._declared(buffers, size)) if compressed else sum(stored for _, stored in buffers)
                 nulls = tuple(count for _, count in content.pairs(1))
                 if not 0 <= n_rows <= 8 * n_bytes:
                     raise ValueError("its metadata are damaged")
             yield _Message(kind, start, stop, n_rows, n_bytes, nulls)
             start = stop
 
-    def _declared(self, start: int, stored: int) -> int:
-        """Return the size of a compressed buffer, which it begins with; -1 stands for one that is stored as it is."""
-        self._file.seek(start)
-        declared = int.from_bytes(self._file.read(8), "little", signed=True)
-        return stored if declared < 0 else declared
+    def _declared(self, buffers: Sequence[Span], size: int) -> Iterator[int]:
+        """Yield the sizes of compressed buffers, which they begin with; -1 stands for one that is stored as it is."""
+        if any(start < 0 or start + stored > size for start, stored in buffers):
+            raise ValueError("its metadata are damaged")
+        long = [(start, stored) for start, stored in buffers if stored >= 8]
+        yield from (stored for _, stored in buffers if stored < 8)
+        for (_, stored), begin in zip(long, self._place.pieces([(at, at + 8) for at, _ in long]), strict=True):
+            declared = int.from_bytes(begin, "little", signed=True)
+            yield stored if declared < 0 else declared
 
     def _bytes(self, messages: Sequence[_Message]) -> Any:
         parts = []
@@ -196,13 +240,17 @@ class IpcFile(ArrowFile):
         """Yield columns of a record batch."""
         return self._read(columns, [self._batches[index]])
 
-    def counts_nulls(self, name: str) -> bool:
-        """Return whether batches count nulls in a column."""
+    def spans(self, columns: Sequence[str]) -> Iterator[list[Span]]:
+        """Yield where each record batch is, which is read as a whole."""
+        return ([(batch.start, batch.stop)] for batch in self._batches)
+
+    def counts_nulls(self, columns: Sequence[str]) -> bool:
+        """Return whether batches count nulls in some columns."""
         first = 0
         for field in self.schema:
             n = _n_nodes(field.type)
-            if field.name == name:
-                return any(any(batch.nulls[first : first + n]) for batch in self._batches)
+            if field.name in columns and any(any(batch.nulls[first : first + n]) for batch in self._batches):
+                return True
             first += n
         return False
 
@@ -275,7 +323,7 @@ class _Table(NamedTuple):
             yield self._number_at(pair, 8), self._number_at(pair + 8, 8)
 
 
-def opened_file(path: Path, *, keep: bool = False) -> ArrowFile:
+def opened_file(file: StoredFile, *, keep: bool = False) -> ArrowFile:
     """Return a file of which only the description is read.
 
     With `keep`, it stays open in this thread until another one is opened so.
@@ -288,36 +336,35 @@ def opened_file(path: Path, *, keep: bool = False) -> ArrowFile:
         If pyarrow is not installed.
     """
     if not keep:
-        return _opened(path)
-    status = os.stat(path)
-    key = (str(path), status.st_size, status.st_mtime_ns)
+        return _opened(file)
+    key = (str(file), file.status())
     known: tuple[object, ArrowFile] | None = getattr(_last, "file", None)
     if known is None or known[0] != key:
-        _last.file = known = (key, _opened(path))
+        _last.file = known = (key, _opened(file))
     return known[1]
 
 
-def _opened(path: Path) -> ArrowFile:
-    try:
-        require_regular(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be opened: {error.strerror or error}") from error
-    is_parquet = path.name.lower().endswith((".parquet", ".pq"))
+def _opened(file: StoredFile) -> ArrowFile:
+    is_parquet = file.parts[-1].lower().endswith((".parquet", ".pq"))
     optional_module("pyarrow", "Parquet" if is_parquet else "Arrow files", "arrow")
     try:
-        return ParquetFile(path) if is_parquet else IpcFile(path)
+        file.status()
+    except OSError as error:
+        raise DataError(f"{file} cannot be opened: {error.strerror or error}") from error
+    try:
+        return ParquetFile(file) if is_parquet else IpcFile(file)
+    except StreamPCAError:
+        raise
     except Exception as error:
         kind = "Parquet" if is_parquet else "an Arrow file"
-        raise DataError(f"{path} cannot be opened as {kind}: {_why(path, error, is_parquet)}") from error
+        raise DataError(f"{file} cannot be opened as {kind}: {_why(file, error, is_parquet)}") from error
 
 
-def _why(path: Path, error: Exception, is_parquet: bool) -> str:
+def _why(file: StoredFile, error: Exception, is_parquet: bool) -> str:
     """Return the reason why a file cannot be opened."""
     try:
-        with open(path, "rb") as file:
-            head = file.read(4)
-            file.seek(-min(4, os.fstat(file.fileno()).st_size), os.SEEK_END)
-            tail = file.read(4)
+        n_bytes = file.status().n_bytes
+        head, tail = file.pieces([(0, min(4, n_bytes)), (max(0, n_bytes - 4), n_bytes)])
     except OSError:
         return one_line(error)
     if not head:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -17,9 +15,10 @@ import xxhash
 from streampca.errors import ChangedInputError, DamagedChunkError, DataError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
+from streampca.sources.files.places import StoredFile
 from streampca.sources.files.records import Fragment
 from streampca.sources.grid import Grid
-from streampca.sources.versions import InputVersion, InputWatch, files
+from streampca.sources.versions import InputVersion, InputWatch
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType
 
@@ -40,8 +39,8 @@ def damage_named(what: str, causes: str) -> Iterator[None]:
 class FragmentReader(ABC):
     """Reads the rows of one file; opens it for every read, so that tables of many files keep none open."""
 
-    path: Path
-    """Absolute path."""
+    place: StoredFile
+    """Where the file is, by its absolute path."""
     record: Fragment
     """What is known of the file."""
     shape: tuple[int, int]
@@ -56,14 +55,14 @@ class FragmentReader(ABC):
     """Number of chunks that do not exist and are read as the fill value."""
 
     def require_same(self) -> None:
-        """Raise `ChangedInputError` if the file is not the one that was opened, by its size and time."""
+        """Raise `ChangedInputError` if the file is not the one that was opened, by its size and time; answers for objects are compared as they come."""
         try:
-            status = os.stat(self.path)
+            status = self.place.status()
         except OSError as error:
             raise ChangedInputError(
                 f"{self.record.name} was there when it was opened, and cannot be read now: {error.strerror}"
             ) from error
-        if (status.st_size, status.st_mtime_ns) != (self.record.n_bytes, self.record.modified):
+        if status != self.record.status:
             raise ChangedInputError(
                 f"{self.record.name} was changed after it was opened: a result would belong to neither version; run again when "
                 "nothing writes to it"
@@ -145,7 +144,12 @@ class FragmentedRows(Source):
 
     def version(self) -> InputVersion | None:
         """Return sizes and modification times of the files."""
-        return InputVersion.of(files("", [str(reader.path) for reader in self._readers.values()]))
+        items = []
+        for reader in self._readers.values():
+            with suppress(OSError):
+                n_bytes, modified = reader.place.status()
+                items.append((str(reader.place), n_bytes, str(modified)))
+        return InputVersion.of(items)
 
     def require_unchanged(self) -> None:
         """Raise `ChangedInputError` if a file is not the one that was opened, by its size and time; names the file."""
@@ -169,7 +173,7 @@ class FragmentedRows(Source):
 
     def subset(self, positions: Sequence[int]) -> FragmentedRows:
         """Return the table of only the files at `positions`, without the coordinates of rows."""
-        rows = FragmentedRows([self._readers[position] for position in positions], self.description, self.details)
+        rows = type(self)([self._readers[position] for position in positions], self.description, self.details)
         rows.labels = None if self.labels is None else self.labels.resized(rows.shape[0])
         rows.feature_names = self.feature_names
         return rows

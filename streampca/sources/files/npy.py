@@ -12,6 +12,7 @@ from streampca.errors import DamagedChunkError, DataError
 from streampca.sources.arrays import MAPPED_BYTES, MappedSource, copy_mapped
 from streampca.sources.base import ReadCount
 from streampca.sources.files.fragments import FragmentReader
+from streampca.sources.files.places import LocalFile
 from streampca.sources.files.records import Fragment
 from streampca.storage.regular_files import open_regular
 from streampca.typing import Array
@@ -20,12 +21,14 @@ from streampca.typing import Array
 class NpyReader(FragmentReader):
     """Reads rows of an ``.npy`` file: into the block itself if it is in C order, through a memory map if in Fortran order."""
 
+    place: LocalFile
+
     def __init__(self, path: Path):
         mapped = MappedSource.open(path).array  # numpy checks the header, and that the file is as long as it says
-        self.path, self.dtype, self.offset = path.absolute(), mapped.dtype, int(mapped.offset)
+        self.place, self.dtype, self.offset = LocalFile(path.absolute()), mapped.dtype, int(mapped.offset)
         self.shape = (int(mapped.shape[0]), int(mapped.shape[1]))
         self.fortran = not mapped.flags.c_contiguous
-        self.record = Fragment.of(path, self.shape, self.dtype)
+        self.record = Fragment.of(LocalFile(path), self.shape, self.dtype)
 
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out` with rows `start` to `stop`."""
@@ -49,14 +52,16 @@ class NpyReader(FragmentReader):
     def _map(self) -> np.memmap[tuple[int, ...], np.dtype[Any]]:
         """Return the file as an array that is mapped for as long as it is referred to."""
         try:
-            return np.memmap(self.path, self.dtype, "r", self.offset, self.shape, order="F" if self.fortran else "C")
+            return np.memmap(
+                self.place.path, self.dtype, "r", self.offset, self.shape, order="F" if self.fortran else "C"
+            )
         except (OSError, ValueError) as error:
             raise self._cut_short() from error
 
     def _fill(self, start: int, out: Array) -> None:
         """Read rows from `start` on into `out`, which is in C order."""
         left = out.reshape(-1).view(np.uint8).data
-        with open_regular(self.path, buffering=0) as file:
+        with open_regular(self.place.path, buffering=0) as file:
             file.seek(self.offset + start * self.shape[1] * self.dtype.itemsize)
             while len(left):
                 n_bytes = file.readinto(left)  # type: ignore[attr-defined]

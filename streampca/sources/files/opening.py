@@ -44,20 +44,28 @@ def open_files(files: Files, options: ReadOptions) -> Source:
     _require_understood(files, options)
     columns = None
     if files.kind == "npy":
-        readers = open_npy_files(files.paths)
+        readers = open_npy_files([Path(str(file)) for file in files.paths])
         source, labels = FragmentedRows(readers, files.description), None
     elif files.kind in ("parquet", "arrow"):
         from streampca.sources.files.arrow import ArrowColumns, open_arrow_files
 
         rows, labels = open_arrow_files(files.paths, options, files.description)
         names = [column.name for column in rows[0].columns]
-        source = FragmentedRows(rows, files.description, {"columns": names, "id_column": options.id_column})
+        kind = FragmentedRows if files.paths[0].store is None else _fetched_rows()
+        source = kind(rows, files.description, {"columns": names, "id_column": options.id_column})
         columns = ArrowColumns(files.paths, names)
     else:
         return open_named(arrays_of(files), options)
     table = _table([StoredVariable(source)], labels or _nameless(source), files, options)
     table.sample_columns = columns
     return table
+
+
+def _fetched_rows() -> type[FragmentedRows]:
+    """Return the class of the rows of files behind URLs, whose packages are imported only for these."""
+    from streampca.sources.files.fetched_rows import FetchedRows
+
+    return FetchedRows
 
 
 def _require_understood(files: Files, options: ReadOptions) -> None:
@@ -85,7 +93,7 @@ def _nameless(source: Source) -> Labels:
 
 def arrays_of(files: Files) -> ArrayFiles:
     """Return the arrays of HDF5 and NetCDF files; each is opened by what it begins with."""
-    return ArrayFiles([_array_file(path) for path in files.paths], files.description)
+    return ArrayFiles([_array_file(Path(str(file))) for file in files.paths], files.description)
 
 
 def _array_file(path: Path) -> ArrayFile:

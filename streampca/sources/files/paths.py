@@ -6,12 +6,15 @@ import glob
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
 from streampca.errors import DataError, NotAvailableError, ParameterError
+from streampca.redaction import shown
+from streampca.sources.files.places import LocalFile, StoredFile
+from streampca.sources.options import StorageOptions
 
 Paths: TypeAlias = "str | Path | Sequence[str | Path]"
 """A path, a pattern such as ``shards/*.npy``, a directory, or a list of these."""
@@ -33,6 +36,8 @@ _KINDS = {
     ".csv.gz": "csv",
 }
 """Kinds of files by the ends of their names."""
+_BEHIND_URLS = frozenset({"parquet", "arrow"})
+"""Kinds of files that are read from URLs."""
 _ZARR = ("zarr.json", ".zarray", ".zgroup")
 _PATTERN = re.compile(r"[*?\[]")
 _PARTITION = re.compile(r"([^=._][^=]*)=(.*)")
@@ -45,7 +50,7 @@ class Files(NamedTuple):
 
     kind: str
     """``npy``, ``parquet``, ``arrow`` or ``hdf5``."""
-    paths: tuple[Path, ...]
+    paths: tuple[StoredFile, ...]
     """The files, in the order of their rows."""
     description: str
     """What messages call them all."""
@@ -58,10 +63,11 @@ def is_paths(data: object) -> TypeGuard[Paths]:
     return isinstance(data, str | Path)
 
 
-def files_of(data: Paths) -> Files | None:
+def files_of(data: Paths, storage_options: StorageOptions | None = None) -> Files | None:
     """Return the files of rows that `data` names; None for everything else, such as a zarr store.
 
-    Files of a pattern or a directory come in natural order (``part-2`` before ``part-10``), those of a list in its order.
+    Files of a pattern or a directory come in natural order (``part-2`` before ``part-10``), those of a list in its order. Nothing is
+    requested for URLs of files (see `files_below` for directories behind a URL).
 
     Raises
     ------
@@ -70,30 +76,70 @@ def files_of(data: Paths) -> Files | None:
     ParameterError
         If a file is named twice.
     NotAvailableError
-        For CSV, and for files behind a URL.
+        For CSV, and for files behind a URL that are not Parquet or Arrow.
     """
     several = isinstance(data, list | tuple)
     given = [str(each) for each in data] if isinstance(data, list | tuple) else [str(data)]
-    paths: list[Path] = []
+    paths: list[StoredFile] = []
+    stores: dict[str, object] = {}
     for text in given:
-        found = _expanded(text)
+        found = _of_url(text, storage_options, stores) if "://" in text else _expanded(text)
         if found is None and several:
             raise DataError(
-                f"{text}: expected .npy, Parquet, Arrow or HDF5 files in a list, or directories or patterns of them"
+                f"{_shown(text)}: expected .npy, Parquet, Arrow or HDF5 files in a list, or directories or patterns of them"
             )
         paths += found or []
     if not paths:
         return None
+    return _files(paths, _shown(given[0]) + (f" and {len(given) - 1} more" if len(given) > 1 else ""))
+
+
+def _shown(text: str) -> str:
+    """Return a path as it is, and a URL without what may be secret."""
+    return shown(text) if "://" in text else text
+
+
+def files_below(url: str, storage_options: StorageOptions | None = None) -> Files | None:
+    """Return the files of rows in the directory of an object store, as `files_of` does for a local one; None if there are none.
+
+    One listing of all objects below `url` is requested.
+
+    Raises
+    ------
+    DataError
+        If files are of several kinds or splits.
+    NotAvailableError
+        If they are not Parquet or Arrow.
+    StoreError
+        If the store cannot be read.
+    """
+    if "://" not in url:
+        return None
+    from streampca.sources.files.remote_file import keys_below, remote_file
+
+    names, stores, url = keys_below(url, storage_options), dict[str, object](), url.rstrip("/")
+    found = sorted(_below([name for name in names if _is_of_rows(os.path.basename(name))], shown(url)), key=_natural)
+    if not found:
+        return None
+    _require_read_behind_urls(url, {kind_of(name) for name in found})
+    return _files([remote_file(f"{url}/{name}", storage_options, stores) for name in found], shown(url))
+
+
+def _files(paths: Sequence[StoredFile], label: str) -> Files:
+    """Return files that are a table; raises what `files_of` raises."""
     kinds = {kind_of(path) for path in paths}
     if "csv" in kinds:
-        raise _csv(next(path for path in paths if kind_of(path) == "csv"))
-    label = given[0] if len(given) == 1 else f"{given[0]} and {len(given) - 1} more"
+        raise _csv(next(Path(str(path)) for path in paths if kind_of(path) == "csv"))
     if len(kinds) > 1:
         names = ", ".join(str(next(p for p in paths if kind_of(p) == kind)) for kind in sorted(map(str, kinds)))
         raise DataError(f"{label}: files of several kinds cannot be one table: {names}; name those of one kind")
     if len(paths) > _MOST_FILES:
         raise DataError(f"{label}: {len(paths):,} files: expected at most {_MOST_FILES:,}")
     _require_different(paths)
+    if len(stores := {id(path.store) for path in paths}) > 1:
+        raise NotAvailableError(
+            f"{label}: the files are in {len(stores)} places: expected those of one server or bucket, with the same query, or local ones"
+        )
     return Files(str(kinds.pop()), tuple(paths), label)
 
 
@@ -118,42 +164,65 @@ def cells_paths(data: Paths) -> tuple[str, ...] | None:
         paths = [str(path) for path in sorted(map(Path, glob.glob(pattern, recursive=True)), key=_natural)]
         if not paths:
             raise DataError(f"{pattern}: no .h5ad file matches this pattern")
-    _require_different([Path(path) for path in paths])
+    _require_different([LocalFile(Path(path)) for path in paths])
     return tuple(paths)
 
 
-def kind_of(path: str | Path) -> str | None:
+def kind_of(path: object) -> str | None:
     """Return the kind of a file by its name, None where it is not one of rows."""
     name = os.path.basename(str(path)).lower()
     return next((kind for end, kind in _KINDS.items() if name.endswith(end) and name != end), None)
 
 
 def is_files_path(path: str) -> bool:
-    """Return whether a path names files of rows, by itself, as a pattern, or as a directory of them."""
+    """Return whether a path or URL names files of rows, by itself, as a pattern, or as a directory of them; requests nothing."""
+    if "://" in path:
+        return _kind_of_url(path) is not None
     try:
         return _expanded(path) is not None
     except (DataError, NotAvailableError):
         return True
 
 
-def _expanded(text: str) -> list[Path] | None:
+def _kind_of_url(url: str) -> str | None:
+    """Return the kind of a file behind a URL by its name, None where it is not one of rows."""
+    return kind_of(re.split(r"[?#]", url, maxsplit=1)[0])
+
+
+def _of_url(url: str, storage_options: StorageOptions | None, stores: dict[str, object]) -> list[StoredFile] | None:
+    """Return the file that a URL names, None if it names none of rows."""
+    kind = _kind_of_url(url)
+    if kind is None:
+        return None
+    _require_read_behind_urls(url, {kind})
+    from streampca.sources.files.remote_file import remote_file
+
+    return [remote_file(url, storage_options, stores)]
+
+
+def _require_read_behind_urls(url: str, kinds: set[str | None]) -> None:
+    if others := kinds - _BEHIND_URLS:
+        raise NotAvailableError(
+            f"{shown(url)}: files behind a URL are read where they are Parquet or Arrow, and these are {', '.join(sorted(map(str, others)))}: copy them "
+            "to a local path, or write them to Parquet or zarr"
+        )
+
+
+def _expanded(text: str) -> list[StoredFile] | None:
     """Return the files that one entry names, None if it names none of rows."""
-    if "://" in text or text.startswith("builtin:"):
-        if "://" in text and kind_of(re.split(r"[?#]", text, maxsplit=1)[0]) is not None:
-            raise NotAvailableError(
-                f"{text}: files of rows are read from local paths: copy them, or write them to zarr"
-            )
+    if text.startswith("builtin:"):
         return None
     path = Path(text)
     if path.is_dir():
-        return _of_directory(path)
+        found = _of_directory(path)
+        return None if found is None else list(map(LocalFile, found))
     if path.exists() or not _PATTERN.search(text):
-        return None if kind_of(path) is None else [path]
+        return None if kind_of(path) is None else [LocalFile(path)]
     matches = [Path(match) for match in glob.glob(text, recursive=True)]
     files = [match for match in matches if match.is_file() and kind_of(match) is not None]
     if not files:
         raise DataError(f"{text}: no .npy, Parquet, Arrow or HDF5 file matches this pattern")
-    return sorted(files, key=_natural)
+    return list(map(LocalFile, sorted(files, key=_natural)))
 
 
 def _of_directory(path: Path) -> list[Path] | None:
@@ -165,7 +234,8 @@ def _of_directory(path: Path) -> list[Path] | None:
         return None
     try:
         entries = list(_entries(path)) or [file for part in _partitions(path) for file in _of_directory(part) or []]
-        entries = entries or _of_hub(path / "data")
+        data = path / "data"
+        entries = entries or _of_hub(list(_entries(data)) if data.is_dir() else [], path)
     except OSError as error:
         raise DataError(f"{path} cannot be listed: {error.strerror}") from error
     return sorted(entries, key=_natural) or None
@@ -174,8 +244,12 @@ def _of_directory(path: Path) -> list[Path] | None:
 def _entries(path: Path) -> Iterator[Path]:
     """Yield the files of rows in a directory; names that begin with a dot or an underscore are of other programs."""
     for entry in os.scandir(path):
-        if entry.name[0] not in "._" and kind_of(entry.name) is not None and entry.is_file():
+        if _is_of_rows(entry.name) and entry.is_file():
             yield path / entry.name
+
+
+def _is_of_rows(name: str) -> bool:
+    return name[:1] not in ("", ".", "_") and kind_of(name) is not None
 
 
 def _partitions(path: Path) -> Iterator[Path]:
@@ -185,7 +259,19 @@ def _partitions(path: Path) -> Iterator[Path]:
             yield path / entry.name
 
 
-def _of_hub(path: Path) -> list[Path]:
+def _below(keys: Sequence[str], label: str) -> list[str]:
+    """Return what `_of_directory` does of the `keys` of objects of rows below a directory that messages call `label`."""
+    direct, below = [key for key in keys if "/" not in key], dict[str, list[str]]()
+    for head, _, rest in (key.partition("/") for key in keys):
+        below.setdefault(head, []).append(rest)
+    partitions = (head for head in below if _PARTITION.fullmatch(head))
+    direct = direct or [f"{head}/{key}" for head in partitions for key in _below(below[head], f"{label}/{head}")]
+    return direct or list(
+        map(str, _of_hub([Path("data", key) for key in below.get("data", ()) if "/" not in key], label))
+    )
+
+
+def _of_hub(files: Iterable[Path], label: object) -> list[Path]:
     """Return the shards in the directory ``data`` of a data set as hubs lay it out, such as ``data/train-00000-of-00004.parquet``.
 
     Raises
@@ -193,38 +279,34 @@ def _of_hub(path: Path) -> list[Path]:
     DataError
         If there are shards of several splits, which are not one table.
     """
-    shards = {
-        file: match[1] for file in (_entries(path) if path.is_dir() else ()) if (match := _SHARD.match(file.name))
-    }
+    shards = {file: match[1] for file in files if (match := _SHARD.match(file.name))}
     splits = sorted(set(shards.values()))
     if len(splits) > 1:
         raise DataError(
-            f"{path.parent} has the splits {', '.join(splits)}: name the one to read, as in {path / splits[-1]}-*{next(iter(shards)).suffix}"
+            f"{label} has the splits {', '.join(splits)}: name the one to read, as in {label}/data/{splits[-1]}-*{next(iter(shards)).suffix}"
         )
     return list(shards)
 
 
-def partition_keys(path: Path) -> dict[str, str]:
+def partition_keys(file: StoredFile) -> dict[str, str]:
     """Return the values that the names of the directories of a file give to keys, ``{"year": "2024"}``."""
-    found = (_PARTITION.fullmatch(part) for part in path.parts[:-1])
+    found = (_PARTITION.fullmatch(part) for part in file.parts[:-1])
     return {unquote(match[1]): unquote(match[2]) for match in found if match}
 
 
-def _natural(path: Path) -> list[tuple[int, int, str]]:
+def _natural(path: object) -> list[tuple[int, int, str]]:
     """Return a key by which numbers in names are sorted by their value."""
     parts = re.split(r"(\d+)", str(path))
     return [(1, int(part), part) if part.isdigit() else (0, 0, part) for part in parts if part]
 
 
-def _require_different(paths: Sequence[Path]) -> None:
+def _require_different(paths: Sequence[StoredFile]) -> None:
     """Raise `ParameterError` if a file is named twice, by whichever path."""
-    seen: dict[tuple[int, int], Path] = {}
+    seen: dict[object, StoredFile] = {}
     for path in paths:
-        try:
-            status = path.stat()
-        except OSError:
+        if (identity := path.identity) is None:
             continue  # an error of its own when the file is opened
-        first = seen.setdefault((status.st_dev, status.st_ino), path)
+        first = seen.setdefault(identity, path)
         if first is not path:
             names = f"{path} is named twice" if str(first) == str(path) else f"{first} and {path} are the same file"
             raise ParameterError(f"{names}: its rows would count twice; name every file once")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from pathlib import Path
 import xxhash
 
 from streampca.errors import DataError
-from streampca.storage.regular_files import open_regular
+from streampca.sources.files.places import FileStatus, LocalFile, StoredFile
+from streampca.sources.schedule import Span
 from streampca.typing import DType
 
 _SAMPLE_BYTES = 4096
@@ -23,29 +23,38 @@ class Fragment:
     """What is known of one file of a table."""
 
     name: str
-    """Path as it was given."""
+    """Path as it was given, or URL without what may be secret."""
     n_rows: int
     """Rows of the table that it holds."""
     n_bytes: int
     """Size of the file."""
     modified: int
-    """Time of its last modification, in ns."""
+    """Time of its last modification, in ns; of an object behind a URL a negative number made of its entity tag."""
     fingerprint: str
     """Hash of shape, data type, size, and the first, middle and last 4 KiB of the file; that of a copy is the same."""
 
     @classmethod
-    def of(cls, path: Path, shape: tuple[int, int], dtype: DType) -> Fragment:
+    def of(cls, file: StoredFile, shape: tuple[int, int], dtype: DType) -> Fragment:
         """Return the record of a file with rows of this shape and data type."""
         try:
-            with open_regular(path, buffering=0) as file:
-                status = os.fstat(file.fileno())
-                digest = xxhash.xxh3_128(f"{shape}{dtype.str}{status.st_size}".encode())
-                for place in (0, status.st_size // 2, max(0, status.st_size - _SAMPLE_BYTES)):
-                    file.seek(place)
-                    digest.update(file.read(_SAMPLE_BYTES))
+            status = file.status()
+            digest = xxhash.xxh3_128(f"{shape}{dtype.str}{status.n_bytes}".encode())
+            for piece in file.pieces(_samples_of(status.n_bytes)):
+                digest.update(piece)
         except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-        return cls(str(path), shape[0], status.st_size, status.st_mtime_ns, digest.hexdigest())
+            raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
+        return cls(str(file), shape[0], status.n_bytes, status.modified, digest.hexdigest())
+
+    @property
+    def status(self) -> FileStatus:
+        """Return what tells the file from what it is after it was changed."""
+        return FileStatus(self.n_bytes, self.modified)
+
+
+def _samples_of(n_bytes: int) -> list[Span]:
+    """Return the places of the bytes that are in the fingerprint of a file of `n_bytes`."""
+    starts = (0, n_bytes // 2, max(0, n_bytes - _SAMPLE_BYTES))
+    return [(start, min(n_bytes, start + _SAMPLE_BYTES)) for start in starts]
 
 
 def repeated(fragments: Sequence[Fragment], earlier: Iterable[Fragment] = ()) -> tuple[Fragment, Fragment] | None:
@@ -77,12 +86,12 @@ def require_distinct(fragments: Sequence[Fragment]) -> None:
 
 
 def _differ(fragment: Fragment, other: Fragment) -> bool:
-    """Return whether two files of the same fingerprint can both be read, as they were recorded, and hold different bytes."""
+    """Return whether two local files of the same fingerprint can both be read, as they were recorded, and hold different bytes."""
     try:
         with ExitStack() as stack:
-            one, two = (stack.enter_context(open_regular(Path(each.name))) for each in (fragment, other))
-            status = os.fstat(two.fileno())
-            if (status.st_size, status.st_mtime_ns) != (other.n_bytes, other.modified):
+            places = [LocalFile(Path(each.name)) for each in (fragment, other)]
+            one, two = (stack.enter_context(place.open()) for place in places)
+            if places[1].status() != other.status:
                 return False
             while piece := one.read(_COMPARED_BYTES):
                 if piece != two.read(_COMPARED_BYTES):

@@ -13,6 +13,7 @@ import numpy as np
 from streampca.errors import DamagedChunkError, MissingChunkError, MissingInnerChunkError
 from streampca.formatting import one_line
 from streampca.sources.base import ReadCount
+from streampca.sources.fetching.indexes import Indexes
 from streampca.sources.fetching.read_ahead import ReadAhead
 from streampca.sources.fetching.requests import Bytes, Piece, StoredChunk
 from streampca.sources.remote import RemoteStore
@@ -92,7 +93,9 @@ class FetchedShards(FetchedReader):
         process = os.getpid()
         if process not in self._requests:
             kind = _Format(self, self.shards.index_bytes, self.shards.index_span, self.shards.most_object)
-            self._requests[process] = ReadAhead(self.store, self._keys, None, self.shards.most, kind)
+            self._requests[process] = ReadAhead(
+                self.store, self._keys, None, self.shards.most, Indexes(self.store, kind)
+            )
             self._try_out(self._requests[process])
         return self._requests[process]
 

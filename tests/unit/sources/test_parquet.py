@@ -314,3 +314,44 @@ def test_files_of_arrow_are_tables(form, tmp_path, values):
     with pa.OSFile(str(tmp_path / "x.arrow"), "wb") as sink, opened(sink, table.schema) as writer:
         writer.write_table(table)
     np.testing.assert_array_equal(sp.open(tmp_path / "x.arrow").to_dask().compute(), values)
+
+
+def test_nulls_of_integers_are_counted_in_footers_of_every_form(tmp_path):
+    import pyarrow as pa
+
+    numbers = {f"n{i}": pa.array([None if row == 7 * i else row for row in range(100)], pa.int32()) for i in range(12)}
+    lists = pa.array([[row, row + 1] for row in range(100)], pa.list_(pa.int16()))
+    table = pa.table(
+        {
+            "text": ["x"] * 100,
+            "map": pa.array([[("k", 1)]] * 100, pa.map_(pa.string(), pa.int32())),
+            **numbers,
+            "v": lists,
+        }
+    )
+    forms = ({}, {"use_dictionary": False}, {"write_page_index": True}, {"data_page_version": "2.0", "version": "1.0"})
+    for index, form in enumerate(forms):
+        path = write_parquet(tmp_path / f"{index}.parquet", table, 30, **form)
+        assert [sp.open(path, columns=name).dtype.kind for name in ("n0", "n11", "v")] == ["f", "f", "i"]
+        assert sp.open(path, columns=["v"]).dtype == np.int16
+    assert (
+        sp.open(write_parquet(tmp_path / "x.parquet", table, 30, write_statistics=False), columns="n1").dtype
+        == np.int32
+    )
+
+
+def test_damaged_footers_end_with_an_error_not_with_the_process(tmp_path):
+    table = {"s": ["x"] * 40, "n": np.arange(40), "m": np.arange(40)}
+    path = write_parquet(tmp_path / "x.parquet", table, 10)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    n_bytes, opened = int.from_bytes(whole[-8:-4], "little"), 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[len(whole) - 8 - rng.integers(1, n_bytes)] = rng.integers(256)
+        path.write_bytes(damaged)
+        try:
+            sp.open(path, columns=["n", "m"])
+            opened += 1
+        except (DataError, ParameterError):
+            pass
+    assert 0 < opened < 300
