@@ -6,15 +6,20 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 import zarr
+from fragments import parquet_table, write_parquet
 from web import Web
 from zarr.codecs import GzipCodec, TransposeCodec
+
+from scripts import SCRIPTS, module
 
 WORKER = Path(__file__).with_name("memory_worker.py")
 MIB = 2**20
@@ -269,6 +274,28 @@ def test_features_of_a_wide_memory_mapped_file(tmp_path: Path) -> None:
     np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(400, 100_000))[:, ::500] = 1.0
     job = {"do": "fit", "path": str(path), "k": 5, "memory": "700MiB", "parameters": {"solver": "gram"}}
     assert_kept("wide npy", measure(job))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("form", ["columns", "fixed", "arrow"])
+def test_the_least_memory_is_enough_for_files_behind_a_url(form: str, tmp_path: Path) -> None:
+    """Row groups of 32 MiB, which zstd does not make smaller: their stored bytes, those in flight and the decoded ones are planned."""
+    rows = np.random.default_rng(0).standard_normal((98_304, 256), dtype=np.float32)
+    table = parquet_table(rows, "fixed" if form == "arrow" else form)
+    if form == "arrow":
+        with pa.ipc.new_file(str(tmp_path / "x.arrow"), table.schema) as writer:
+            writer.write_table(table, max_chunksize=32_768)
+    else:
+        write_parquet(tmp_path / "x.parquet", table, 32_768, compression="zstd", use_dictionary=False)
+    with module(SCRIPTS / "bench/object_server.py") as script:
+        server = script.ObjectServer(tmp_path)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/{next(tmp_path.iterdir()).name}"
+    for memory in ("least", "1GiB"):
+        result = measure({"do": "fit", "path": url, "k": 3, "memory": memory})
+        assert_kept(f"{form} behind a URL, {memory}", result)
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.mark.slow

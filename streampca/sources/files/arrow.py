@@ -6,11 +6,12 @@ import json
 import math
 import re
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +37,9 @@ _SLAB_BYTES = 2**22
 _DECODING_FACTOR = 10
 """Memory that pyarrow takes to decode a slab, as a multiple of its size."""
 _MOST_IDS = 2**27  # bytes
+_OPENED_AT_ONCE = 8  # files behind URLs
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _NUMBERS = {
     **{name: name for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
     **{"halffloat": "float16", "float": "float32", "double": "float64"},
@@ -348,20 +352,21 @@ def open_arrow_files(paths: Sequence[StoredFile], options: ReadOptions, label: s
     left_out = [name for name in known if names is None and (name not in stored or name in _indices(first.schema))]
     columns = chosen_columns(known, names, options.id_column, label_of_first, left_out)
     columns = [_with_length(column, paths) for column in columns]
-    readers: list[ArrowReader] = []
-    nulls = False
     dtype = common_type(columns, nulls=False)
-    for path in paths:
+
+    def described(path: StoredFile) -> tuple[ArrowReader, bool]:
         file = first if path is paths[0] else opened_file(path)
         try:
             _require_same_columns(file.schema, columns, first.schema.names if names is None else None, path, paths[0])
             with _naming(str(path)):
-                nulls = nulls or (dtype.kind != "f" and file.counts_nulls([column.name for column in columns]))
-                readers.append(ArrowReader(path, columns, file))
+                nulls = dtype.kind != "f" and file.counts_nulls([column.name for column in columns])
+                return ArrowReader(path, columns, file), nulls
         finally:
             file.close()
-    for reader in readers:
-        reader.set_type(common_type(columns, nulls=True) if nulls else dtype)
+
+    found = _for_each(described, paths, paths[0])
+    readers, dtype = [reader for reader, _ in found], common_type(columns, nulls=any(nulls for _, nulls in found))
+    _for_each(lambda reader: reader.set_type(dtype), readers, paths[0])
     n_rows = sum(reader.shape[0] for reader in readers)
     rows = Dimension("row", n_rows)
     if options.id_column is not None:
@@ -369,6 +374,17 @@ def open_arrow_files(paths: Sequence[StoredFile], options: ReadOptions, label: s
         ids = ArrowColumns(paths).values_of(options.id_column, "id column")
         rows = Dimension(options.id_column, n_rows, ids, {} if zone is None else {"time_zone": zone})
     return readers, labels_of(columns, rows)
+
+
+def _for_each(work: Callable[[_Item], _Result], items: Sequence[_Item], file: StoredFile) -> list[_Result]:
+    """Return what `work` returns for each item; of files behind URLs like `file`, which wait for answers, of some at once."""
+    if file.store is None:
+        return list(map(work, items))
+    pool = ThreadPoolExecutor(_OPENED_AT_ONCE)
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _indices(schema: Schema) -> set[str]:
