@@ -98,20 +98,22 @@ class ParquetFile(ArrowFile):
 
     def spans(self, columns: Sequence[str]) -> Iterator[list[Span]]:
         """Yield where the pages of some columns are, row group by row group."""
-        leaves = self._leaves(columns)
+        leaves, n_bytes = self._leaves(columns), self._place.status().n_bytes
         for group in self._row_groups():
-            yield _joined([(group[leaf].start, group[leaf].stop) for leaf in leaves])
+            found = [(group[leaf].start, group[leaf].stop) for leaf in leaves]
+            if not all(0 <= start <= stop <= n_bytes for start, stop in found):
+                raise ValueError("its metadata are damaged")
+            yield _joined(found)
 
     def _row_groups(self) -> Iterator[list[ColumnChunk]]:
-        """Yield the column chunks of each row group; `ValueError` unless they are in the file, one for each leaf of the schema."""
+        """Yield the column chunks of each row group; `ValueError` unless there is one for each leaf of the schema."""
         n_bytes = self._place.status().n_bytes
         (length,) = self._place.pieces([(n_bytes - 8, n_bytes - 4)])
         end = n_bytes - 8
         (footer,) = self._place.pieces([(end - int.from_bytes(length, "little"), end)])
         n_leaves, n_groups = len(self._file.metadata.schema), 0
         for group in row_groups(footer):
-            inside = all(0 < chunk.start <= chunk.stop <= end for chunk in group)
-            if not inside or len(group) != n_leaves:
+            if len(group) != n_leaves:
                 raise ValueError("its metadata are damaged")
             n_groups += 1
             yield group
@@ -131,9 +133,9 @@ class ParquetFile(ArrowFile):
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
-    """Return ranges in order, those with small holes between them as one."""
+    """Return ranges in order, those with small holes between them as one, without those of no bytes, of columns without rows."""
     joined: list[Span] = []
-    for start, stop in sorted(spans):
+    for start, stop in sorted(span for span in spans if span[0] < span[1]):
         if joined and start - joined[-1][1] <= _HOLE_BYTES:
             joined[-1] = joined[-1][0], max(stop, joined[-1][1])
         else:

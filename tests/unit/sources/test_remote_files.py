@@ -114,7 +114,7 @@ def test_row_groups_are_requested_while_others_are_decoded(web: Web, tmp_path: P
 
 
 def test_lists_and_directories_behind_urls_are_tables(bucket: dict[str, Any], tmp_path: Path) -> None:
-    for index, (year, start, stop) in enumerate([(2023, 0, 90), (2024, 90, 200), (2025, 200, 250)]):
+    for index, (year, start, stop) in enumerate([(2023, 0, 90), (2024, 90, 200), (2025, 200, 250), (2026, 250, 250)]):
         place = tmp_path / f"b/data set/year={year}/part-{index}.parquet"
         place.parent.mkdir(parents=True)
         write_parquet(place, parquet_table(VALUES[start:stop], "fixed"), 40)
