@@ -139,10 +139,10 @@ class _Received:
             if chunk is None:
                 return None
             first = cast("tuple[int, int]", chunk.span)[0]
-            piece = data[at - first : stop - first]
+            piece = memoryview(data)[at - first : stop - first]
             found.append(piece)
             at += len(piece)
-        return found[0] if len(found) == 1 else b"".join(found)
+        return b"".join(found)
 
     def _part(self, key: str, at: int) -> tuple[StoredChunk | None, bytes]:
         """Return what holds the byte at a place of a file, and its bytes; waits for them."""
