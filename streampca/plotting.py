@@ -47,6 +47,7 @@ def scree(
     sampling: Intervals | FloatArray | None = None,
     mixed: Sequence[tuple[int, int]] = (),
     thresholds: Mapping[str, float] | None = None,
+    title: str = "variance (eigenvalue)",
 ) -> None:
     """Draw eigenvalues, on a logarithmic scale where they span more than a factor of 100.
 
@@ -66,6 +67,8 @@ def scree(
         First and last component, from 0, of groups that are not told apart.
     thresholds
         Edges of noise by name.
+    title
+        What the values are.
     """
     number, kept = np.arange(1, len(values) + 1), len(values) if n_kept is None else n_kept
     shown = np.clip(values, 0.0, None)
@@ -103,7 +106,7 @@ def scree(
     for i, (name, edge) in enumerate(edges.items(), 1):
         axes.axhline(edge, color=f"C{i}", linewidth=1, linestyle=_DASHES, label=name)
     axes.set_ylim(bottom, 1.5 * high if bottom else 1.08 * high)
-    _components(axes, len(values), "variance (eigenvalue)")
+    _components(axes, len(values), title)
 
 
 def cumulative(axes: Axes, ratios: FloatArray, marks: Mapping[str, int], beyond: float = 0.0) -> None:

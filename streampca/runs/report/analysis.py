@@ -124,7 +124,9 @@ def _patterns(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -
     parts: list[Json] = []
     for side, name in zip(model.sides, _SIDES, strict=False):
         group = name if model.n_first is not None else ""
-        own = replace(side, components=side.patterns)
+        # Factors have variance 1, of which their scores, conditional means, have a part.
+        spread = side.explained_variance if model.n_first is not None else np.ones(side.n_components)
+        own = replace(side, components=side.patterns, explained_variance=spread)
         of_side = replace(run, model=own, labels=own.labels, manifest=_manifest_of(run, own))
         layout = components.layout_of_run(of_side)
         shown = min(_MOST_SHOWN, len(model.strengths))
@@ -156,7 +158,7 @@ def _chart(model: AnalysisModel, title: str) -> Chart:
     if errors is not None:
         low, high = errors.interval()[0]
         text += f" The first lies between {words.figure(low)} and {words.figure(high)} (95 %)."
-    svg = figures.inline("eigenvalues", partial(plotting.scree, values=values))
+    svg = figures.inline("eigenvalues", partial(plotting.scree, values=values, title=_TITLES[model.analysis][2]))
     return Chart(title, svg, f"Chart of {words.plural(len(values), 'value')}, from {first} down to {last}.", text)
 
 
