@@ -64,7 +64,9 @@ def require_observed(observed: BoolArray) -> None:
     never = np.flatnonzero(~observed)
     if len(never):
         first = ", ".join(map(str, never[:5]))
-        raise DataError(f"{len(never)} feature(s) were observed in no row, first: {first}: leave them out")
+        raise DataError(
+            f"{len(never)} feature(s) were observed in no row, first: {first}: leave them out (sp.open(…, mask='survey') does)"
+        )
 
 
 def left_out(missing: str, rows: Array, start: int, scores: Array) -> bool:

@@ -37,7 +37,7 @@ def axes_of(names: Sequence[str], shape: Sequence[int], options: ReadOptions, la
             return ((1,), (0,)) if options.transposed else ((0,), (1,))
         if len(names) < 2:
             require_table(tuple(shape), np.dtype(float), label)
-        first = names[0]
+        first = next((name for name in names if name in ("samples", "sample")), names[0])
         raise DataError(
             f"{label} has {len(names)} dimensions, {shown}: say which of them are samples, for example source.samples: [{first}] "
             f"(from Python: sp.open(…, samples={first!r})); the others are features"

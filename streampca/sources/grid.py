@@ -70,6 +70,14 @@ class Grid:
             return None
         return merged_edges(divided_edges(edges, most_rows) if self.whole or self.skipped else edges, most_rows)
 
+    def joined_rows(self, n: int) -> Grid:
+        """Return the grid of a table each row of which is made of `n` consecutive rows of this one."""
+        if n == 1:
+            return self
+        rows, units = (math.lcm(size, n) // n if size else 0 for size in (self.chunk_rows, self.unit_rows))
+        edges = None if self.edges is None else tuple(dict.fromkeys(-(-edge // n) for edge in self.edges))
+        return replace(self, chunk_rows=rows, unit_rows=units, edges=edges)
+
     def from_row(self, start: int) -> Grid:
         """Return the grid of the rows from `start` on alone."""
         return replace(self, edges=None, skipped=start % self.chunk_rows)

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from streampca.sources.base import Source
 from streampca.sources.columns import feature_error
 from streampca.sources.conventions import describes_others, describing_names, plain_attributes
 from streampca.sources.dimensions import Axes, axes_of
+from streampca.sources.genotypes import dosages, identifiers, ploidy_of
 from streampca.sources.masks import FROM_DATA, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import unpacked
@@ -150,9 +152,15 @@ class NamedArrays(ABC):
         name, size = array.dims[axis], int(array.shape[axis])
         beside = self.coordinate(array, axis)
         if beside is None or beside.shape != (size,):
-            return Dimension(name, size)
+            return Dimension(name, size, identifiers(name, size, partial(self._beside, array)))
         values = self.values(beside, f"{self.title(array)}: coordinate {name}")
         return Dimension(name, size, values, plain_attributes(beside.attributes))
+
+    def _beside(self, array: NamedArray, name: str) -> Array | None:
+        """Return the values of the array `name` beside another one, None where there is none of at most 128 MiB."""
+        found = self.sibling(array, name)
+        small = found is not None and math.prod(found.shape) * found.dtype.itemsize <= MOST_COORDINATES
+        return self.values(found, self.title(found)) if found is not None and small else None
 
     def values(self, array: NamedArray, label: str, most: int = MOST_COORDINATES) -> Array | None:
         """Return the values of an array beside the data, decoded; None for types that are neither numbers, times nor text.
@@ -220,9 +228,15 @@ def open_named(arrays: NamedArrays, options: ReadOptions) -> Source:
     chosen = [required(arrays, name) for name in options.names] or arrays.default(options)
     parts, each = [], []
     for array in chosen:
-        axes = axes_of(array.dims, array.shape, options, arrays.title(array))
-        parts.append(arrays.opened(array, axes, options).with_missing(options.missing_value))
-        each.append(arrays.labels_of(array, axes))
+        rows, columns = axes_of(array.dims, array.shape, options, arrays.title(array))
+        ploidy = ploidy_of(array.dims, array.dtype, (rows, columns), options, arrays.title(array))
+        if ploidy is None:
+            part = arrays.opened(array, (rows, columns), options)
+        else:
+            columns = tuple(axis for axis in columns if axis != ploidy)
+            part = dosages(arrays.opened(array, (rows, (*columns, ploidy)), options), array.shape[ploidy])
+        parts.append(part.with_missing(options.missing_value))
+        each.append(arrays.labels_of(array, (rows, columns)))
     label, labels = arrays.table_label(chosen), joined_labels(each, arrays.label)
     mask: object = options.mask
     if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:

@@ -37,6 +37,10 @@ class Step(ABC):
     """Which features it leaves, ascending, ``(n_features,)``; None = all."""
     n_made: int | None = None
     """How many features it makes of those there are, which have other names or none; None = none."""
+    joins: int = 1
+    """How many consecutive features it makes one of; 1 unless `columns` is None."""
+    notes: tuple[str, ...] = ()
+    """What a plan says of it."""
     of_fit: bool = False
     """Whether it belongs to a fit, so that manifests describe the table before it."""
     by_place: bool = False
@@ -205,7 +209,7 @@ class SteppedSource(RowsOfSource):
         self._forms = [(self.source.shape[1], self.source.dtype)]
         for step in self.steps:
             n_features, dtype = self._forms[-1]
-            n_features = n_features if step.columns is None else len(step.columns)
+            n_features = n_features // step.joins if step.columns is None else len(step.columns)
             n_features = n_features if step.n_made is None else step.n_made
             self._forms.append((n_features, step.dtype(dtype)))
         self.shape, self.dtype = (self.source.shape[0], self._forms[-1][0]), self._forms[-1][1]
@@ -220,11 +224,10 @@ class SteppedSource(RowsOfSource):
         if self.alike is not None:
             self.fragments = self.alike.fragments  # whose fingerprints are of the columns that are read
             return
-        if any(step.n_made is not None for step in steps):
-            self.feature_shape, self.feature_names = None, None
-            self.labels = None
-            return
-        for columns in (step.columns for step in steps):
+        for step in steps:
+            columns = step.columns
+            if step.joins > 1 or step.n_made is not None:
+                self.feature_shape = self.feature_names = self.labels = None
             if columns is None:
                 continue
             self.feature_shape, names = None, self.feature_names
@@ -269,6 +272,10 @@ class SteppedSource(RowsOfSource):
         """Return the runs of rows that equal one row, which the steps change in the same way."""
         return () if any(step.by_place for step in self.steps) else super().equal_rows(start, stop)
 
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return notes about reading the stored rows, and what the steps say of themselves."""
+        return (*super().plan_notes(), *(note for step in self.steps for note in step.notes))
+
     def slice(self, start: int, stop: int) -> SteppedSource:
         """Return a source for a worker that can read rows `start` to `stop`."""
         steps = [step.slice(start, stop) for step in self.steps]
@@ -278,10 +285,15 @@ class SteppedSource(RowsOfSource):
         """Return a source whose rows are the features of this one."""
         if self.sparse:
             return SparseFeatures(self)
-        if not self.steps:
-            return self.source.by_features()
-        readable = self._by_value is not None or (len(self.steps) == 1 and self.steps[0].by_features)
-        return _FeaturesAfterSteps(self) if readable else TransposedRows(self)
+        features, steps = self.source.by_features(), self.steps
+        while steps:
+            n_values = next((i for i, step in enumerate(steps) if not _is_by_value(step)), len(steps))
+            if not n_values and not steps[0].by_features:
+                return TransposedRows(self)
+            group, steps = steps[: n_values or 1], steps[n_values or 1 :]
+            after = SteppedSource(self.source, self.steps[: len(self.steps) - len(steps)]) if steps else self
+            features = _FeaturesAfterSteps(after, features, group)
+        return features
 
     def _rows_at_once(self, n_rows: int) -> int:
         """Return how many of `n_rows` rows pass the steps at once: all where there is one, which divides them by itself."""
@@ -420,6 +432,11 @@ class _ByValue:
             out[...] = values
 
 
+def _is_by_value(step: Step) -> bool:
+    """Return whether a step only chooses features, or maps every value by itself."""
+    return isinstance(step, ChosenFeatures | Elementwise)
+
+
 def _by_value(steps: Sequence[Step]) -> _ByValue | None:
     """Return steps that only choose features and map every value by itself; None if there are others."""
     chosen = tuple(step for step in steps if isinstance(step, ChosenFeatures))
@@ -433,20 +450,34 @@ def _by_value(steps: Sequence[Step]) -> _ByValue | None:
 
 
 class _FeaturesAfterSteps(TransposedSource):
-    """The features of rows after steps that choose some of them and map every value by itself, or after one step for features."""
+    """The features of rows after the last of their steps: those that choose features and map every value by itself, or one for features.
+
+    Parameters
+    ----------
+    source : SteppedSource
+        The rows after these steps.
+    stored : Source
+        The features before them.
+    steps : sequence of Step
+        The steps.
+    """
 
     source: SteppedSource
 
-    def __init__(self, source: SteppedSource):
+    def __init__(self, source: SteppedSource, stored: Source, steps: Sequence[Step]):
         super().__init__(source)
-        self._stored, self._steps = source.source.by_features(), source._by_value
-        self.grid, self._places = self._stored.grid, np.arange(self.shape[0])
+        self._stored, self._steps, self._step = stored, _by_value(steps), steps[0]
+        self._joins = 1 if self._steps is not None else self._step.joins
+        self.grid, self._places = stored.grid.joined_rows(self._joins), np.arange(self.shape[0])
         if self._steps is not None and self._steps.columns is not None:
             self._places = self._steps.columns
-            edges = np.searchsorted(self._places, np.arange(0, self._stored.shape[0], self._stored.chunk_rows))
+            edges = np.searchsorted(self._places, np.arange(0, stored.shape[0], stored.chunk_rows))
             self.grid = Grid.of_edges(sorted({*edges.tolist(), 0, self.shape[0]}), source.chunk_bytes, whole=True)
-        self.column_major, self.reads_ahead = self._stored.column_major, self._stored.reads_ahead
-        self.needs_all_rows = isinstance(self._stored, TransposedSource) and self._stored.needs_all_rows
+        self.column_major, self.reads_ahead = stored.column_major, stored.reads_ahead
+        self.needs_all_rows = isinstance(stored, TransposedSource) and stored.needs_all_rows
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _features_of, (self.source,)
 
     def cancel(self) -> None:
         """Cancel pending reads with an error."""
@@ -458,7 +489,7 @@ class _FeaturesAfterSteps(TransposedSource):
 
     def _span(self, span: Span) -> Span:
         """Return the stored features that are read for features in `span`."""
-        return int(self._places[span[0]]), int(self._places[span[1] - 1]) + 1
+        return int(self._places[span[0]]) * self._joins, (int(self._places[span[1] - 1]) + 1) * self._joins
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading features `start` to `stop` takes."""
@@ -471,9 +502,9 @@ class _FeaturesAfterSteps(TransposedSource):
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the stored features between the first and the last of a block, at most, and of the steps."""
         n = min(n_rows, self.shape[0])
-        span = int((self._places[n - 1 :] - self._places[: self.shape[0] - n + 1]).max()) + 1
+        span = (int((self._places[n - 1 :] - self._places[: self.shape[0] - n + 1]).max()) + 1) * self._joins
         scratch = (
-            self.source.steps[0].scratch_bytes(self.shape[1], span, self._stored.dtype)
+            self._step.scratch_bytes(self.shape[1], span, self._stored.dtype)
             if self._steps is None
             else self._steps.scratch_bytes
         )
@@ -485,13 +516,12 @@ class _FeaturesAfterSteps(TransposedSource):
         shape, columns = (high - low, self.shape[1]), self._stored.column_major
         scratch = None
         if self._stored.buffered:
-            scratch = borrow(
-                f"features before steps {self.source.depth}", shape[::-1] if columns else shape, self._stored.dtype
-            )
+            purpose = f"features before step {len(self.source.steps)} of {self.source.depth}"
+            scratch = borrow(purpose, shape[::-1] if columns else shape, self._stored.dtype)
         stored, count = self._stored.read(low, high, scratch.T if columns and scratch is not None else scratch)
         out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
         if self._steps is None:
-            self.source.steps[0].apply_features(stored, start, out)
+            self._step.apply_features(stored, start, out)
             return out, count
         used = None if self._steps.columns is None else self._places[start:stop] - low
         if columns:
@@ -506,6 +536,11 @@ def slabs(values: Array) -> Iterator[slice]:
     step = max(1, _CACHE_BYTES // max(1, values[:1].nbytes))
     for first in range(0, len(values), step):
         yield slice(first, min(first + step, len(values)))
+
+
+def _features_of(source: Source) -> Source:
+    """Return what another process makes of pickled features."""
+    return source.by_features()
 
 
 def _stepped(source: Source, steps: Sequence[Step], mark: str) -> SteppedSource:

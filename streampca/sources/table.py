@@ -56,7 +56,7 @@ class TableSource(JoinedSource):
     @property
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the arrays of the variables."""
-        return self.sources
+        return tuple(array for source in self.sources for array in source.stored_arrays)
 
     @property
     def fingerprint(self) -> str:

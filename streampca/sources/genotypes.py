@@ -1,0 +1,139 @@
+"""Genotypes of VCF Zarr: alleles along the dimension ``ploidy`` become their dosage, the number of alternate alleles.
+
+Source: the VCF Zarr specification 0.4 (``call_genotype``, missing and padded alleles, ``variant_id``, ``sample_id``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from streampca.errors import DataError
+from streampca.sources.dimensions import Axes
+from streampca.sources.options import ReadOptions
+from streampca.sources.packing import Packing
+from streampca.sources.steps import Step, SteppedSource, slabs
+from streampca.sources.stored_variable import StoredVariable
+from streampca.typing import Array, DType
+
+_PLOIDY = "ploidy"
+MISSING = -1
+"""A missing allele, and the dosage of a genotype with one."""
+_PADDING = -2
+_IDENTIFIERS = {"variants": "variant_id", "samples": "sample_id"}
+_NO_ID = (".", "")
+
+
+class Dosage(Step):
+    """The number of alternate alleles of a genotype, −1 where an allele is missing; small integers.
+
+    Alleles are 0 for that of the reference, above 0 for others, −1 where missing, and −2 where a genotype has less than
+    `ploidy` of them, as those of X and Y: these do not count. A genotype of which all are −2 is missing.
+
+    Parameters
+    ----------
+    ploidy : int
+        How many consecutive features are the alleles of one genotype.
+    """
+
+    by_features = True
+    notes = (
+        "features are dosages, the numbers of alternate alleles of genotypes; alleles themselves are features with "
+        "features=[…, 'ploidy']",
+    )
+
+    def __init__(self, ploidy: int):
+        self.joins = ploidy
+
+    @property
+    def digest(self) -> bytes:
+        """Return the ploidy."""
+        return f"dosage {self.joins}".encode()
+
+    def dtype(self, dtype: DType) -> DType:
+        """Return int8, or int16 where dosages are larger."""
+        return np.dtype(np.int8 if self.joins <= np.iinfo(np.int8).max else np.int16)
+
+    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
+        """Return the memory of what is compared, of some rows that fit in the cache."""
+        return 2**20
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the dosages of rows, whose genotypes have consecutive alleles, to `out`."""
+        self._count([values[:, allele :: self.joins] for allele in range(self.joins)], out)
+
+    def apply_features(self, values: Array, start: int, out: Array) -> None:
+        """Write the dosages of variants to `out`, ``(n_variants, n_samples)``."""
+        self._count([values[allele :: self.joins] for allele in range(self.joins)], out)
+
+    def _count(self, alleles: Sequence[Array], out: Array) -> None:
+        if out.flags.f_contiguous:
+            alleles, out = [values.T for values in alleles], out.T
+        for rows in slabs(out):
+            count_alternate([values[rows] for values in alleles], out[rows])
+
+
+def count_alternate(alleles: Sequence[Array], out: Array) -> None:
+    """Write how many of the `alleles` of each genotype are above 0 to `out`, −1 where one is missing or none is known."""
+    np.greater(alleles[0], 0, out=out, casting="unsafe")
+    for values in alleles[1:]:
+        np.add(out, (values > 0).view(np.int8), out=out)
+    if alleles[0].dtype.kind == "u" or min(values.min() for values in alleles) >= 0:
+        return
+    missing, padded = np.zeros(out.shape, dtype=bool), np.ones(out.shape, dtype=bool)
+    for values in alleles:
+        absent = values == _PADDING
+        padded &= absent
+        missing |= (values < 0) & ~absent
+    np.copyto(out, MISSING, where=missing | padded)
+
+
+def ploidy_of(dims: Sequence[str], dtype: DType, axes: Axes, options: ReadOptions, label: str) -> int | None:
+    """Return the axis of the alleles of genotypes, of which features are the dosage; None where there is none.
+
+    It is the dimension ``ploidy`` of integers, unless `features` names it or values are read as they are stored.
+
+    Raises
+    ------
+    DataError
+        If alleles are floating point numbers, as of a program that took one of them for missing.
+    """
+    axis = dims.index(_PLOIDY) if _PLOIDY in dims else None
+    asked = options.decode == "raw" or _PLOIDY in (options.features or ())
+    if axis is None or asked or axis not in axes[1] or dtype.kind not in "iuf":
+        return None
+    if dtype.kind == "f":
+        raise DataError(
+            f"{label} has dtype {dtype} along the dimension {_PLOIDY}: expected alleles as integers, -1 where missing; open the store "
+            "by its path, or with xarray and mask_and_scale=False; for these numbers as features: features=[…, 'ploidy']"
+        )
+    return axis
+
+
+def dosages(alleles: StoredVariable, ploidy: int) -> StoredVariable:
+    """Return the dosages of genotypes of which every `ploidy` consecutive features are the alleles."""
+    step = Dosage(ploidy)
+    source = SteppedSource(alleles.source, [step])
+    source.details = {"array": alleles.source.describe()["array"], "genotypes": "dosage"}
+    return StoredVariable(source, Packing.none(source.dtype).with_missing(MISSING))
+
+
+def identifiers(dim: str, size: int, values: Callable[[str], Array | None]) -> Array | None:
+    """Return the names of the variants or samples of VCF Zarr along a dimension, ``(size,)``; None where there are none.
+
+    Variants without an identifier are named by contig and position. `values` returns the array of a name, None if there is none.
+    """
+    names = None if dim not in _IDENTIFIERS else values(_IDENTIFIERS[dim])
+    if names is None or names.shape != (size,) or names.dtype.kind != "U":
+        return None
+    nameless = np.isin(names, _NO_ID)
+    if not nameless.any():
+        return names
+    number, contigs, position = (values(name) for name in ("variant_contig", "contig_id", "variant_position"))
+    if number is None or contigs is None or position is None or not number.shape == position.shape == (size,):
+        return names
+    if number.dtype.kind not in "iu" or not np.isin(number, np.arange(len(contigs))).all():
+        return names
+    places = [f"{contigs[i]}:{place}" for i, place in zip(number.tolist(), position.tolist(), strict=True)]
+    return np.where(nameless, places, names)
