@@ -11,12 +11,14 @@ from numpy.typing import ArrayLike
 
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.groups import GroupModels, fit_of_groups
+from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics
 from streampca.linalg.component_rules import ComponentRules
 from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate
 from streampca.models.pca import PCAModel
+from streampca.models.shrinkage import projection_shrinkage_of
 from streampca.models.stored_components import StoredComponents
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
 from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, ScaleName, Sketch, Solver
@@ -173,10 +175,35 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         Rules that need all eigenvalues have them of exact fits of up to 512 features (or of samples, for wide data), of long tables, and where
         the state is kept and has up to 1,536 features (the first access computes them); else ask for ``n_components="gavish_donoho"``.
         """
+        return self._with_eigenvalues().component_rules
+
+    def projection_shrinkage(self) -> FloatArray:
+        """Return the factors by which scores of new rows are smaller than those of the rows of the fit, where features are many and rows few.
+
+        The rms of the scores that `transform` gives for rows of the same population that were not in the fit is ρ times √`explained_variance_`, that of
+        the rows of the fit; ``pca.transform(new) / pca.projection_shrinkage()`` puts both on one scale. The factors are those of many rows and features, for
+        independent rows, a few large components, and noise of any covariance where all eigenvalues are known (see `component_rules_`); where
+        they are not, for white noise of an effective number of features. `streampca.linalg.shrinkage` has formulas and sources.
+
+        Returns
+        -------
+        array, shape (k,)
+            ρ, in (0, 1]; NaN for components that do not stand out of the noise, and so are not directions of the population.
+
+        Raises
+        ------
+        NotComputedError
+            If rows have weights, ``missing="pairwise"``, or sums of powers of the other eigenvalues are not known.
+        """
+        check_is_fitted(self)
+        return projection_shrinkage_of(self._with_eigenvalues())
+
+    def _with_eigenvalues(self) -> PCAModel:
+        """Return the model with all eigenvalues, where they are known or follow from the state."""
         model, fitted = self._model, self.__dict__.get("_fitted_state")
         if fitted is not None:
             self._model = model = with_eigenvalues(model, fitted)
-        return model.component_rules
+        return model
 
     def plan(self, X: Input, *, probe: bool = False) -> Plan:
         """Return what `fit` would do with `X`; reads metadata only.

@@ -102,7 +102,7 @@ def tracy_widom(s: float) -> float:
     return float(np.clip(np.linalg.det(np.eye(len(x)) - kernel), 0.0, 1.0))
 
 
-def largest_noise(n_samples: int, n_features: int) -> tuple[float, float]:
+def largest_noise(n_samples: float, n_features: float) -> tuple[float, float]:
     """Return centre and scale of the largest eigenvalue of a sample covariance of noise of variance 1.
 
     (ℓ₁ − centre) / scale follows the Tracy–Widom law (Johnstone 2001), here with the constants of Ma (2012), which differ from
