@@ -25,7 +25,7 @@ from streampca.typing import Array, BoolArray, FloatArray, IntArray
 _LEAST_ROWS = 500
 _MOST_SHARE = 0.1  # of the source that the pilot may decode unless its size is given
 _LEAST_BANDS = 2
-_ORIGIN_ROWS = 128
+_ORIGIN_ROWS, _ORIGIN_BYTES = 128, 2**26
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,9 @@ def origin_bytes(source: Source) -> int:
 
 
 def _origin_rows(source: Source) -> int:
-    return max(_ORIGIN_ROWS, source.chunk_rows)
+    """Return how many rows are read at once for an origin: those of a chunk, unless a chunk is of so many rows that they take much memory."""
+    rows = max(_ORIGIN_ROWS, source.chunk_rows)
+    return rows if rows * source.row_bytes <= _ORIGIN_BYTES else _ORIGIN_ROWS
 
 
 def _runs(chosen: IntArray, source: Source) -> list[IntArray]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -140,3 +142,23 @@ def test_auto_takes_an_approximate_solver_where_nothing_exact_fits() -> None:
     little = process_bytes() + 100 * 2**20
     plan = sp.PCA(3, missing="mean", sketch_size=24, pilot=0, memory=little).plan(np.zeros((4000, 4000), np.float32))
     assert (plan.solver, plan.passes) == ("sketch", 9)
+
+
+class _ReadError(Exception):
+    """Ends a fit at its first reading."""
+
+
+def test_numbers_near_the_means_are_read_from_a_few_rows_of_large_chunks(tmp_path: Path) -> None:
+    """Chunks of all rows and few features would be read as a whole table of them."""
+    path = tmp_path / "x.zarr"
+    array = zarr.create_array(
+        path, shape=(3000, 6000), chunks=(3000, 600), dtype="f4", config={"write_empty_chunks": True}
+    )
+    array[...] = 0.0
+    table = sp.open(path)
+
+    def read(self: Any, start: int, stop: int, out: Any = None) -> Any:
+        raise _ReadError(stop - start)
+
+    with patch.object(type(table), "read", read), pytest.raises(_ReadError, match=r"^128$"):
+        sp.PCA(2, solver="sketch", sketch_size=20, pilot=0, missing="mean").fit(table)

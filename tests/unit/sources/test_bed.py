@@ -69,6 +69,26 @@ def test_patterson_scaling_with_means_for_missing_genotypes(tmp_path: Path, geno
     np.testing.assert_allclose(pca.transform(tmp_path / "x.bed").shape, (90, 4))
 
 
+@pytest.mark.parametrize("solver", ["gram", "covariance", "sketch"])
+def test_variants_that_nobody_has_are_left_out_by_a_mask(tmp_path: Path, genotypes: Any, solver: Any) -> None:
+    genotypes[:, 11] = -1
+    path = write(tmp_path / "x.bed", genotypes)
+    with pytest.raises(DataError, match=r"1 feature\(s\) were observed in no row, first: 11.* mask='survey'"):
+        sp.PCA(2, solver=solver, scale="patterson", missing="mean").fit(sp.open(path))
+    pca = sp.PCA(2, solver=solver, scale="patterson", missing="mean").fit(sp.open(path, mask="survey"))
+    assert (pca.n_features_in_, pca.constant_features_.tolist()) == (202, [7])
+
+
+@pytest.mark.parametrize("n", [3, 5, 90])
+def test_any_people_and_variants_are_read(tmp_path: Path, genotypes: Any, n: int) -> None:
+    """Four people share a byte."""
+    table = sp.open(write(tmp_path / "x.bed", genotypes[:n]), mask=np.arange(203) % 3 > 0)
+    expected = np.where(genotypes[:n] < 0, np.nan, genotypes[:n]).astype("f4")[:, np.arange(203) % 3 > 0]
+    for start, stop in ((0, 1), (1, 3), (n - 2, n), (0, n)):
+        np.testing.assert_array_equal(table.read(start, stop)[0], expected[start:stop])
+        np.testing.assert_array_equal(table.by_features().read(start, stop)[0], expected.T[start:stop])
+
+
 def test_new_people_are_projected(tmp_path: Path, genotypes: Any) -> None:
     old = write(tmp_path / "old.bed", genotypes[:60])
     new = write(tmp_path / "new.bed", genotypes[60:], first=60)
