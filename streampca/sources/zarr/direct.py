@@ -19,7 +19,7 @@ from streampca.formatting import one_line
 from streampca.sources.base import ReadCount
 from streampca.sources.zarr.chains import Chain
 from streampca.sources.zarr.digests import ChunkDigests, Digests, note
-from streampca.sources.zarr.layout import Layout
+from streampca.sources.zarr.layout import Layout, copy_values
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import most_stored
 from streampca.storage.regular_files import open_regular
@@ -122,7 +122,7 @@ class DirectReader:
             n_bytes = sum(piece.nbytes for piece, _ in pieces)
             return ReadCount(1, n_bytes, n_bytes)
         for piece, within in () if whole else pieces:
-            piece[...] = chunk[within]
+            copy_values(chunk[within], piece)
         return ReadCount(1, self.layout.stored_values(coordinates) * self.chain.dtype.itemsize, stored_bytes)
 
     def _scatter(self, file: int, stored_bytes: int, target: Array, within: tuple[slice, ...], key: str) -> None:

@@ -20,7 +20,7 @@ from streampca.sources.remote import RemoteStore
 from streampca.sources.schedule import Schedule
 from streampca.sources.zarr.chains import Chain
 from streampca.sources.zarr.digests import ChunkDigests, Digests, note
-from streampca.sources.zarr.layout import Layout
+from streampca.sources.zarr.layout import Layout, copy_values
 from streampca.sources.zarr.metadata import most_stored
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.workspace import borrow
@@ -176,7 +176,7 @@ class FetchedReader:
                 if not np.shares_memory(stored, values):
                     self._decode_into(place, stored, values)
             for piece, within in pieces if whole is None else ():
-                piece[...] = values[within]
+                copy_values(values[within], piece)
             return len(stored)
 
     def _decode_into(self, place: Place, stored: Bytes, values: Array) -> None:

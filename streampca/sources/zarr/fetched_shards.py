@@ -19,7 +19,7 @@ from streampca.sources.fetching.requests import Bytes, Piece, StoredChunk
 from streampca.sources.remote import RemoteStore
 from streampca.sources.zarr.digests import place_of_key
 from streampca.sources.zarr.fetched import READINGS, FetchedReader, Place
-from streampca.sources.zarr.layout import Layout
+from streampca.sources.zarr.layout import Layout, copy_values
 from streampca.sources.zarr.shards import NOT_IN_SHARD, ShardIndex, Shards
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.workspace import borrow
@@ -222,7 +222,7 @@ class FetchedShards(FetchedReader):
         except Exception as error:  # every codec has its own
             raise self.damaged_shard(key, one_line(error)) from error
         for piece, within in () if whole else pieces:
-            piece[...] = values[within]
+            copy_values(values[within], piece)
 
     def damaged_shard(self, key: str, reason: str) -> DamagedChunkError:
         """Return the error that names a shard."""

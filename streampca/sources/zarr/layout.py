@@ -151,6 +151,17 @@ def inside_of(box: Spans, whole: Spans) -> tuple[slice, ...]:
     return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(box, whole, strict=True))
 
 
+def copy_values(values: Array, out: Array) -> None:
+    """Write `values` to `out`; a few that are adjacent along the last axis of both, such as the alleles of a genotype, are copied as one."""
+    size, dtype = values.shape[-1] * values.itemsize, values.dtype
+    adjacent = values.shape[-1] > 1 and size in (2, 4, 8) and dtype == out.dtype
+    if adjacent and all(
+        each.strides[-1] == dtype.itemsize and not any(n % size for n in each.strides[:-1]) for each in (values, out)
+    ):
+        values, out = values.view(f"u{size}"), out.view(f"u{size}")
+    out[...] = values
+
+
 def _boxes(start: int, stop: int, sizes: Sequence[int]) -> Iterator[tuple[int, list[range]]]:
     """Yield boxes that hold the indices `start` to `stop` in C order of an array of shape `sizes`."""
     if len(sizes) < 2:
