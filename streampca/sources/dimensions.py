@@ -37,7 +37,7 @@ def axes_of(names: Sequence[str], shape: Sequence[int], options: ReadOptions, la
             return ((1,), (0,)) if options.transposed else ((0,), (1,))
         if len(names) < 2:
             require_table(tuple(shape), np.dtype(float), label)
-        first = next((name for name in names if name in ("samples", "sample")), names[0])
+        first = likely_samples(names)
         raise DataError(
             f"{label} has {len(names)} dimensions, {shown}: say which of them are samples, for example source.samples: [{first}] "
             f"(from Python: sp.open(…, samples={first!r})); the others are features"
@@ -67,6 +67,11 @@ def axes_of(names: Sequence[str], shape: Sequence[int], options: ReadOptions, la
             f"{label} has the dimensions {shown}: {what}; expected each among samples or features, once"
         )
     return rows, columns
+
+
+def likely_samples(names: Sequence[str]) -> str:
+    """Return the dimension that is proposed for samples: the one that is called so, or else the first."""
+    return next((name for name in names if name.lower() in ("samples", "sample")), names[0])
 
 
 def _axis(name: str, names: Sequence[str], key: str, shown: str) -> int:

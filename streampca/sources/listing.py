@@ -11,6 +11,7 @@ import zarr
 from streampca.errors import StreamPCAError
 from streampca.labels import Dimension
 from streampca.sources.cells.stored import is_anndata_group
+from streampca.sources.dimensions import likely_samples
 from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.vector import arrays_at
@@ -100,7 +101,7 @@ def _dimension(place: NamedArrays, array: NamedArray, axis: int) -> Dimension:
 def _proposal(tables: Mapping[str, NamedArray], dimensions: Mapping[str, Dimension]) -> Json | None:
     """Return the keys of a source that read as many of the possible tables as have the same dimensions.
 
-    Samples are the times where there are any, the places of an image that has a third dimension, or else the first dimension.
+    Samples are the times where there are any, the places of an image that has a third dimension, the dimension of that name, or else the first.
     """
     several = [sorted(table.dims) for table in tables.values()]
     if not several:
@@ -110,7 +111,7 @@ def _proposal(tables: Mapping[str, NamedArray], dimensions: Mapping[str, Dimensi
     first = tables[chosen[0]].dims
     times = [name for name in first if _is_time(dimensions[name]) or name.lower() in _TIMES]
     places = next((names for names in _PLACES if len(first) > len(names) and names <= set(first)), None)
-    samples = times[:1] or ([name for name in first if name in places] if places else list(first[:1]))
+    samples = times[:1] or ([name for name in first if name in places] if places else [likely_samples(first)])
     if len(first) < 2 or len(samples) == len(first):
         return None
     named: Json = {"variables": chosen} if len(chosen) > 1 else {"array": chosen[0]} if chosen[0] else {}

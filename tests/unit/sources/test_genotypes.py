@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from stores import config_text
+from stores import Command, config_text
 
 import streampca as sp
 from streampca.errors import DataError
@@ -180,3 +180,8 @@ def test_a_run_by_a_file(tmp_path: Path) -> None:
     values = np.linalg.svd(patterson(dosage(alleles)[:, np.arange(D) % 3 > 0]), compute_uv=False) ** 2 / (N - 1)
     np.testing.assert_allclose(run.model.explained_variance_, values[:2], rtol=1e-6)
     assert run.manifest["source"]["genotypes"] == "dosage"
+
+
+def test_people_are_proposed_as_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = Command(capsys)("inspect", write(tmp_path / "x.vcz", draw()), "--array", "call_genotype").out
+    assert "samples: [samples]" in told
