@@ -109,6 +109,11 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path, genotypes: A
         DataError, match=r"x\.bed has .* bytes: expected .* for 90 people of the \.fam and 203 variants"
     ):
         sp.open(path)
+    path.write_bytes(content)
+    table = sp.open(path)
+    path.write_bytes(content[:-30])
+    with pytest.raises(DataError, match=r"x\.bed was changed after it was opened"):
+        table.read(0, 90)
     path.write_bytes(b"chr1\t100\t200\n")
     with pytest.raises(DataError, match="does not begin as genotypes of PLINK"):
         sp.open(path)
