@@ -10,24 +10,67 @@ class CountKey(NamedTuple):
 
     name: str
     """The key."""
-    takes: type[bool] | type[float]
-    """``bool`` where it is done or not; ``float`` for a number above 0, None where it is not done."""
+    takes: type[bool] | type[float] | type[str]
+    """``bool`` where it is done or not; ``float`` for a number above 0, ``str`` for `words` alone; None where it is not done."""
     text: str
     """What is done, in one sentence for the reference."""
     step: str
     """Name of the class of its step, in `streampca.sources.cells.normalization`."""
+    words: tuple[str, ...] = ()
+    """Words that it takes, too."""
+    excludes: tuple[str, ...] = ()
+    """Keys that it does not go together with."""
+    dense: bool = False
+    """Whether it leaves no zeros; then it is done with the features that are used alone, and after the keys that do."""
 
     @property
     def default(self) -> Any:
         """Return the value that does nothing."""
         return False if self.takes is bool else None
 
+    @property
+    def allowed(self) -> str:
+        """Return the values that it takes, for messages and the reference."""
+        if self.takes is bool:
+            return "True or False"
+        number = ["a number above 0"] if self.takes is float else []
+        return ", ".join([*number, *self.words]) + ", or None"
+
 
 NORMALIZE = (
     CountKey(
-        "target_sum", float, "Number that the values of all features of a row are scaled to add up to.", "ScaledCounts"
+        "target_sum",
+        float,
+        "Number that the values of all features of a row are scaled to add up to; median: the median of the sums of rows above 0, which "
+        "is read first.",
+        "ScaledCounts",
+        ("median",),
+    ),
+    CountKey(
+        "idf",
+        bool,
+        "Multiply each feature by the number of rows over the sum of its counts, which are read first: with target_sum and log1p the "
+        "TF-IDF of peaks (Signac's first method).",
+        "InverseFrequencies",
     ),
     CountKey("log1p", bool, "Take the logarithm of one plus each value.", "LogarithmOfCounts"),
+    CountKey(
+        "residuals",
+        str,
+        "Analytic Pearson residuals of the features that are used, with theta 100 and clipped at the root of the number of rows; sums of "
+        "features are read first.",
+        "PearsonResiduals",
+        ("pearson",),
+        ("target_sum", "idf", "log1p", "max_value"),
+        dense=True,
+    ),
+    CountKey(
+        "max_value",
+        float,
+        "Standardise each feature that is used, by its mean and standard deviation, which are read first, and clip at this number.",
+        "ClippedScores",
+        dense=True,
+    ),
 )
 """The keys in the order in which they are done: the option, its errors, and the keys of configurations are made from them."""
 

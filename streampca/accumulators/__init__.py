@@ -7,7 +7,7 @@
 - ``qr``: `QRFactor`; ``sketch``: `Sketch`; ``adaptive``: `IncrementalSVD`;
 - kernel PCA: `KernelFeatures`, and `UniformLandmarks`, `WeightedLandmarks`, `ColumnNormLandmarks` or `RPCholeskyLandmarks`.
 
-`Moments`, `RowSample` and `Joint` accompany them. Results and states are dataclasses of arrays.
+`Moments`, `RowSample`, `RowTotals` and `Joint` accompany them. Results and states are dataclasses of arrays.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ _EXPORTS = {
     "PairwiseCovariance": "streampca.accumulators.pairwise",
     "PairwiseState": "streampca.accumulators.pairwise",
     "RowSample": "streampca.accumulators.rows",
+    "RowTotals": "streampca.accumulators.rows",
     "RowsState": "streampca.accumulators.rows",
     "RPCholeskyLandmarks": "streampca.accumulators.rpcholesky",
     "RPCholeskyState": "streampca.accumulators.rpcholesky",
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from streampca.accumulators.pairwise import PairwiseState as PairwiseState
     from streampca.accumulators.rows import RowSample as RowSample
     from streampca.accumulators.rows import RowsState as RowsState
+    from streampca.accumulators.rows import RowTotals as RowTotals
     from streampca.accumulators.rpcholesky import RPCholeskyLandmarks as RPCholeskyLandmarks
     from streampca.accumulators.rpcholesky import RPCholeskyState as RPCholeskyState
     from streampca.accumulators.sketch import Sketch as Sketch

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_array, issparse
 
 from streampca.accumulators.base import SequentialMerge, StateAboutOrigin
 from streampca.accumulators.centring import centre, refuse_not_finite, refuse_overflow, step_between
+from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -31,7 +33,7 @@ class MomentsState(StateAboutOrigin):
 
 @dataclass(frozen=True)
 class Moments(SequentialMerge[MomentsState]):
-    """Mean and variance of each feature.
+    """Mean and variance of each feature, of dense or sparse rows; weights do not count.
 
     Blocks are centred before they are squared, and states are merged by the pairwise update of Chan, Golub & LeVeque
     (1983), eq. 2.1, so that a mean of 1e8 standard deviations costs no digits.
@@ -50,6 +52,10 @@ class Moments(SequentialMerge[MomentsState]):
     array([4.5, 5.5, 6.5])
     """
 
+    def for_reading(self) -> Moments:
+        """Return the accumulator itself: equal ones make the same states."""
+        return self
+
     def init(self, n_features: int) -> MomentsState:
         """Return the state of no rows, the identity of `merge`."""
         return MomentsState(0, np.zeros(n_features), np.zeros(n_features), np.zeros(n_features))
@@ -66,6 +72,8 @@ class Moments(SequentialMerge[MomentsState]):
         n_rows = len(block)
         if n_rows == 0:
             return state
+        if issparse(block.values):
+            return self.absorb(state, _of_sparse(block))
         centred = centre(block.values, borrow("centred", block.values.shape, np.float64))
         if not centred.finite.all():
             refuse_not_finite(block.values, block.start)
@@ -94,3 +102,26 @@ class Moments(SequentialMerge[MomentsState]):
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes for blocks of `n_rows` rows."""
         return 8 * n_features * n_rows
+
+
+def _of_sparse(block: Block) -> MomentsState:
+    """Return the state of sparse rows in compressed row form.
+
+    Sums are about zero, where rows are sparse. Features that are stored in more than half of the rows are summed about the mean of
+    their stored values, so that a large mean costs no digits; others have at least as many zeros as other values.
+    """
+    rows, (n, d) = csr_array(block.values), block.values.shape
+    refuse_stored(rows, block.start)
+    data, counts = rows.data.astype(np.float64, copy=False), np.bincount(rows.indices, minlength=d)
+    sums = np.bincount(rows.indices, data, d)
+    origin = np.where(2 * counts > n, sums / np.maximum(counts, 1), 0.0)
+    if origin.any():
+        data = data - origin[rows.indices]
+        sums = np.bincount(rows.indices, data, d) - (n - counts) * origin
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.bincount(rows.indices, data * data, d) + (n - counts) * origin**2
+    offset = sums / n
+    finite = np.isfinite(offset) & np.isfinite(squares)
+    if not finite.all():
+        refuse_overflow(finite, block.start, n)
+    return MomentsState(n, origin, offset, np.maximum(squares - n * offset**2, 0.0))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streampca.accumulators.base import Forwarding
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
 from streampca.typing import Array, IntArray
@@ -96,3 +97,47 @@ class RowSample:
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the memory in bytes of the copies that a merge makes."""
         return 2 * self.state_bytes(n_features)
+
+
+@dataclass(frozen=True)
+class RowTotals(Forwarding):
+    """The sum of each row, dense or sparse, in the order of the rows: a `RowSample` of all of them with one value each.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> totals = sp.accumulators.RowTotals(n_samples=2)
+    >>> totals.finalize(totals.update(totals.init(3), np.arange(6.0).reshape(2, 3))).values.ravel()
+    array([ 3., 12.])
+    """
+
+    n_samples: int
+    """Number of rows of the source."""
+
+    @property
+    def accumulator(self) -> RowSample:  # type: ignore[override]
+        """Return what keeps the sums."""
+        return RowSample(self.n_samples, self.n_samples, "float64")
+
+    def for_reading(self) -> RowTotals:
+        """Return the accumulator itself: equal ones make the same states."""
+        return self
+
+    def init(self, n_features: int) -> RowsState:
+        """Return the state of no rows."""
+        return self.accumulator.init(1)
+
+    def update(self, state: RowsState, block: Block | Array) -> RowsState:
+        """Return `state` with the sums of the rows of `block` added."""
+        block = as_block(block)
+        sums = np.asarray(block.values.sum(axis=1, dtype=np.float64)).reshape(-1, 1)
+        return self.accumulator.update(state, Block(sums, block.start))
+
+    def state_bytes(self, n_features: int) -> int:
+        """Return the size of a full state in bytes."""
+        return self.accumulator.state_bytes(1)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the memory in bytes of the sums of a block, and of the copies that a merge makes."""
+        return 8 * n_rows + self.accumulator.scratch_bytes(1, n_rows, 8)

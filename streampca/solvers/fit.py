@@ -27,6 +27,7 @@ from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.analyses import Analysis, plan_of_analysis
 from streampca.solvers.beside import Beside, with_beside
 from streampca.solvers.capabilities import require_together
+from streampca.solvers.fitted_steps import with_steps
 from streampca.solvers.measuring import measured
 from streampca.solvers.options import Asked
 from streampca.solvers.plan_sketch import reading_limits
@@ -110,7 +111,8 @@ def plan_fit(
     if limits:
         plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "removal", "solve", "model"))
     finished = with_alternatives if alternatives else with_time
-    return finished(plan, source, parameters, resources, probed=probe)
+    plan = finished(plan, source, parameters, resources, probed=probe and not source.unfitted)
+    return with_steps(plan, source)
 
 
 def resources_of(

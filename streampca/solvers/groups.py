@@ -15,7 +15,7 @@ from streampca.block import Block
 from streampca.errors import DataError, NotAvailableError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.readings import Reading
+from streampca.execution.readings import Reading, run_fit
 from streampca.labels import time_in_words
 from streampca.linalg.tiles import TileGrid
 from streampca.models.pca import PCAModel
@@ -29,6 +29,7 @@ from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.capabilities import require_together
 from streampca.solvers.fit import naming_the_limit, resources_of
+from streampca.solvers.fitted_steps import fit_steps
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.state import capped, solve
 from streampca.sources.base import ReadCount, Source
@@ -132,6 +133,7 @@ def read_groups(
 ) -> StatesOfGroups:
     """Read `source` once and return the states of all groups, of what is within groups, and of the group means."""
     by_group = replace(_accumulator(source, parameters, groups), n_threads=plan.threads_per_leaf)
+    run_fit(fit_steps(source, plan), active_client(source), progress)
     with places_named(source), one_blas_thread():
         answer = Reading(source, (by_group,), plan, parameters.sample_weight, phase).make(
             active_client(source), progress

@@ -10,6 +10,7 @@ from streampca.accumulators.rows import RowSample
 from streampca.execution.readings import Meters, Reading, Readings, relayed, with_beside
 from streampca.planning.plan import Plan
 from streampca.solvers.base import AnyFit
+from streampca.solvers.fitted_steps import after_steps
 from streampca.solvers.quality import QualityFound
 from streampca.sources.base import Source
 
@@ -25,7 +26,8 @@ def measured(
     began, meters = time.perf_counter(), Meters()
     sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows else ()
     beside = (*sample, *examining)
-    fit, states = yield from relayed(with_beside(readings, Reading(source, beside, plan)), meters)
+    reading = after_steps(source, plan, with_beside(readings, Reading(source, beside, plan)))
+    fit, states = yield from relayed(reading, meters)
     fit = replace(
         fit,
         count=meters.count,

@@ -27,6 +27,7 @@ from streampca.solvers.analyses import Analysis
 from streampca.solvers.capabilities import TRAITS, WAYS
 from streampca.solvers.covariance_model import all_eigenvalues
 from streampca.solvers.fit import plan_fit
+from streampca.solvers.fitted_steps import after_steps
 from streampca.solvers.options import Asked
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.sources.base import ReadCount, Source
@@ -92,7 +93,8 @@ def readings_of_batch(
         own = CONTINUABLE[solver].accumulated(source, parameters, plan, Asked(), accumulator)
         sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows else ()
         meters = Meters()
-        rows, copied = yield from relayed(with_beside(own, Reading(source, sample, plan)), meters)
+        reading = after_steps(source, plan, with_beside(own, Reading(source, sample, plan)))
+        rows, copied = yield from relayed(reading, meters)
         state = rows.fitted_state(source, parameters, plan)
         return Batch(state, plan, meters.count, copied[0] if copied else None)
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -163,6 +163,16 @@ class Source(ABC):
         return 0
 
     @property
+    def unfitted(self) -> tuple[tuple[Source, Any], ...]:
+        """Return the steps whose figures have to be read before rows can be, in their order, each with the rows that it is fitted to."""
+        return ()
+
+    @property
+    def sparse_form(self) -> Source:
+        """Return rows with the same values, sparse where these are made of sparse ones, so that less is added up."""
+        return self
+
+    @property
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the arrays that this one is made of: the source itself, or those of its parts."""
         return (self,)
@@ -241,6 +251,11 @@ class DerivedSource(Source):
 
     source: Source
     """The source that is read."""
+
+    @property
+    def unfitted(self) -> tuple[tuple[Source, Any], ...]:
+        """Return the steps of the other source whose figures have to be read first."""
+        return self.source.unfitted
 
     @property
     def missing_chunks_filled(self) -> int:  # type: ignore[override]

@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import xxhash
 from scipy.sparse import csr_array
 
-from streampca.errors import NotAvailableError
+from streampca.errors import NotAvailableError, NotFittedError
 from streampca.labels import Labels
 from streampca.sources.base import ReadCount, RowsOfSource, Source, TransposedRows, TransposedSource
 from streampca.sources.grid import Grid
@@ -47,6 +47,8 @@ class Step(ABC):
     """Whether equal rows may become different ones, since it matters which row it is."""
     by_features: bool = False
     """Whether `apply_features` does the same with blocks of features; if not, features after the step are read by a reading of all rows."""
+    unfitted: bool = False
+    """Whether it has to know something of all rows first, which has not been read yet: see `FittedStep`."""
 
     @property
     @abstractmethod
@@ -87,6 +89,46 @@ class Step(ABC):
     def apply_features(self, values: Array, start: int, out: Array) -> None:
         """Write features ``(n_features, n_samples)``, of which the first is feature `start`, to `out` as they are after the step."""
         raise NotImplementedError
+
+
+class FittedStep(Step):
+    """A step with figures of all rows: those that it is given, as new rows have those of a fit, or those of the rows before it.
+
+    These are read in a reading of its own, before any other, by who reads the rows after the step (`solvers.fitted_steps`).
+    """
+
+    statistic: ClassVar[Literal["moments", "row totals"]]
+    """What is accumulated of the rows: moments of the features, or the sum of each row."""
+    figures: Any = None
+    """What is known of all rows; None before it was read."""
+
+    @property
+    def unfitted(self) -> bool:  # type: ignore[override]
+        """Return whether the figures have to be read."""
+        return self.figures is None
+
+    def fitted_to(self, rows: SteppedSource) -> Source:
+        """Return the rows whose figures these are, by default those before the step."""
+        return rows.sparse_form
+
+    @abstractmethod
+    def figures_of(self, found: Any) -> Any:
+        """Return the figures that follow from the result of the accumulator."""
+
+    def fit(self, found: Any) -> None:
+        """Take the figures that follow from the result of the accumulator; only the first time changes the step."""
+        if self.unfitted:
+            self.figures = self.figures_of(found)
+
+    @property
+    def known(self) -> Any:
+        """Return the figures; `NotFittedError` if they have not been read."""
+        if self.figures is None:
+            raise NotFittedError(
+                f"{type(self).__name__} has to know something of all rows, which a fit reads first: expected a table that was fitted; "
+                "fit it, or give a path to transform, which takes the figures of the fit"
+            )
+        return self.figures
 
 
 class Elementwise(Step):
@@ -216,6 +258,7 @@ class SteppedSource(RowsOfSource):
         self._by_value = _by_value(self.steps)
         self.buffered = not self.sparse and (bool(self.steps) or self.source.buffered)
         self.details: Mapping[str, object] = {}
+        self._before: dict[int, SteppedSource] = {}
         self._name_features(alike or source, steps)
 
     def _name_features(self, source: Source, steps: Sequence[Step]) -> None:
@@ -257,6 +300,24 @@ class SteppedSource(RowsOfSource):
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the arrays that the rows are stored in."""
         return self.source.stored_arrays
+
+    @property
+    def unfitted(self) -> tuple[tuple[Source, FittedStep], ...]:
+        """Return the steps whose figures have to be read first, each with the rows that it is fitted to."""
+        own = [(i, step) for i, step in enumerate(self.steps) if step.unfitted]
+        fitted = [(step.fitted_to(self.before(i)), step) for i, step in own if isinstance(step, FittedStep)]
+        return (*self.source.unfitted, *fitted)
+
+    @property
+    def sparse_form(self) -> Source:
+        """Return the rows; without steps those of the source, sparse where these are made of sparse ones."""
+        return self if self.steps else self.source.sparse_form
+
+    def before(self, n_steps: int) -> SteppedSource:
+        """Return the rows after the first `n_steps` steps, the same object every time, so that what reads them reads them together."""
+        if n_steps not in self._before:
+            self._before[n_steps] = SteppedSource(self.source, self.steps[:n_steps])
+        return self._before[n_steps]
 
     @property
     def row_bytes(self) -> int:

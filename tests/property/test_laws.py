@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from streampca.accumulators import (
     Moments,
     QRFactor,
     RowSample,
+    RowTotals,
     Sketch,
 )
 from streampca.accumulators.joint import InPieces
@@ -214,6 +215,17 @@ def right_rows(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
     np.testing.assert_array_equal(state.values, rows[state.index])
 
 
+def same_totals(_: Any, left: Any, right: Any, rows: NDArray[Any]) -> None:
+    np.testing.assert_array_equal(left.index, right.index)
+    assert_within(left.values, right.values, 1e-15 * np.abs(rows.astype(np.float64)).sum(axis=1, keepdims=True))
+
+
+def right_totals(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
+    assert len(state.index) in (0, accumulator.n_samples)
+    expected = rows[state.index].astype(np.float64).sum(axis=1, keepdims=True)
+    same_totals(accumulator, state, replace(state, values=expected), rows[state.index])
+
+
 def each_part(check: str) -> Callable[..., None]:
     def checked(accumulator: Any, *arguments: Any) -> None:
         *states, rows = arguments
@@ -282,6 +294,7 @@ LAWS = [
     *kernel_sums(Law),
     MOMENTS,
     ROWS,
+    Law("row totals", lambda rows: RowTotals(len(rows)), same_totals, right_totals),
     Law(
         "by group",
         lambda rows: ByGroup(Covariance(ddof=0), np.arange(len(rows)) % 2, 2),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from streampca.counts import NORMALIZE, keys_in_words
+from streampca.counts import NORMALIZE, CountKey, keys_in_words
 from streampca.parameters import (
     COUPLED_PARAMETERS,
     FACTOR_PARAMETERS,
@@ -52,12 +54,17 @@ from streampca.runs.config.values import (
 )
 from streampca.runs.config.yaml import dump, with_texts
 
-_OF_COUNTS: dict[str, Any] = {
-    key.name: (Flag, False)
-    if key.takes is bool
-    else (Positive | None, Field(default=None, description="a number above 0, or null"))
-    for key in NORMALIZE
-}
+
+def _of_counts(key: CountKey) -> tuple[Any, Any]:
+    """Return type and default of a key of ``normalize``."""
+    if key.takes is bool:
+        return Flag, False
+    kinds: list[Any] = [Positive] if key.takes is float else []
+    kinds += [Literal[key.words]] if key.words else []
+    return reduce(or_, kinds) | None, Field(default=None, description=key.allowed.replace("None", "null"))
+
+
+_OF_COUNTS: dict[str, Any] = {key.name: _of_counts(key) for key in NORMALIZE}
 
 
 class NormalizeConfig(create_model("NormalizeConfig", __base__=Section, **_OF_COUNTS)):  # type: ignore[misc]

@@ -21,6 +21,7 @@ from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.alternatives import figures_of
 from streampca.solvers.beside import Beside, with_beside
 from streampca.solvers.fit import naming_the_limit, resources_of
+from streampca.solvers.fitted_steps import with_steps
 from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
@@ -99,7 +100,7 @@ def plan_kernel(
 
         others = tuple(figures_of(name, partial(planned, name)) for name in METHODS if name != method)
         plan = replace(plan, alternatives=others)
-    return with_seconds(plan)
+    return with_steps(with_seconds(plan), source)
 
 
 def fit_kernel(

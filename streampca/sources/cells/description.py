@@ -14,7 +14,7 @@ from streampca.sources.alignment import of_features
 from streampca.sources.base import Source
 from streampca.sources.cells.normalization import Normalization
 from streampca.sources.options import ReadOptions
-from streampca.sources.steps import ChosenFeatures, Step, SteppedSource
+from streampca.sources.steps import ChosenFeatures, SteppedSource
 from streampca.typing import Array, BoolArray
 
 MOST_NAMES = 2**20
@@ -109,7 +109,19 @@ def text_of(values: Any) -> Array:
     return np.array([v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in listed], dtype=str)
 
 
-def table_of(parts: Cells, options: ReadOptions, normalization: Normalization | None) -> SteppedSource:
+class CellsTable(SteppedSource):
+    """Rows of AnnData after the steps that were asked for."""
+
+    normalization: Normalization | None = None
+    """How counts are normalised, with the figures that were read."""
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the table for a manifest, with what new rows are normalised by."""
+        known = None if self.normalization is None else self.normalization.to_dict()
+        return super().describe() | {"normalize": known}
+
+
+def table_of(parts: Cells, options: ReadOptions, normalization: Normalization | None) -> CellsTable:
     """Return AnnData as a table of cells: its rows with the steps that the options ask for."""
     rows, mask, cells, features, columns = parts
     labels = Labels(
@@ -121,14 +133,17 @@ def table_of(parts: Cells, options: ReadOptions, normalization: Normalization | 
         what = f"{rows.description}: mask"
         mask = mask_of(np.asarray(of_features(what, options.mask, labels)), rows.shape[1], what)
     labels = labels.with_mask(mask)
-    steps: list[Step] = [] if normalization is None else [*normalization.steps(rows.dtype)]
-    steps += [] if labels.mask is None else [ChosenFeatures(labels.mask)]
-    source = SteppedSource(rows, steps, mark=f"|{normalization}|")
+    if normalization is None:
+        chosen = [] if labels.mask is None else [ChosenFeatures(labels.mask)]
+        source = CellsTable(rows, chosen, mark="|None|")
+    else:
+        source = normalization.table(rows, labels.mask, CellsTable)
+    source.normalization = normalization
     source.details = {
         "array": f"layers/{options.layer}" if options.layer not in (None, RAW) else options.layer or "X",
         "layer": options.layer,
         "mask_var": options.mask_var,
-        "normalize": None if normalization is None else normalization.to_dict(),
+        "normalize": None,  # whose figures `describe` has
         "n_masked": rows.shape[1] - source.shape[1],
     }
     source.labels = labels

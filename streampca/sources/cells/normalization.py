@@ -1,33 +1,91 @@
 """Normalisation of counts row by row: the steps of the option `normalize`, whose keys are stated in `streampca.counts`.
 
-A new key has a class here, mostly an `ElementwiseCounts`, and an entry there. Counts are float64 between the steps; zeros stay zeros.
+A new key has a class here, mostly an `ElementwiseCounts`, and an entry there. Counts are float64 between the steps; zeros stay zeros,
+but for keys that are `dense`.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import xxhash
 
 from streampca.counts import NORMALIZE, CountKey, keys_in_words
 from streampca.errors import DataError, NotFiniteError, ParameterError
-from streampca.sources.steps import Cast, Elementwise, Step
-from streampca.typing import Array, DType, FloatArray, JsonValue
+from streampca.sources.base import Source
+from streampca.sources.dense import DenseRows
+from streampca.sources.steps import Cast, ChosenFeatures, Elementwise, FittedStep, Step, SteppedSource, slabs
+from streampca.system.workspace import borrow
+from streampca.typing import Array, BoolArray, DType, FloatArray, JsonValue
+
+_THETA = 100.0
+_Table = TypeVar("_Table", bound=SteppedSource)
 
 
-class ScaledCounts(Step):
-    """Rows multiplied so that they add up to a total; rows that add up to zero are as they were.
-
-    Sums are those of all features, also of those that a later step leaves out.
-    """
+class FittedCounts(FittedStep):
+    """A step of a key whose figures are given with its value, or read; `named` are those of them that are numbers of the features."""
 
     digest = b""  # the mark of the table has all keys of `normalize`
+    named: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, total: float):
-        self.total = total
+    def __init__(self, value: Any = True):
+        self.asked = value
+        if isinstance(value, Mapping):
+            self.figures = {key: np.asarray(each) if key in self.named else each for key, each in value.items()}
+
+    @property
+    def plain(self) -> JsonValue:
+        """Return plain data that make the same step, with the figures as far as they are known."""
+        if self.figures is None:
+            return self.asked  # type: ignore[no-any-return]
+        return {key: each.tolist() if key in self.named else each for key, each in self.figures.items()}
+
+    def require_features(self, n_features: int) -> None:
+        """Raise `DataError` if the figures are those of another number of features."""
+        for name in self.named if self.figures is not None else ():
+            found = np.shape(self.figures.get(name))
+            if found != (n_features,):
+                raise DataError(
+                    f"normalize: {name} of the fit is of {found} features: expected the {n_features} of the table; give cells with the genes "
+                    "of the fit, in their order"
+                )
+
+
+class ScaledCounts(FittedCounts):
+    """Rows multiplied so that they add up to a total; rows that add up to zero are as they were.
+
+    Sums are those of all features, also of those that a later step leaves out. The total is given, or is the median of the sums above 0,
+    as in ``scanpy.pp.normalize_total``.
+    """
+
+    statistic = "row totals"
+
+    def __init__(self, value: float | str):
+        self.asked = value
+        self.figures = None if isinstance(value, str) else value
+
+    @property
+    def total(self) -> float:
+        """Return the sum of the rows after the step."""
+        return float(self.known)
+
+    @property
+    def plain(self) -> JsonValue:
+        """Return the total as far as it is known."""
+        return self.asked if self.figures is None else self.total
+
+    def figures_of(self, found: Any) -> float:
+        """Return the median of the sums above 0; `DataError` if no row has counts."""
+        sums = found.values.ravel()
+        if not (sums > 0).any():
+            raise DataError("normalize: target_sum='median': no row has counts: expected some above 0")
+        return float(np.median(sums[sums > 0]))
 
     def apply(self, values: Array, start: int, out: Array) -> None:
         """Write the scaled rows to `out`."""
@@ -44,6 +102,94 @@ class ScaledCounts(Step):
 
     def _factors(self, totals: FloatArray) -> FloatArray:
         return self.total / np.where(totals == 0, self.total, totals)
+
+
+class InverseFrequencies(FittedCounts):
+    """Each feature times n over the sum of its counts (0 where it has none), the inverse document frequency of peaks.
+
+    Between ``target_sum`` = s and ``log1p`` that is log(1 + s · TF · IDF) with TF = x / (sum of the row), as Signac's ``RunTFIDF``
+    with method 1 (Stuart et al. 2021, Nature Methods 18:1333) and ``muon.atac.pp.tfidf`` with log_tfidf.
+    """
+
+    statistic = "moments"
+    named = ("idf",)
+
+    def fitted_to(self, rows: SteppedSource) -> Source:
+        """Return the counts, before they were scaled."""
+        return rows.before(1)
+
+    def figures_of(self, found: Any) -> dict[str, FloatArray]:
+        """Return 1 / mean of each feature."""
+        mean = found.mean
+        return {"idf": np.divide(1.0, mean, out=np.zeros_like(mean), where=mean > 0)}
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the weighted rows to `out`."""
+        np.multiply(values, self.known["idf"], out=out)
+
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Return the weighted rows."""
+        return data * self.known["idf"][indices], indices, indptr
+
+
+class PearsonResiduals(FittedCounts):
+    """Analytic Pearson residuals (x − μ) / √(μ + μ² / θ) with μ = (sum of the row) · (share of the feature in all counts), clipped.
+
+    Sums are those of the features that are used, as in ``scanpy.experimental.pp.normalize_pearson_residuals_pca``; features without
+    counts are 0. θ = 100, and residuals are clipped at ±√n for the n rows of the fit (Lause, Berens & Kobak 2021, Genome Biology
+    22:258, eqs. 2 to 4).
+    """
+
+    statistic = "moments"
+    named = ("share",)
+
+    def figures_of(self, found: Any) -> dict[str, Any]:
+        """Return the share of each feature in all counts, θ, and the number at which residuals are clipped."""
+        mean = found.mean
+        share = mean / max(float(mean.sum()), np.finfo(float).tiny)
+        return {"theta": _THETA, "clip": math.sqrt(found.n_samples), "share": share}
+
+    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
+        """Return the memory of the expected counts of some rows."""
+        return 2 * 8 * n_features * min(n_rows, 1 + 2**18 // (8 * n_features))
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the residuals to `out`."""
+        theta, clip, share = (self.known[name] for name in ("theta", "clip", "share"))
+        for rows in slabs(values):
+            counts, residuals = values[rows], out[rows]
+            expected = borrow("expected counts", counts.shape, np.float64)
+            np.multiply(counts.sum(axis=1)[:, None], share, out=expected)
+            np.subtract(counts, expected, out=residuals)
+            expected += expected**2 / theta
+            np.sqrt(expected, out=expected)
+            expected[expected == 0] = 1.0
+            residuals /= expected
+            np.clip(residuals, -clip, clip, out=residuals)
+
+
+class ClippedScores(FittedCounts):
+    """Each feature less its mean, over its standard deviation (of n − 1; 1 where it is 0), clipped at ±`max_value`.
+
+    As ``scanpy.pp.scale(max_value=…)`` does it. Mean and deviation are those of the rows of the fit.
+    """
+
+    statistic = "moments"
+    named = ("mean", "scale")
+
+    def figures_of(self, found: Any) -> dict[str, Any]:
+        """Return the number at which scores are clipped, and means and standard deviations."""
+        deviation = np.sqrt(found.scatter / max(1, found.n_samples - 1))
+        scale = np.where(deviation > 0, deviation, 1.0)
+        return {"max_value": float(self.asked), "mean": found.mean, "scale": scale}
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the clipped scores to `out`."""
+        most, mean, scale = (self.known[name] for name in ("max_value", "mean", "scale"))
+        for rows in slabs(values):
+            np.subtract(values[rows], mean, out=out[rows])
+            out[rows] /= scale
+            np.clip(out[rows], -most, most, out=out[rows])
 
 
 class ElementwiseCounts(Elementwise):
@@ -68,7 +214,7 @@ _SINCE_THE_FIRST = ("target_sum", "log1p")
 class Normalization:
     """What the option `normalize` asks for: the steps of `streampca.counts`, on float64 between a check and rounding."""
 
-    values: tuple[tuple[CountKey, float | None], ...]
+    values: tuple[tuple[CountKey, Any], ...]
     """The value of every key, in the order in which they are done."""
 
     @classmethod
@@ -78,7 +224,7 @@ class Normalization:
         Raises
         ------
         ParameterError
-            If `given` is no mapping, or has other keys or values outside their domain.
+            If `given` is no mapping, or has other keys or values outside their domain, or keys that do not go together.
         """
         if given is None:
             return None
@@ -87,26 +233,58 @@ class Normalization:
                 f'normalize={str(given)[:60]!r}: expected {keys_in_words()}, such as {{"target_sum": 1e4, "log1p": True}}'
             )
         values = tuple((key, _checked(key, given.get(key.name, key.default))) for key in NORMALIZE)
-        return cls(values) if any(value for _, value in values) else None
+        done = {key.name: key for key, value in values if value}
+        for key in done.values():
+            if others := [name for name in key.excludes if name in done]:
+                raise ParameterError(f"normalize: {key.name} is of counts as they are: leave out {', '.join(others)}")
+        return cls(values) if done else None
 
-    @property
+    @cached_property
     def asked(self) -> tuple[Step, ...]:
-        """Return the steps of the keys that do something."""
-        return tuple(
-            globals()[key.step](*(() if key.takes is bool else (value,))) for key, value in self.values if value
+        """Return the steps of the keys that do something, always the same objects, whose figures are read once."""
+        return tuple(step for _, step in self._steps)
+
+    @cached_property
+    def _steps(self) -> tuple[tuple[CountKey, Step], ...]:
+        """Return the keys that do something with their steps."""
+        classes = ((key, globals()[key.step], value) for key, value in self.values if value)
+        return tuple((key, kind() if issubclass(kind, Elementwise) else kind(value)) for key, kind, value in classes)
+
+    def table(self, rows: Source, mask: BoolArray | None, table: type[_Table]) -> _Table:
+        """Return normalised rows of the features in `mask`, all if None, as a `table`."""
+        chosen = [] if mask is None else [ChosenFeatures(mask)]
+        of_rows, of_values, dense = (
+            [step for key, step in self._steps if (key.dense, isinstance(step, Elementwise)) == kind]
+            for kind in ((False, False), (False, True), (True, False))
         )
+        n_used = rows.shape[1] if mask is None else int(mask.sum())
+        for step in (*of_rows, *dense):
+            if isinstance(step, FittedCounts):
+                step.require_features(n_used if step in dense else rows.shape[1])
+        # What maps values one by one comes after the mask, so that values of other features are not mapped.
+        steps, last, mark = [Counts(), *of_rows, *chosen, *of_values], Cast(normalized_dtype(rows.dtype)), f"|{self}|"
+        if not dense:
+            return table(rows, [*steps, last], mark=mark)
+        used = SteppedSource(rows, steps, mark=mark)
+        return table(DenseRows(used) if used.sparse else used, [*dense, last])
 
     def steps(self, stored: DType) -> tuple[Step, ...]:
-        """Return all steps from rows of the type `stored` to normalised ones."""
+        """Return all steps from dense rows of the type `stored` to normalised ones."""
         return (Counts(), *self.asked, Cast(normalized_dtype(stored)))
 
     def to_dict(self) -> dict[str, JsonValue]:
-        """Return plain data that `of` takes."""
-        return {key.name: value for key, value in self.values}
+        """Return plain data that `of` takes, with the figures of rows that were read: new rows are normalised with these."""
+        known = {key.name: step.plain for key, step in self._steps if isinstance(step, FittedCounts)}
+        return {key.name: value for key, value in self.values} | known
 
     def __str__(self) -> str:
-        shown = [f"{key.name}={value}" for key, value in self.values if value or key.name in _SINCE_THE_FIRST]
+        shown = [f"{key.name}={_short(value)}" for key, value in self.values if value or key.name in _SINCE_THE_FIRST]
         return f"Normalization({', '.join(shown)})"
+
+
+def _short(value: Any) -> object:
+    """Return a value of a key for a fingerprint: of figures their hash."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(value).encode()) if isinstance(value, Mapping) else value
 
 
 def normalized_dtype(stored: DType) -> DType:
@@ -115,16 +293,21 @@ def normalized_dtype(stored: DType) -> DType:
     return np.dtype(np.float32 if narrow else np.float64)
 
 
-def _checked(key: CountKey, value: Any) -> float | None:
+def _checked(key: CountKey, value: Any) -> Any:
     """Return the value of a key; `ParameterError` if it is outside its domain."""
-    if key.takes is bool:
-        if not isinstance(value, bool):
-            raise ParameterError(f"normalize: {key.name}={str(value)[:40]!r}: expected True or False")
+    named: tuple[str, ...] = getattr(globals()[key.step], "named", ())
+    if isinstance(value, Mapping) and named and set(named) <= set(value):
+        return value  # figures of a fit
+    if key.takes is bool and isinstance(value, bool):
+        return value
+    if value is None and key.takes is not bool:
+        return None
+    if isinstance(value, str) and value in key.words:
         return value
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if value is not None and not (number and math.isfinite(value) and value > 0):
-        raise ParameterError(f"normalize: {key.name}={str(value)[:40]!r}: expected a number above 0, or None")
-    return None if value is None else float(value)
+    if key.takes is float and number and math.isfinite(value) and value > 0:
+        return float(value)
+    raise ParameterError(f"normalize: {key.name}={str(value)[:40]!r}: expected {key.allowed}")
 
 
 class Counts(Step):

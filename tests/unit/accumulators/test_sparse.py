@@ -12,7 +12,7 @@ import scipy.sparse
 from facade import Block, open_source
 
 from streampca import PCA
-from streampca.accumulators import SparseCovariance
+from streampca.accumulators import Moments, SparseCovariance
 from streampca.errors import NotAvailableError, NotFiniteError
 
 pytestmark = pytest.mark.numerical
@@ -173,3 +173,19 @@ def test_scales_of_two_values_have_the_digits_of_float32(share: float) -> None:
     expected = rows.std(axis=0, ddof=1, dtype=np.float64)
     pca = PCA(2, scale=True, solver="covariance").fit(scipy.sparse.csr_array(rows))
     np.testing.assert_allclose(pca.scale_, expected, rtol=4e-7)
+
+
+def test_moments_of_sparse_rows_are_those_of_dense_ones_however_far_their_means() -> None:
+    rows = random_rows(400, 12, 0.1).toarray()
+    rows[:, 3] = 1e8 + RNG.standard_normal(400)
+    rows[:, 4] = np.where(RNG.random(400) < 0.7, 5e4 + RNG.standard_normal(400), 0)
+    rows[:, 5] = 0
+    moments, state = Moments(), Moments().init(12)
+    for start in range(0, 400, 90):
+        state = moments.update(state, Block(scipy.sparse.csr_array(rows[start : start + 90]), start))
+    np.testing.assert_allclose(state.mean, rows.mean(axis=0), rtol=1e-14)
+    centred = rows - rows[0]
+    np.testing.assert_allclose(state.scatter, ((centred - centred.mean(axis=0)) ** 2).sum(axis=0), rtol=1e-12)
+    rows[210, 2] = np.nan
+    with pytest.raises(NotFiniteError, match="first at row 210, column 2"):
+        moments.update(state, Block(scipy.sparse.csr_array(rows[200:]), 200))

@@ -1,0 +1,68 @@
+"""Figures of all rows that steps have to know, read before anything else: one mechanism for all of them (`sources.steps.FittedStep`).
+
+Who reads a table after its steps asks `fit_steps` first; then they are figures that the steps have, wherever these are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.moments import Moments
+from streampca.accumulators.rows import RowTotals
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.readings import Reading, Readings
+from streampca.planning.blocks import bytes_to_read
+from streampca.planning.memory import ALLOWANCE_BYTES
+from streampca.planning.plan import Plan, Resources
+from streampca.planning.read_ahead import with_read_ahead
+from streampca.planning.statistics import plan_statistics
+from streampca.planning.worker_limits import for_workers, worker_limits
+from streampca.sources.base import Source
+
+_T = TypeVar("_T")
+
+STATISTICS: Mapping[str, Callable[[Source], AnyAccumulator]] = {
+    "moments": lambda rows: Moments(),
+    "row totals": lambda rows: RowTotals(rows.shape[0]),
+}
+"""What is accumulated for a step, by the name that it gives."""
+
+
+def plan_reading(source: Source, accumulators: tuple[AnyAccumulator, ...], like: Plan) -> Plan:
+    """Return how `source` is read into `accumulators` with the memory and threads of the plan `like`."""
+    limits = worker_limits(active_client(source))
+    process = max(0, like.budget.bytes_for("process") - ALLOWANCE_BYTES)
+    resources = Resources(like.allowed_bytes, process, like.threads, on_workers=bool(limits))
+    plan = with_read_ahead(plan_statistics(source, accumulators, resources), source, None)
+    return for_workers(plan, limits, plan.budget.bytes_for("process")) if limits else plan
+
+
+def fit_steps(source: Source, like: Plan) -> Readings[None]:
+    """Read what the steps of `source` have to know, one after another, in the memory of the plan `like`; nothing if all is known."""
+    for rows, step in source.unfitted:
+        accumulator = STATISTICS[step.statistic](rows)
+        phase = f"figures of {type(step).__name__}"
+        reading = Reading(rows, (accumulator,), plan_reading(rows, (accumulator,), like), phase=phase)
+        (state,) = (yield reading).take()
+        step.fit(accumulator.finalize(state))
+
+
+def after_steps(source: Source, like: Plan, readings: Readings[_T]) -> Readings[_T]:
+    """Ask for what the steps of `source` have to know, then for `readings`, whose result is returned."""
+    yield from fit_steps(source, like)
+    return (yield from readings)
+
+
+def with_steps(plan: Plan, source: Source) -> Plan:
+    """Return `plan`, of a fit of `source`, with the readings that its steps ask for before it."""
+    rows = [rows for rows, _ in source.unfitted]
+    if not rows:
+        return plan
+    note = f"{len(rows)} reading(s) before take figures of all rows, which steps have to know"
+    more = sum(bytes_to_read(each, min(each.shape[0], plan.rows_per_block)) for each in rows)
+    return replace(
+        plan, passes=plan.passes + len(rows), bytes_to_read=plan.bytes_to_read + more, notes=(*plan.notes, note)
+    )
