@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from streampca.anndata.genes import GeneChoice, Genes, choose_genes
 from streampca.anndata.results import RUN_ID, Keys, Results, stored_scores
 from streampca.anndata.writing import require_features_of_var, require_free, slots_at
-from streampca.errors import ParameterError
+from streampca.counts import NORMALIZE
+from streampca.errors import DataError, ParameterError
 from streampca.estimators.pca import PCA
 from streampca.sources import Source, open_source
+from streampca.sources.cells.description import CellsTable
 from streampca.sources.cells.objects import is_anndata
 
 __all__ = ["pca"]
@@ -31,6 +34,8 @@ def pca(
     zero_center: bool = True,
     key_added: str | None = None,
     normalize: Mapping[str, Any] | None = None,
+    residuals: str | None = None,
+    hvg: Mapping[str, Any] | None = None,
     missing_chunks: str = "error",
     memory: int | str | None = None,
     overwrite: bool = False,
@@ -39,7 +44,7 @@ def pca(
 
     ``obsm["X_pca"]`` are the scores, ``varm["PCs"]`` the components, zero for features that are not used, and ``uns["pca"]`` has
     ``variance``, ``variance_ratio`` and ``params``, as `scanpy.pp.pca` writes them. Data in a store or a file are read by blocks of
-    rows, and all three results are written there or none, also if the process is killed; the next call finishes what a killed
+    rows, and all results are written there or none, also if the process is killed; the next call finishes what a killed
     one had committed.
 
     Parameters
@@ -60,6 +65,13 @@ def pca(
         Name for all three results in place of ``X_pca``, ``PCs`` and ``pca``.
     normalize : dict, optional
         Normalisation of counts while they are read, ``{"target_sum": 1e4, "log1p": True}``; see `streampca.open`.
+    residuals : {"pearson"}, optional
+        The key ``residuals`` of `normalize`: analytic Pearson residuals of the counts.
+    hvg : dict, optional
+        Highly variable genes, which are chosen first and used alone, with scanpy's defaults ``{"n": 2000, "flavor": "seurat_v3",
+        "batch": None, "span": 0.3}``. ``seurat_v3`` ranks counts, in two readings; ``cell_ranger`` ranks normalised logarithms, in one.
+        ``batch`` is a column of ``obs``. Choice and columns, which are written into ``var``, are those of
+        ``scanpy.pp.highly_variable_genes``.
     missing_chunks : {"error", "fill_labels", "fill"}
         Whether chunks of a ``.zarr`` store that its writer left out are read as the fill value; see `streampca.open`.
     memory : int or str, optional
@@ -69,6 +81,8 @@ def pca(
 
     Raises
     ------
+    ParameterError
+        If `hvg` is given together with `mask_var`, or has other keys or values.
     OutputError
         If there are results already and `overwrite` is not set, or the store cannot be written to.
     DataError
@@ -77,14 +91,27 @@ def pca(
         If `layer` is ``raw/X``, and if anndata is not installed.
     """
     require_features_of_var(layer)
-    keys, run_id = Keys.of(key_added), secrets.token_hex(8)
+    wanted = None if hvg is None else GeneChoice.of(hvg)
+    keys, run_id = Keys.of(key_added, () if wanted is None else wanted.places), secrets.token_hex(8)
     estimator = PCA(n_comps, center=zero_center, memory=memory)
     named = mask_var is None or isinstance(mask_var, str)
     used: Any = {"mask_var": mask_var} if named else {"mask": mask_var}
     cure = "overwrite=True replaces it, key_added=… gives other names"
+    if residuals is not None:
+        normalize = {**(normalize or {}), "residuals": residuals}
+    if wanted is not None and mask_var is not None:
+        raise ParameterError("hvg and mask_var both say which genes are used: leave one out")
+    genes: Genes | None = None
 
     def fitted(data: Any) -> Source:
-        source = open_source(data, layer=layer, normalize=normalize, missing_chunks=missing_chunks, **used)
+        nonlocal genes
+        known, chosen = normalize, used
+        if wanted is not None:
+            genes, known = _chosen(data, wanted, normalize, memory, layer=layer, missing_chunks=missing_chunks)
+            chosen = {"mask": genes.used}
+        source = open_source(data, layer=layer, normalize=known, missing_chunks=missing_chunks, **chosen)
+        if genes is not None and isinstance(source, CellsTable):
+            source.details = {**source.details, "mask_var": "highly_variable"}
         if n_comps is None:
             smaller = min(source.shape)
             estimator.set_params(
@@ -94,11 +121,10 @@ def pca(
         return source
 
     if is_anndata(adata):
-        mappings = dict(zip(keys.paths, (adata.obsm, adata.varm, adata.uns), strict=True))
-        taken = [slot for slot, mapping in mappings.items() if slot.partition("/")[2] in mapping]
+        taken = [slot for slot in keys.paths if slot.partition("/")[2] in getattr(adata, slot.partition("/")[0])]
         require_free([] if overwrite else taken, "the AnnData object", cure)
         scores = np.asarray(estimator.transform(fitted(adata)))
-        _assign(adata, Results.of(estimator._model, keys, run_id), scores)
+        _assign(adata, Results.of(estimator._model, keys, run_id, () if genes is None else genes.elements), scores)
         return estimator
     if not isinstance(adata, str | Path):
         raise ParameterError(
@@ -108,14 +134,32 @@ def pca(
         require_free([] if overwrite else slots.taken(keys), adata, cure)
         source = fitted(adata)
         stored = stored_scores(estimator.transform_to(source, slots.directory() / "scores"))
-        slots.write(Results.of(estimator._model, keys, run_id), stored, replace=overwrite)
+        results = Results.of(estimator._model, keys, run_id, () if genes is None else genes.elements)
+        slots.write(results, stored, replace=overwrite)
     return estimator
+
+
+def _chosen(
+    data: Any, wanted: GeneChoice, normalize: Mapping[str, Any] | None, memory: int | str | None, **options: Any
+) -> tuple[Genes, dict[str, Any]]:
+    """Return the genes of the data, and `normalize` with the figures that were read for them."""
+    dense = {key.name for key in NORMALIZE if key.dense}
+    given = normalize or {}
+    table = open_source(data, normalize={name: value for name, value in given.items() if name not in dense}, **options)
+    if not isinstance(table, CellsTable):
+        raise DataError(f"{table.description}: genes are chosen of AnnData, which this is not")
+    genes = choose_genes(table, wanted, memory)
+    known = {} if table.normalization is None else table.normalization.to_dict()
+    return genes, {**known, **{name: value for name, value in given.items() if name in dense}}
 
 
 def _assign(adata: Any, results: Results, scores: Any) -> None:
     """Put results into an object in memory."""
     parameters = {name: value for name, value in results.parameters.items() if name != RUN_ID}
     figures = {"params": parameters, "variance": results.variance, "variance_ratio": results.variance_ratio}
+    for place, value in zip(results.keys.of_genes, results.of_genes, strict=True):
+        mapping, _, key = place.partition("/")
+        getattr(adata, mapping)[key] = value
     adata.obsm[results.keys.scores] = scores
     adata.varm[results.keys.components] = results.loadings
     adata.uns[results.keys.figures] = figures

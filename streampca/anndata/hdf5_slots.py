@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streampca.anndata.results import Results, write_elements
+from streampca.anndata.results import Results, with_columns, write_elements
 from streampca.anndata.slots import Slots
 from streampca.errors import DataError, OutputError
 from streampca.sources.cells.hdf5 import WRITTEN, HDF5Cells, before_results, h5py_module
@@ -68,6 +68,8 @@ class HDF5Slots(Slots):
             shutil.copy2(self.path, copy)
             with h5py_module().File(copy, "r+") as file:
                 write_elements(file, results, scores, {})
+                attributes = file["var"].attrs
+                attributes["column-order"] = with_columns(attributes["column-order"], results.keys.paths)
                 now = _note_version(file, before)
             os.utime(copy, ns=(now, now))
             flush_one(copy)

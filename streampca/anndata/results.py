@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ _BAND_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class Keys:
-    """Names of the three places that results are written to."""
+    """Names of the places that results are written to: three, and those of genes where they are chosen."""
 
     scores: str = "X_pca"
     """Key in ``obsm``."""
@@ -34,22 +34,24 @@ class Keys:
     """Key in ``varm``."""
     figures: str = "pca"
     """Key in ``uns``."""
+    of_genes: tuple[str, ...] = ()
+    """Further places, of what is written about genes: columns of ``var``, and entries of ``uns``."""
 
     @classmethod
-    def of(cls, key_added: str | None) -> Keys:
-        """Return scanpy's names, or `key_added` for all three."""
+    def of(cls, key_added: str | None, of_genes: tuple[str, ...] = ()) -> Keys:
+        """Return scanpy's names, or `key_added` for the three of the fit."""
         if key_added is None:
-            return cls()
+            return cls(of_genes=of_genes)
         if not key_added or not key_added.isprintable() or "/" in key_added or key_added.startswith("."):
             raise ParameterError(
                 f"key_added={key_added[:60]!r}: expected a name without slashes that does not begin with a dot"
             )
-        return cls(key_added, key_added, key_added)
+        return cls(key_added, key_added, key_added, of_genes)
 
     @property
-    def paths(self) -> tuple[str, str, str]:
-        """Return the places in a store, in the order in which they are written."""
-        return f"obsm/{self.scores}", f"varm/{self.components}", f"uns/{self.figures}"
+    def paths(self) -> tuple[str, ...]:
+        """Return the places in a store, in the order in which they are written; the last one says that all are complete."""
+        return f"obsm/{self.scores}", f"varm/{self.components}", *self.of_genes, f"uns/{self.figures}"
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,11 @@ class Results:
     """Its share of the total, ``(k,)``."""
     parameters: dict[str, bool | str]
     """What the fit was asked for."""
+    of_genes: tuple[Any, ...] = ()
+    """What is written to the places of genes."""
 
     @classmethod
-    def of(cls, model: PCAModel, keys: Keys, run_id: str) -> Results:
+    def of(cls, model: PCAModel, keys: Keys, run_id: str, of_genes: tuple[Any, ...] = ()) -> Results:
         """Return the results of `model`, whose source was AnnData."""
         stored = model.components
         components = stored if isinstance(stored, np.ndarray) else stored.in_memory()
@@ -83,7 +87,7 @@ class Results:
         parameters |= {key: str(value) for key, value in (("mask_var", mask_var), ("layer", layer)) if value}
         variance = np.asarray(model.explained_variance, dtype=np.float64)
         ratio = variance / model.total_variance if model.total_variance > 0 else np.zeros_like(variance)
-        return cls(keys, loadings, variance, ratio, parameters | {RUN_ID: run_id})
+        return cls(keys, loadings, variance, ratio, parameters | {RUN_ID: run_id}, of_genes)
 
 
 def stored_scores(path: Path) -> da.Array:
@@ -111,7 +115,7 @@ def write_elements(root: Any, results: Results, scores: da.Array, of_arrays: Map
 
     write = anndata_module("io").write_elem
     figures = {"variance": results.variance, "variance_ratio": results.variance_ratio, "params": results.parameters}
-    values = (scores, results.loadings, figures)
+    values = (scores, results.loadings, *results.of_genes, figures)
     with quietly(), dask.config.set(num_workers=1), zarr.config.set({"array.write_empty_chunks": True}):
         for place, value in zip(results.keys.paths, values, strict=True):
             mapping, _, key = place.partition("/")
@@ -120,10 +124,17 @@ def write_elements(root: Any, results: Results, scores: da.Array, of_arrays: Map
             write(root[mapping], key, value, dataset_kwargs=of_arrays if value is values[0] else {})
 
 
+def with_columns(order: Any, places: Iterable[str]) -> list[str]:
+    """Return the names of the columns of ``var``, in their `order`, with those at `places` that are new."""
+    known = [str(name) for name in order]
+    columns = [place.partition("/")[2] for place in places if place.startswith("var/")]
+    return known + [name for name in columns if name not in known]
+
+
 def run_id_in(root: Any, keys: Keys) -> str | None:
     """Return the identifier of the run whose results stand in a group of zarr or h5py, None if none is known."""
     try:
         with quietly():
-            return str(anndata_module("io").read_elem(root[f"{keys.paths[2]}/params/{RUN_ID}"]))
+            return str(anndata_module("io").read_elem(root[f"{keys.paths[-1]}/params/{RUN_ID}"]))
     except Exception:  # noqa: BLE001 results of somebody else, of any form
         return None

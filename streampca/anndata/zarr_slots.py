@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import zarr
 from zarr.storage import MemoryStore
 
-from streampca.anndata.results import Keys, Results, write_elements
+from streampca.anndata.results import Keys, Results, with_columns, write_elements
 from streampca.anndata.slots import Slots
 from streampca.errors import DataError, OutputError
 from streampca.sources.zarr.metadata import METADATA_NAMES, read_document
@@ -132,8 +132,19 @@ class ZarrSlots(Slots):
                 moved = slot if (self.path / parent).is_dir() else parent
                 os.rename(new / moved, self.path / moved)
                 flush_one((self.path / moved).parent)
+            self._list_columns(slots)
             self._consolidate(())
             self._remove()
+
+    def _list_columns(self, slots: Sequence[str]) -> None:
+        """Add the columns of ``var`` among `slots` to those that its metadata list."""
+        path = self.path / "var" / ("zarr.json" if self.version == 3 else ".zattrs")
+        document = _document(path)
+        attributes = document.get("attributes", {}) if self.version == 3 else document
+        listed = attributes.get("column-order", [])
+        if (columns := with_columns(listed, slots)) != list(listed):
+            attributes["column-order"] = columns
+            write_atomically(path, [json.dumps(document, indent=2).encode()])
 
     def _consolidate(self, without: Sequence[str]) -> None:
         """Replace the consolidated metadata of the store, if it has any, leaving out what lies below some places."""
