@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from streampca.typing import FloatArray
+from streampca.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from scipy.sparse import csc_array
+    from scipy.sparse import csc_array, csr_array
 
 Item = TypeVar("Item")
 
+_FULL = 0.1  # share of stored values from which a sparse column is multiplied as a dense one
+_DENSE_BYTES = 2**22  # of such columns at once
 _STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to them
 
 
@@ -178,16 +180,21 @@ class TileGrid:
         n_threads: int = 1,
         outer: tuple[FloatArray, FloatArray] | None = None,
     ) -> None:
-        """Add ``columnsᵀ columns`` of sparse `columns`, ``(r, n_features)``, and the factors of `outer` as `add_outer` does, in place."""
+        """Add ``columnsᵀ columns`` of sparse `columns`, ``(r, n_features)``, and the factors of `outer` as `add_outer` does, in place.
+
+        Columns that store many values are multiplied as dense ones: a product of sparse columns takes ten times as long for each pair of
+        values in a row.
+        """
+        full = _full_columns(columns)
 
         @np.errstate(over="ignore", invalid="ignore")  # accumulators check that the sums are finite
         def add(pair: tuple[int, int]) -> None:
             i, j = self.features(pair[0]), self.features(pair[1])
-            product, tile = (columns[:, i].T @ columns[:, j]).tocsr(), self.tile(flat, *pair)
-            for start in range(0, len(tile), 128):
-                strip = slice(start, start + 128)
-                tile[strip] += product[strip].toarray()
-                if outer is not None:
+            tile, (left, right) = self.tile(flat, *pair), (_Columns.of(columns[:, each], full[each]) for each in (i, j))
+            left.add_products(tile, left if pair[0] == pair[1] else right)
+            if outer is not None:
+                for start in range(0, len(tile), 128):
+                    strip = slice(start, start + 128)
                     tile[strip] += outer[0][i][strip] @ outer[1][:, j]
 
         spread(add, self.pairs, n_threads)
@@ -215,6 +222,50 @@ class TileGrid:
 
         spread(row, range(len(self.edges) - 1), n_threads)
         return product
+
+
+def _full_columns(columns: csc_array) -> BoolArray:
+    """Return which of the sparse `columns` store a tenth of their values, the fullest ones, as many as a dense panel of rows may hold."""
+    counts = np.diff(columns.indptr)
+    full: BoolArray = counts >= _FULL * max(1, columns.shape[0])
+    most = _DENSE_BYTES // (8 * max(1, columns.shape[0]))
+    if full.sum() > most:
+        full &= counts > np.sort(counts)[::-1][most]
+    return full
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Some columns of a sparse matrix, of which those that store many values are dense."""
+
+    full: IntArray
+    """Numbers of the dense columns."""
+    dense: FloatArray
+    """These columns, ``(r, n_full)``."""
+    rows: csr_array
+    """The transpose of all columns, ``(n, r)``, in which the dense ones store nothing."""
+
+    @classmethod
+    def of(cls, columns: csc_array, full: BoolArray) -> _Columns:
+        """Return `columns`, ``(r, n)``, with those that are `full` dense."""
+        chosen, rows = np.flatnonzero(full), columns.T.tocsr()
+        dense = columns[:, chosen].toarray()
+        if len(chosen):
+            counts = np.diff(rows.indptr)
+            kept, edges = np.repeat(~full, counts), np.concatenate([[0], np.cumsum(np.where(full, 0, counts))])
+            rows = type(rows)((rows.data[kept], rows.indices[kept], edges), shape=rows.shape)
+        return cls(chosen, dense, rows)
+
+    def add_products(self, tile: FloatArray, right: _Columns) -> None:
+        """Add the products of these columns with those of `right`, which may be these, to `tile`, ``(n, n_right)``, in place."""
+        product = (self.rows @ right.rows.T).tocsr()
+        for start in range(0, len(tile), 128):
+            strip = slice(start, start + 128)
+            tile[strip] += product[strip].toarray()
+        mixed = self.rows @ right.dense  # whose rows of dense columns are zeros
+        tile[:, right.full] += mixed
+        tile[self.full] += (mixed if right is self else right.rows @ self.dense).T
+        tile[self.full[:, None], right.full] += self.dense.T @ right.dense
 
 
 @lru_cache(maxsize=64)
