@@ -105,13 +105,11 @@ def pca(
 
     def fitted(data: Any) -> Source:
         nonlocal genes
-        known, chosen = normalize, used
-        if wanted is not None:
-            genes, known = _chosen(data, wanted, normalize, memory, layer=layer, missing_chunks=missing_chunks)
-            chosen = {"mask": genes.used}
-        source = open_source(data, layer=layer, normalize=known, missing_chunks=missing_chunks, **chosen)
-        if genes is not None and isinstance(source, CellsTable):
-            source.details = {**source.details, "mask_var": "highly_variable"}
+        options: dict[str, Any] = {"layer": layer, "missing_chunks": missing_chunks}
+        if wanted is None:
+            source = open_source(data, normalize=normalize, **options, **used)
+        else:
+            genes, source = _chosen(data, wanted, normalize, memory, **options)
         if n_comps is None:
             smaller = min(source.shape)
             estimator.set_params(
@@ -141,8 +139,8 @@ def pca(
 
 def _chosen(
     data: Any, wanted: GeneChoice, normalize: Mapping[str, Any] | None, memory: int | str | None, **options: Any
-) -> tuple[Genes, dict[str, Any]]:
-    """Return the genes of the data, and `normalize` with the figures that were read for them."""
+) -> tuple[Genes, Source]:
+    """Return the genes of the data, and the cells with these alone, normalised by the figures that were read for them."""
     dense = {key.name for key in NORMALIZE if key.dense}
     given = normalize or {}
     table = open_source(data, normalize={name: value for name, value in given.items() if name not in dense}, **options)
@@ -150,7 +148,8 @@ def _chosen(
         raise DataError(f"{table.description}: genes are chosen of AnnData, which this is not")
     genes = choose_genes(table, wanted, memory)
     known = {} if table.normalization is None else table.normalization.to_dict()
-    return genes, {**known, **{name: value for name, value in given.items() if name in dense}}
+    rest = {name: value for name, value in given.items() if name in dense}
+    return genes, table.of_genes(genes.used, {**known, **rest})
 
 
 def _assign(adata: Any, results: Results, scores: Any) -> None:

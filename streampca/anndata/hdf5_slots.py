@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import dask.array as da
     import h5py
 
+    from streampca.typing import Array
+
 _OURS = re.compile(
     rf"scores(\..*)?|copy\.h5ad|{TEMPORARY.pattern}"
 )  # also scores that are being written, and their lock
@@ -59,7 +61,7 @@ class HDF5Slots(Slots):
         """Remove the directory in which results are built."""
         shutil.rmtree(self.staging, ignore_errors=True)
 
-    def write(self, results: Results, scores: da.Array, *, replace: bool) -> None:
+    def write(self, results: Results, scores: Array | da.Array, *, replace: bool) -> None:
         """Write results to a copy of the file, and rename it over the file; the directory was made before."""
         copy = self.staging / "copy.h5ad"
         require_space(self.path, self.path.stat().st_size + int(scores.nbytes) + results.loadings.nbytes)

@@ -14,7 +14,7 @@ from streampca.errors import ParameterError
 from streampca.models.pca import PCAModel
 from streampca.sources.cells.stored import anndata_module
 from streampca.sources.zarr.strictness import quietly, strict
-from streampca.typing import FloatArray
+from streampca.typing import Array, FloatArray
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -90,24 +90,26 @@ class Results:
         return cls(keys, loadings, variance, ratio, parameters | {RUN_ID: run_id}, of_genes)
 
 
-def stored_scores(path: Path) -> da.Array:
-    """Return scores that `write_scores` wrote to the group at `path`, as bands of rows of which one after another is read strictly."""
-    import dask.array as da
-
+def stored_scores(path: Path) -> Array | da.Array:
+    """Return scores that `write_scores` wrote to the group at `path`: in memory if they are few, else bands of rows that are read strictly."""
     array = strict(zarr.open_array(path / "scores", mode="r"))
+    if array.nbytes <= _BAND_BYTES:
+        return np.asarray(array[...])
+    import dask.array as da  # here, because writing such arrays takes a second of imports
+
     rows = max(1, _BAND_BYTES // (array.shape[1] * array.dtype.itemsize))
     return da.from_array(array, chunks=(rows, array.shape[1]), name=False)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def write_elements(root: Any, results: Results, scores: da.Array, of_arrays: Mapping[str, Any]) -> None:
+def write_elements(root: Any, results: Results, scores: Array | da.Array, of_arrays: Mapping[str, Any]) -> None:
     """Write results into a group of zarr or h5py as elements of AnnData, in the place of those that are there.
 
     Parameters
     ----------
     root : zarr.Group or h5py.File
         Root of the AnnData.
-    scores : dask.array.Array
-        Scores, of which one block is in memory at a time.
+    scores : array or dask.array.Array
+        Scores, of which one block is in memory at a time if they are many.
     of_arrays : mapping
         What their array is created with, beside shape and data type.
     """

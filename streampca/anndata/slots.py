@@ -14,6 +14,8 @@ from streampca.errors import OutputError
 if TYPE_CHECKING:
     import dask.array as da
 
+    from streampca.typing import Array
+
 
 class Slots(ABC):
     """Places of results in the AnnData store or file at `path`; what a killed process left is recovered before they are used."""
@@ -47,7 +49,7 @@ class Slots(ABC):
         """Remove that directory, unless results in it are committed."""
 
     @abstractmethod
-    def write(self, results: Results, scores: da.Array, *, replace: bool) -> None:
+    def write(self, results: Results, scores: Array | da.Array, *, replace: bool) -> None:
         """Write results, all or none; the directory was made before."""
 
     def recover(self) -> None:

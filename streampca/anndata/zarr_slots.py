@@ -31,6 +31,8 @@ from streampca.storage.zarr_interface import default_buffer_prototype, sync
 if TYPE_CHECKING:
     import dask.array as da
 
+    from streampca.typing import Array
+
 _FORMAT = "streampca-anndata"
 _MARKER, _JOURNAL = "streampca.json", "journal.json"
 
@@ -96,7 +98,7 @@ class ZarrSlots(Slots):
             (self.staging / name).unlink(missing_ok=True)
         self.staging.rmdir()
 
-    def write(self, results: Results, scores: da.Array, *, replace: bool) -> None:
+    def write(self, results: Results, scores: Array | da.Array, *, replace: bool) -> None:
         """Write results; the directory was made before."""
         require_space(self.path, int(scores.nbytes) + results.loadings.nbytes)
         with writing(self.path):
@@ -107,9 +109,9 @@ class ZarrSlots(Slots):
             write_atomically(self.staging / _JOURNAL, [json.dumps(journal).encode()])
             self._finish(results.keys.paths, replace=replace)
 
-    def _build(self, results: Results, scores: da.Array) -> None:
+    def _build(self, results: Results, scores: Array | da.Array) -> None:
         root = zarr.open_group(self.staging / "new", mode="w", zarr_format=self.version)
-        write_elements(root, results, scores, {"chunks": scores.chunksize})
+        write_elements(root, results, scores, {"chunks": getattr(scores, "chunksize", scores.shape)})
 
     def _finish(self, slots: Sequence[str], *, replace: bool) -> None:
         """Move built results to their places; carried out again after a kill, it goes on where it was stopped."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 import streampca as sp
-from streampca.errors import DataError, ParameterError
+from streampca.errors import DataError, OutputError, ParameterError
 from streampca.linalg.loess import fitted_by_loess
 
 pytestmark = pytest.mark.filterwarnings(
@@ -148,6 +148,18 @@ def test_pearson_residuals_of_chosen_genes_in_stores_and_files(tmp_path: Path, f
     np.testing.assert_allclose(pca.explained_variance_, cells.components(residuals, 4)[1], rtol=1e-5)
     assert pca.labels_ is not None
     np.testing.assert_array_equal(pca.labels_.mask, used)
+    anndata = pytest.importorskip("anndata")
+    found = (anndata.read_zarr if form == ".zarr" else anndata.read_h5ad)(path)
+    np.testing.assert_array_equal(found.var["highly_variable"], used)
+    np.testing.assert_allclose(found.var["variances"], COUNTS.astype(float).var(axis=0, ddof=1), rtol=1e-9)
+    assert found.uns["hvg"]["flavor"] == "seurat_v3"
+    assert not found.varm["PCs"][~used].any()
+    with pytest.raises(OutputError, match="var/highly_variable, var/highly_variable_rank"):
+        sp.anndata.pca(path, 4, hvg={"n": N}, key_added="other")
+    sp.anndata.pca(path, 4, hvg={"n": 5}, overwrite=True)
+    found = (anndata.read_zarr if form == ".zarr" else anndata.read_h5ad)(path)
+    assert found.var["highly_variable"].sum() == 5
+    assert list(found.var.columns).count("highly_variable") == 1
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,7 +107,9 @@ def mask_of(values: Any, n_features: int, label: str, known: Sequence[str] = ())
 def text_of(values: Any) -> Array:
     """Return names or texts of any form as an array of text."""
     listed = np.asarray(values).tolist()
-    return np.array([v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in listed], dtype=str)
+    if any(isinstance(v, bytes) for v in listed):
+        listed = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in listed]
+    return np.array(listed, dtype=str)
 
 
 class CellsTable(SteppedSource):
@@ -114,6 +117,17 @@ class CellsTable(SteppedSource):
 
     normalization: Normalization | None = None
     """How counts are normalised, with the figures that were read."""
+    opened: tuple[Cells, ReadOptions]
+    """What it was made of."""
+
+    def of_genes(self, used: BoolArray, normalize: Mapping[str, Any]) -> CellsTable:
+        """Return the cells with the features that are `used`, named highly variable, normalised anew; nothing is opened again."""
+        parts, options = self.opened
+        return table_of(
+            parts._replace(mask=used),
+            replace(options, mask=None, mask_var="highly_variable"),
+            Normalization.of(normalize),
+        )
 
     def describe(self) -> dict[str, object]:
         """Return the description of the table for a manifest, with what new rows are normalised by."""
@@ -138,7 +152,7 @@ def table_of(parts: Cells, options: ReadOptions, normalization: Normalization | 
         source = CellsTable(rows, chosen, mark="|None|")
     else:
         source = normalization.table(rows, labels.mask, CellsTable)
-    source.normalization = normalization
+    source.normalization, source.opened = normalization, (parts, options)
     source.details = {
         "array": f"layers/{options.layer}" if options.layer not in (None, RAW) else options.layer or "X",
         "layer": options.layer,
