@@ -13,14 +13,15 @@ from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.moments import Moments
 from streampca.accumulators.rows import RowTotals
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.readings import Reading, Readings
+from streampca.execution.readings import Reading, Readings, run_fit
 from streampca.planning.blocks import bytes_to_read
-from streampca.planning.memory import ALLOWANCE_BYTES
+from streampca.planning.memory import ALLOWANCE_BYTES, allowed_bytes
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.statistics import plan_statistics
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.sources.base import Source
+from streampca.system.process import n_cores, process_bytes
 
 _T = TypeVar("_T")
 
@@ -54,6 +55,14 @@ def after_steps(source: Source, like: Plan, readings: Readings[_T]) -> Readings[
     """Ask for what the steps of `source` have to know, then for `readings`, whose result is returned."""
     yield from fit_steps(source, like)
     return (yield from readings)
+
+
+def with_figures(source: Source, memory: int | str | None = None, threads: int | None = None) -> Source:
+    """Return `source` after what its steps have to know was read, where it is not known."""
+    if source.unfitted:
+        resources = Resources(allowed_bytes(memory), process_bytes(), threads or n_cores())
+        run_fit(fit_steps(source, plan_statistics(source, (Moments(),), resources)), active_client(source))
+    return source
 
 
 def with_steps(plan: Plan, source: Source) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import cells
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_array, csr_matrix
+from stores import Command
 
 import streampca as sp
-from streampca.errors import DataError, OutputError, ParameterError
+from streampca.errors import DataError, NotAvailableError, OutputError, ParameterError
 from streampca.linalg.loess import fitted_by_loess
 
 pytestmark = pytest.mark.filterwarnings(
@@ -185,3 +187,29 @@ def test_a_batch_of_one_cell_is_refused() -> None:
     data.obs["alone"] = np.where(np.arange(N_CELLS) == 5, "one", "others")
     with pytest.raises(DataError, match="batch one of obs/alone has one cell"):
         sp.anndata.pca(data, 4, hvg={"batch": "alone"})
+
+
+def test_a_run_reads_the_median_first_and_is_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells.write_cells(tmp_path / "a.zarr", csr_array(COUNTS))
+    (tmp_path / "c.yaml").write_text(
+        "source: {path: a.zarr, normalize: {target_sum: median, log1p: true}}\nmodel: {kind: pca, n_components: 3}\noutput: {directory: out}\n"
+    )
+    command = Command(capsys)
+    assert command.quietly("run", "c.yaml").status == 0
+    found = sp.load(tmp_path / "out" / "model.zarr").explained_variance_
+    np.testing.assert_allclose(found, cells.components(normalised(COUNTS.astype(float)), 3)[1], rtol=1e-5)
+    assert command.quietly("verify", "out").status == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["source"]["normalize"]["target_sum"] == np.median(COUNTS.sum(axis=1))
+
+
+def test_batches_with_other_figures_are_not_joined(tmp_path: Path) -> None:
+    path = cells.write_cells(tmp_path / "a.zarr", csr_array(COUNTS))
+    pca = sp.PCA(2, solver="covariance").partial_fit(sp.open(path, normalize={"target_sum": "median"}))
+    with pytest.raises(NotAvailableError, match="give numbers to normalize"):
+        pca.partial_fit(sp.open(path, normalize={"target_sum": "median"}))
+    pca.partial_fit(sp.open(path, normalize={"target_sum": float(np.median(COUNTS.sum(axis=1)))}))
+    assert pca.n_samples_seen_ == 2 * N_CELLS

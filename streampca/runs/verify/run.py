@@ -50,6 +50,7 @@ from streampca.runs.verify.stored import (
     checks_of_rows,
     stored_arrays,
 )
+from streampca.solvers.fitted_steps import with_figures
 from streampca.solvers.groups import plan_fits_of_groups, read_groups
 from streampca.sources import Source
 from streampca.sources.options import SourceKeywords
@@ -83,7 +84,7 @@ def verify_run(
         raise ModelError(f"{directory} is not a finished run: expected a directory that streampca run has written")
     manifest, config = read_manifest(directory), _config_of(directory, overrides)
     model = _model_of(directory, config)
-    source = _opened_as_fitted(config, model.labels)
+    source = with_figures(_opened_as_fitted(config, model.labels), config.resources.memory_bytes)
     checks = [_check_of_input(source, manifest, overrides)]
     _require_shape(source, model, manifest)
     parameters = with_columns(fit_of(config).parameters, source)
