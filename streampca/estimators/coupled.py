@@ -48,7 +48,7 @@ class Coupled(StateEstimator):
 
     if TYPE_CHECKING:
         first: int | str | Sequence[str] | None
-        n_pca: int | None
+        n_pca: int | PCA | None
         x_components_: FloatArray
         y_components_: FloatArray
         x_patterns_: FloatArray
@@ -249,7 +249,8 @@ class Coupled(StateEstimator):
         sides, tables = [], []
         for mask, own in ((used, by_side[0]), (~used, by_side[1])):
             table = with_features(source, mask)
-            pca = PCA(self.n_pca, **{**shared, "feature_weight": own, "missing_scores": "mean"})
+            pca: PCA = clone(self.n_pca) if isinstance(self.n_pca, PCA) else PCA(self.n_pca)
+            pca.set_params(**{**shared, "feature_weight": own, "missing_scores": "mean", "whiten": False})
             sides.append(pca.fit(table, sample_weight=sample_weight))
             tables.append(scores_of_rows(table, pca._model))
         joint: Any = clone(self)  # whose rows are scores: centred, unscaled and whole
@@ -335,7 +336,7 @@ class MCA(Coupled):
         n_components: int = 2,
         *,
         first: int | str | Sequence[str] | None = None,
-        n_pca: int | None = None,
+        n_pca: int | PCA | None = None,
         center: bool = True,
         scale: bool | ScaleName = False,
         missing: Missing = "error",
@@ -426,7 +427,7 @@ class CCA(Coupled):
         n_components: int = 2,
         *,
         first: int | str | Sequence[str] | None = None,
-        n_pca: int | None = None,
+        n_pca: int | PCA | None = None,
         center: bool = True,
         scale: bool | ScaleName = False,
         missing: Missing = "error",

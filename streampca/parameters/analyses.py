@@ -37,8 +37,8 @@ FIRST = Parameter(
 N_PCA = Parameter(
     "n_pca",
     None,
-    Special("int or None"),
-    "Principal components that each table is reduced to first, for tables of more features than a covariance matrix of all has room for, or than there are samples; None: none.",
+    Special("int, PCA or None"),
+    "Principal components that each table is reduced to first, their number or a PCA with its solver, for tables of more features than a covariance matrix of all has room for, or than there are samples; None: none.",
     field=None,
     details=(
         "Takes a reading or more of each table for its components, and one of both. `error_` says what of the singular values was "

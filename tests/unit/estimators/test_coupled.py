@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -327,16 +326,15 @@ def test_xeofs_has_the_same_squared_covariances() -> None:
     assert np.abs(sp.CCA(2).fit(*fields).correlations_ - theirs).max() <= 1e-6
 
 
-def test_sketched_components_have_a_bound_that_is_called_statistical(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As where nothing exact fits in the memory.
-    monkeypatch.setattr("streampca.estimators.coupled.PCA", partial(sp.PCA, solver="sketch", max_passes=3))
+def test_sketched_components_have_a_bound_that_is_called_statistical() -> None:
     rng = np.random.default_rng(0)
     n, d = 400, 300
     shared = rng.normal(size=(n, 3)) * np.array([3.0, 2.0, 1.0])
     first, second = (shared @ rng.normal(size=(3, d)) + rng.normal(size=(n, d)) for _ in range(2))
     true = np.linalg.svd(_cross(first, second))[1][:2]
-    fitted = sp.MCA(2, n_pca=10).fit(first, second)
+    fitted = sp.MCA(2, n_pca=sp.PCA(10, solver="sketch", max_passes=3)).fit(first, second)
     upper = np.array(fitted._model.figures["upper_singular_values"])
+    assert fitted.x_pca_.solver_ == "sketch"
     assert fitted.error_.kind == "statistical"
     assert (fitted.singular_values_ <= true * (1 + 1e-10)).all()
     assert (true <= upper).all()
