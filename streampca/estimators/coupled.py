@@ -187,7 +187,12 @@ class Coupled(StateEstimator):
         if names[0] is not None and names[1] is not None:
             self.feature_names_in_ = np.array([*names[0], *names[1]], dtype=object)
         self._n_first = one.shape[1]
-        return side_by_side(one, two)
+        joint = side_by_side(one, two)
+        if self.first is not None and self._features_of_first(joint.labels) != one.shape[1]:
+            raise ParameterError(
+                f"first={self.first!r}, and X has {one.shape[1]:,} features: expected one of them, fit(X, Y) or first"
+            )
+        return joint
 
     def partial_fit(self, X: Input, Y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Add rows of both tables to those of the fit; see `PCA.partial_fit`."""

@@ -142,6 +142,8 @@ def test_states_of_other_solvers_and_models_without_one_are_refused(
         sp.MCA(2).fit(joint)
     with pytest.raises(ParameterError, match="features of the smaller table"):
         sp.CCA(8).fit(*pair)
+    with pytest.raises(ParameterError, match="X has 12 features"):
+        sp.MCA(2, first=5).fit(*pair)
     with pytest.raises(MergeError):
         sp.merge([sp.MCA(2).fit(*pair), sp.MCA(2, scale=True).fit(*pair)])
     with pytest.raises(NotComputedError, match="sampling_errors=20"):
