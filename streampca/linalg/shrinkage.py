@@ -4,9 +4,9 @@ A component is turned towards the noise of the rows that it was fitted to, so th
 too, and those of other rows have not. For independent rows with few directions of large variance, the *spikes*, and any
 covariance of the noise, the rms of new scores is ρ = −1 / (ℓ m(ℓ)) times that of the scores of the fit, for the eigenvalue ℓ
 of the component and m(z) = (1/N) Σ 1 / (ℓᵢ − z) over the eigenvalues of the N × N Gram matrix that belong to no spike. This
-follows from the variance 1 / (ℓ m(ℓ)²) of new rows along a component (Ledoit & Péché 2011, theorem 4, beyond the noise); −1 / m(ℓ) is the
+follows from the variance 1 / (ℓ m(ℓ)²) of new rows along a component (Ledoit & Péché 2011); −1 / m(ℓ) is the
 eigenvalue of the spike itself (Silverstein 1995). For noise of variance 1 in all of d features it is the (λ − 1) / (λ − 1 + d/N) of
-Lee, Zou & Wright (2010, theorem 2); for other noise see Dey & Lee (2019).
+Lee, Zou & Wright (2010); for other noise see Dey & Lee (2019).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streampca.typing import FloatArray
 _NEXT, _ROUNDS = 5, 4
 """Eigenvalues to which their distances are fitted, and rounds of that."""
 _TRIED, _LEAST_TRIED = 1.55, 8
-"""Most components that may be separate: 1.55 n^0.4 of n eigenvalues (Onatski 2010, section 4), at least 8."""
+"""Most components that may be separate: 1.55 n^0.4 of n eigenvalues (Onatski 2010), at least 8."""
 _NOTHING = 1e-13
 """Share of the variance up to which what is left of it is rounding."""
 
@@ -27,7 +27,7 @@ _NOTHING = 1e-13
 def noise_like(total: float, squares: float, n_samples: int) -> tuple[float, float]:
     """Return number of features over samples and variance of white noise with these sums of eigenvalues and of their squares.
 
-    The number of features is the effective number of markers of Patterson, Price & Reich (2006, eq. 10), for correlated ones.
+    The number of features is the effective number of markers of Patterson, Price & Reich (2006) but for terms of 1/N, for correlated ones.
     """
     mean, square = total / n_samples, squares / n_samples
     ratio = 1 / max(square / mean**2 - 1, 1e-12)
@@ -40,8 +40,8 @@ def projection_shrinkage(
     """Return the factor ρ of each component; NaN from the first on that does not stand out of the noise.
 
     Where all eigenvalues are known, components stand out up to the last one whose distance from the next is large beside those of
-    noise of any covariance (Onatski 2010, section 4). Else they do while white noise with the same sums of the other eigenvalues (`noise_like`)
-    exceeds theirs with a probability of 0.01 by the Tracy–Widom law, as Patterson, Price & Reich (2006) test them, and m is that of this noise.
+    noise of any covariance (Onatski 2010). Else they do while white noise with the same sums of the other eigenvalues (`noise_like`)
+    exceeds theirs with a probability below 0.01 by the Tracy–Widom law, as Patterson, Price & Reich (2006) test them, and m is that of this noise.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def projection_shrinkage(
 
 
 def n_separated(every: FloatArray) -> int:
-    """Return how many eigenvalues are separate from those of noise of any covariance: Onatski (2010), section 4.
+    """Return how many eigenvalues are separate from those of noise of any covariance: Onatski (2010).
 
     Distances of the largest eigenvalues of noise are those of λⱼ = a + b j^(2/3), which is fitted to five of them after the
     separate ones; twice the modulus of b is a large distance.
