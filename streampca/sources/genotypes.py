@@ -56,8 +56,8 @@ class Dosage(Step):
         return np.dtype(np.int8 if self.joins <= np.iinfo(np.int8).max else np.int16)
 
     def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
-        """Return the memory of what is compared, of some rows that fit in the cache."""
-        return 2**20
+        """Return the memory of six comparisons of some rows, or features, that fit in the cache, one at least."""
+        return 6 * max(2**18, n_rows, n_features // self.joins)
 
     def apply(self, values: Array, start: int, out: Array) -> None:
         """Write the dosages of rows, whose genotypes have consecutive alleles, to `out`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,17 @@ def test_a_run_by_a_file(tmp_path: Path) -> None:
 def test_people_are_proposed_as_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = Command(capsys)("inspect", write(tmp_path / "x.vcz", draw()), "--array", "call_genotype").out
     assert "samples: [samples]" in told
+
+
+@pytest.mark.parametrize(("n", "d"), [(3, 700_000), (700_000, 3)])
+def test_memory_beside_rows_and_features_is_what_the_plan_counts(n: int, d: int) -> None:
+    alleles = np.random.default_rng(0).integers(-1, 2, (d, n, 2)).astype(np.int8)
+    table = sp.open(xr.DataArray(alleles, dims=DIMS), samples="samples")
+    for source in (table, table.by_features()):
+        out = np.empty(source.shape, dtype=source.dtype)
+        source.read(0, 1, out[:1])
+        tracemalloc.start()
+        source.read(0, len(out), out)
+        taken = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert taken <= source.overhead_bytes(len(out))
