@@ -31,6 +31,7 @@ from streampca.typing import Array, BoolArray, FloatArray, IntArray
 _KEYS = ("n", "flavor", "batch", "span")
 _OF_BATCHES = ("highly_variable_nbatches", "highly_variable_intersection")
 _WHOLE = 1e-12  # relative distance from a whole number of a sum of whole numbers
+_DIGITS = 11  # after the point of normalised variances, whose mean is about 1
 _NORMAL_QUARTILE = (
     0.6744897501960817  # of the standard normal distribution, which the median absolute deviation is divided by
 )
@@ -206,7 +207,8 @@ class SeuratV3(Flavor):
             for each, mean in zip(state.groups, means, strict=True)
         ]
         normalised = np.array(squares) / ((n - 1)[:, None] * deviation**2)
-        ranks = np.argsort(np.argsort(-normalised, axis=1), axis=1).astype(np.float32)
+        # Genes with the same counts in other cells are equal but for rounding: those are in the order of the table.
+        ranks = np.argsort(np.argsort(-np.round(normalised, _DIGITS), axis=1, kind="stable"), axis=1).astype(np.float32)
         chosen = ranks < wanted.n
         rank, n_batches = _median(np.where(chosen, ranks, np.nan)), chosen.sum(axis=0)
         # Lowest median rank first, then most batches; genes that are in no batch last.

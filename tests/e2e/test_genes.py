@@ -93,6 +93,15 @@ def test_seurat_v3_ranks_counts(kind: str) -> None:
     assert data.uns["pca"]["params"]["mask_var"] == "highly_variable"
 
 
+def test_genes_with_the_same_counts_are_in_the_order_of_the_table() -> None:
+    data, rng = adata("dense"), np.random.default_rng(6)
+    for gene in (41, 42, 90):
+        data.X[:, gene] = rng.permutation(data.X[:, 40])
+    sp.anndata.pca(data, 2, hvg={"n": N_GENES})
+    ranks = data.var["highly_variable_rank"].to_numpy()[[40, 41, 42, 90]]
+    np.testing.assert_array_equal(np.diff(ranks), 1)
+
+
 def test_cell_ranger_ranks_normalised_logarithms() -> None:
     data, expected = adata(), cell_ranger(normalised(COUNTS.astype(float)))
     sp.anndata.pca(data, 4, hvg={"n": N, "flavor": "cell_ranger"}, normalize={"target_sum": "median", "log1p": True})
