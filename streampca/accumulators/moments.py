@@ -15,6 +15,8 @@ from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, FloatArray
 
+_FAR = 1e-2  # share of squares about the mean in those about zero, below which a feature is summed about its mean
+
 
 @storable
 @dataclass(frozen=True)
@@ -107,19 +109,21 @@ class Moments(SequentialMerge[MomentsState]):
 def _of_sparse(block: Block) -> MomentsState:
     """Return the state of sparse rows in compressed row form.
 
-    Sums are about zero, where rows are sparse. Features that are stored in more than half of the rows are summed about the mean of
-    their stored values, so that a large mean costs no digits; others have at least as many zeros as other values.
+    Sums are about zero, where rows are sparse. Features that are stored in more than half of the rows, and whose mean is far from
+    zero beside their deviation, are summed about the mean of their stored values, so that this costs no digits.
     """
     rows, (n, d) = csr_array(block.values), block.values.shape
     refuse_stored(rows, block.start)
-    data, counts = rows.data.astype(np.float64, copy=False), np.bincount(rows.indices, minlength=d)
+    data, counts, origin = rows.data.astype(np.float64, copy=False), np.bincount(rows.indices, minlength=d), np.zeros(d)
     sums = np.bincount(rows.indices, data, d)
-    origin = np.where(2 * counts > n, sums / np.maximum(counts, 1), 0.0)
-    if origin.any():
-        data = data - origin[rows.indices]
-        sums = np.bincount(rows.indices, data, d) - (n - counts) * origin
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.bincount(rows.indices, data * data, d) + (n - counts) * origin**2
+        squares = np.bincount(rows.indices, data * data, d)
+        far = (2 * counts > n) & ~(squares - sums * (sums / n) > _FAR * squares)
+        if far.any():
+            origin[far] = sums[far] / counts[far]
+            data = data - origin[rows.indices]
+            sums = np.bincount(rows.indices, data, d) - (n - counts) * origin
+            squares = np.bincount(rows.indices, data * data, d) + (n - counts) * origin**2
     offset = sums / n
     finite = np.isfinite(offset) & np.isfinite(squares)
     if not finite.all():

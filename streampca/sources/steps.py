@@ -194,9 +194,9 @@ class ChosenFeatures(Step):
 
     def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
         """Return sparse rows with the stored values of the features that are left."""
-        used = self.used[indices]
-        edges = np.concatenate([[0], np.cumsum(used)])[indptr].astype(indptr.dtype)
-        return data[used], self._places[indices[used]].astype(indices.dtype), edges
+        kept = np.flatnonzero(self.used[indices])
+        edges = np.searchsorted(kept, indptr).astype(indptr.dtype)
+        return data.take(kept), self._places.take(indices.take(kept)).astype(indices.dtype), edges
 
 
 class Cast(Elementwise):
