@@ -300,6 +300,11 @@ class JoinedSource(Source):
         """Return the number of missing chunks that are read as the fill value."""
         return sum(source.missing_chunks_filled for source in self.sources)
 
+    @property
+    def unfitted(self) -> tuple[tuple[Source, Any], ...]:
+        """Return the steps of all sources that have to know something of all rows and do not yet, each with the rows before it."""
+        return tuple(each for source in self.sources for each in source.unfitted)
+
     def check(self) -> None:
         """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
         for source in self.sources:

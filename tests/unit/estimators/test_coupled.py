@@ -353,3 +353,20 @@ def test_names_of_columns_are_remembered_for_each_table() -> None:
     assert mca.transform(one, two)[1].shape == (60, 2)
     with pytest.raises(ValueError, match="feature names"):
         mca.transform(one[["c", "b", "a"]])
+
+
+def test_tables_whose_steps_have_to_know_all_rows_are_read_for_these_first() -> None:
+    anndata = pytest.importorskip("anndata")
+    sparse = pytest.importorskip("scipy.sparse")
+    rng = np.random.default_rng(0)
+    n = 200
+    counts = [rng.poisson(mean, (n, d)).astype("f8") for mean, d in ((1.0, 20), (2.0, 15))]
+    tables = [sp.open(anndata.AnnData(sparse.csr_matrix(each)), normalize={"residuals": "pearson"}) for each in counts]
+    mca = sp.MCA(2).fit(*tables)
+    residuals = []
+    for each in counts:
+        expected = np.outer(each.sum(axis=1), each.sum(axis=0)) / each.sum()
+        residuals.append(np.clip((each - expected) / np.sqrt(expected + expected**2 / 100), -np.sqrt(n), np.sqrt(n)))
+    values = np.linalg.svd(_cross(*residuals))[1][:2]
+    assert np.abs(mca.singular_values_ - values).max() <= 1e-9 * values[0]
+    assert mca.n_passes_ == 3
