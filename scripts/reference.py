@@ -95,7 +95,8 @@ def _entries(schema: dict[str, Any], section: dict[str, Any], path: str) -> Iter
         if not below:
             yield path + key, entry
         for each in below:
-            kind = each["properties"].get("kind", {}).get("const")
+            named = each["properties"].get("kind", {})
+            kind = ", ".join(named.get("enum", [])) or named.get("const")
             yield from _entries(schema, each, f"{path}{key}." if kind is None else f"{path}{key}({kind}).")
 
 

@@ -46,9 +46,44 @@ class Coupled(StateEstimator):
         f"{side}_{name}_" for side in "xy" for name in ("components", "patterns", "explained_variance")
     }
 
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        first: int | str | Sequence[str] | None = None,
+        n_pca: int | PCA | None = None,
+        center: bool = True,
+        scale: bool | ScaleName = False,
+        missing: Missing = "error",
+        missing_value: float | None = None,
+        feature_weight: ArrayLike | str | None = None,
+        remove: Mapping[str, Any] | None = None,
+        ddof: int = 1,
+        forgetting: float = 1.0,
+        sampling_errors: int = 0,
+        memory: int | str | None = None,
+        random_state: int = 0,
+        checkpoint: str | Path | None = None,
+        progress: ProgressCallback | None = None,
+    ):
+        self.n_components = n_components
+        self.first = first
+        self.n_pca = n_pca
+        self.center = center
+        self.scale = scale
+        self.missing = missing
+        self.missing_value = missing_value
+        self.feature_weight = feature_weight
+        self.remove = remove
+        self.ddof = ddof
+        self.forgetting = forgetting
+        self.sampling_errors = sampling_errors
+        self.memory = memory
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+
     if TYPE_CHECKING:
-        first: int | str | Sequence[str] | None
-        n_pca: int | PCA | None
         x_components_: FloatArray
         y_components_: FloatArray
         x_patterns_: FloatArray
@@ -336,43 +371,6 @@ class MCA(Coupled):
     _kind = MaximumCovariance
     _solved_names = Coupled._solved_names | {"squared_covariance_fraction_"}
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        first: int | str | Sequence[str] | None = None,
-        n_pca: int | PCA | None = None,
-        center: bool = True,
-        scale: bool | ScaleName = False,
-        missing: Missing = "error",
-        missing_value: float | None = None,
-        feature_weight: ArrayLike | str | None = None,
-        remove: Mapping[str, Any] | None = None,
-        ddof: int = 1,
-        forgetting: float = 1.0,
-        sampling_errors: int = 0,
-        memory: int | str | None = None,
-        random_state: int = 0,
-        checkpoint: str | Path | None = None,
-        progress: ProgressCallback | None = None,
-    ):
-        self.n_components = n_components
-        self.first = first
-        self.n_pca = n_pca
-        self.center = center
-        self.scale = scale
-        self.missing = missing
-        self.missing_value = missing_value
-        self.feature_weight = feature_weight
-        self.remove = remove
-        self.ddof = ddof
-        self.forgetting = forgetting
-        self.sampling_errors = sampling_errors
-        self.memory = memory
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-
     if TYPE_CHECKING:
         singular_values_: FloatArray
         squared_covariance_fraction_: FloatArray
@@ -426,43 +424,6 @@ class CCA(Coupled):
 
     _kind = CanonicalCorrelation
     _solved_names = Coupled._solved_names | {"correlations_"}
-
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        first: int | str | Sequence[str] | None = None,
-        n_pca: int | PCA | None = None,
-        center: bool = True,
-        scale: bool | ScaleName = False,
-        missing: Missing = "error",
-        missing_value: float | None = None,
-        feature_weight: ArrayLike | str | None = None,
-        remove: Mapping[str, Any] | None = None,
-        ddof: int = 1,
-        forgetting: float = 1.0,
-        sampling_errors: int = 0,
-        memory: int | str | None = None,
-        random_state: int = 0,
-        checkpoint: str | Path | None = None,
-        progress: ProgressCallback | None = None,
-    ):
-        self.n_components = n_components
-        self.first = first
-        self.n_pca = n_pca
-        self.center = center
-        self.scale = scale
-        self.missing = missing
-        self.missing_value = missing_value
-        self.feature_weight = feature_weight
-        self.remove = remove
-        self.ddof = ddof
-        self.forgetting = forgetting
-        self.sampling_errors = sampling_errors
-        self.memory = memory
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
 
     if TYPE_CHECKING:
         correlations_: FloatArray

@@ -281,19 +281,11 @@ class _OfStates(Section):
         return []
 
 
-class MCAConfig(section_of(COUPLED_PARAMETERS, "model", "kind"), _OfStates):  # type: ignore[misc]
-    """Parameters of `streampca.MCA`, each under its own name."""
+class CoupledConfig(section_of(COUPLED_PARAMETERS, "model", "kind"), _OfStates):  # type: ignore[misc]
+    """Parameters of `streampca.MCA` and `streampca.CCA`, each under its own name."""
 
-    kind: Literal["mca"]
-    """Maximum covariance analysis of two variables, or of the first features and the others."""
-    first: Count | Names = Field(default=None, description=_FIRST)
-
-
-class CCAConfig(section_of(COUPLED_PARAMETERS, "model", "kind"), _OfStates):  # type: ignore[misc]
-    """Parameters of `streampca.CCA`, each under its own name."""
-
-    kind: Literal["cca"]
-    """Canonical correlation analysis of two variables, or of the first features and the others."""
+    kind: Literal["mca", "cca"]
+    """Maximum covariance analysis, or canonical correlation analysis, of two variables, or of the first features and the others."""
     first: Count | Names = Field(default=None, description=_FIRST)
 
 
@@ -304,7 +296,7 @@ class FactorAnalysisConfig(section_of(FACTOR_PARAMETERS, "model", "kind"), _OfSt
     """Factor analysis by maximum likelihood."""
 
 
-ModelConfig: TypeAlias = PCAConfig | KernelPCAConfig | MCAConfig | CCAConfig | FactorAnalysisConfig
+ModelConfig: TypeAlias = PCAConfig | KernelPCAConfig | CoupledConfig | FactorAnalysisConfig
 
 
 class StatisticsConfig(section_of(PCA_PARAMETERS, "statistics")):  # type: ignore[misc]

@@ -18,10 +18,9 @@ from streampca.parameters import (
     Parameter,
 )
 from streampca.runs.config import (
-    CCAConfig,
+    CoupledConfig,
     FactorAnalysisConfig,
     KernelPCAConfig,
-    MCAConfig,
     NormalizeConfig,
     PCAConfig,
     PreprocessConfig,
@@ -36,8 +35,7 @@ _STATED: dict[type[BaseModel], Sequence[Parameter | CountKey]] = {
     PreprocessConfig: PCA_PARAMETERS,
     StatisticsConfig: PCA_PARAMETERS,
     KernelPCAConfig: KERNEL_PCA_PARAMETERS,
-    MCAConfig: COUPLED_PARAMETERS,
-    CCAConfig: COUPLED_PARAMETERS,
+    CoupledConfig: COUPLED_PARAMETERS,
     FactorAnalysisConfig: FACTOR_PARAMETERS,
     NormalizeConfig: NORMALIZE,
 }
@@ -70,9 +68,7 @@ def json_schema() -> dict[str, object]:
     of_source = definitions["SourceConfig"]["properties"]
     own = {"type": "object", "additionalProperties": False, "properties": {key: of_source[key] for key in OF_FEATURES}}
     preprocess = {"preprocess": definitions["RunConfig"]["properties"]["preprocess"], "source": own}
-    models = [
-        definitions[kind.__name__] for kind in (PCAConfig, KernelPCAConfig, MCAConfig, CCAConfig, FactorAnalysisConfig)
-    ]
+    models = [definitions[kind.__name__] for kind in (PCAConfig, KernelPCAConfig, CoupledConfig, FactorAnalysisConfig)]
     one = [each | {"properties": each["properties"] | preprocess} for each in models]
     schema["properties"]["models"] = {
         "type": "object",
