@@ -109,10 +109,12 @@ def _proposal(tables: Mapping[str, NamedArray], dimensions: Mapping[str, Dimensi
     most = max(several, key=lambda dims: (several.count(dims), len(dims)))
     chosen = [name for name, table in tables.items() if sorted(table.dims) == most]
     first = tables[chosen[0]].dims
+    if len(first) < 2:
+        return None
     times = [name for name in first if _is_time(dimensions[name]) or name.lower() in _TIMES]
     places = next((names for names in _PLACES if len(first) > len(names) and names <= set(first)), None)
     samples = times[:1] or ([name for name in first if name in places] if places else [likely_samples(first)])
-    if len(first) < 2 or len(samples) == len(first):
+    if len(samples) == len(first):
         return None
     named: Json = {"variables": chosen} if len(chosen) > 1 else {"array": chosen[0]} if chosen[0] else {}
     plain = len(first) == 2 and samples == [first[0]]

@@ -69,7 +69,7 @@ def errors_of(run: Any) -> dict[str, Any]:
 def test_errors_are_those_of_a_reading_of_their_own(
     store: Path, tmp_path: Path, lines: list[str], output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CovarianceSolver, "plan_with_groups", lambda *_: None)
+    monkeypatch.setattr(CovarianceSolver, "plan_with_groups", lambda *_, **options: None)
     lines = [line.replace("WEIGHTS", str(store.parent / "w.npy")) for line in lines]
     written = errors_of(sp.run(configured(store, tmp_path / "a", *lines, output=output)))
     read = errors_of(sp.run(configured(store, tmp_path / "b", *lines, output="report: false, scores: false")))

@@ -145,7 +145,7 @@ def test_an_update_makes_the_run_of_all_rows_and_reads_the_new_ones(kind, finish
 def test_rows_of_files_that_were_read_before_are_not_read(finished, monkeypatch):
     finished()
     read, own = [], NpyReader.read
-    monkeypatch.setattr(NpyReader, "read", lambda self, *a: (read.append(self.path.name), own(self, *a))[1])
+    monkeypatch.setattr(NpyReader, "read", lambda self, *a: (read.append(self.place.path.name), own(self, *a))[1])
     assert update("runs/job").n_rows == 2100
     assert sorted(set(read)) == ["p-1.npy", "p-4.npy"]
 
