@@ -117,7 +117,8 @@ class Coupled(StateEstimator):
             As `PCA.fit`, and if the tables do not have the same samples.
         """
         self._n_first = None
-        self.__dict__.pop("x_pca_", None), self.__dict__.pop("y_pca_", None)
+        for name in ("x_pca_", "y_pca_"):
+            self.__dict__.pop(name, None)
         if self.n_pca is None:
             return super().fit(X, Y, sample_weight=sample_weight)
         return self._fit_reduced(self._table(X, Y), sample_weight)

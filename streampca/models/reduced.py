@@ -89,12 +89,13 @@ def joined_model(joint: AnalysisModel, one: PCAModel, two: PCAModel, source: Sou
     )
     carried = min(1.0, carried)
     proven = all(side.certificate.kind == "exact" for side in (one, two))
+    rounding = max(model.certificate.trusted_above for model in (joint, one, two))
     certificate = joint.certificate.saying(
         reduced if proven else f"{reduced} (statistical, as the certificates of these)",
         kind="exact" if proven else "statistical",
         captured_variance=carried,
         relative_residual=1.0 - carried,
-        relative_residual_interval=(max(0.0, 1.0 - carried - 1e-6), min(1.0, 1.0 - carried + 1e-6)),
+        relative_residual_interval=(max(0.0, 1.0 - carried - rounding), min(1.0, 1.0 - carried + rounding)),
     )
     removal = one.removal
     if removal is not None and two.removal is not None:

@@ -96,8 +96,7 @@ class Analysis(ABC):
         weight = n_samples if state.weight == n_samples else float(accumulator.divisor(state) + parameters.ddof)
         weighted = fitted.weighted or getattr(state, "weight_squares", n_samples) != n_samples
         total, m = float(matrix.diagonal.sum()), len(result.components)
-        carried = float((result.variances * np.square(result.patterns).sum(axis=1)).sum()) / total if total > 0 else 0.0
-        carried = min(1.0, carried)
+        carried = _share_rebuilt(matrix, result, total)
         certificate = ExactCertificate(
             kind="exact",
             statement=result.statement,
@@ -160,6 +159,14 @@ class Analysis(ABC):
         weights = np.array([group.weight for group in groups])
         errors = np.sqrt(jackknife_variance(strengths, np.stack(without), weights))
         return StrengthErrors(strengths, errors, len(groups), self.bounded)
+
+
+def _share_rebuilt(matrix: SymmetricOperator, result: Solved, total: float) -> float:
+    """Return 1 − ‖X − X Wᵀ P‖²_F / ‖X‖²_F for weights W and patterns P, from the covariance of X alone."""
+    products = matrix.multiply(np.ascontiguousarray(result.components.T))
+    rebuilt = 2 * float((result.patterns * products.T).sum())
+    rebuilt -= float(((result.patterns @ result.patterns.T) * (result.components @ products)).sum())
+    return min(1.0, max(0.0, rebuilt / total)) if total > 0 else 0.0
 
 
 def sides_of(n_first: int | None, n_features: int) -> int:

@@ -370,3 +370,20 @@ def test_tables_whose_steps_have_to_know_all_rows_are_read_for_these_first() -> 
     values = np.linalg.svd(_cross(*residuals))[1][:2]
     assert np.abs(mca.singular_values_ - values).max() <= 1e-9 * values[0]
     assert mca.n_passes_ == 3
+
+
+@pytest.mark.parametrize("kind", [sp.MCA, sp.CCA, sp.FactorAnalysis])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_the_certified_residual_is_that_of_rows_rebuilt_from_their_scores(
+    kind: Any, reduced: bool, pair: tuple[NDArray[Any], NDArray[Any]]
+) -> None:
+    rows = np.hstack(pair)
+    if kind is sp.FactorAnalysis:
+        fitted = kind(2).fit(rows)
+        scores = fitted.transform(rows)
+    else:
+        fitted = kind(2, n_pca=4 if reduced else None).fit(*pair)
+        scores = np.hstack(fitted.transform(*pair))
+    left = np.square(rows - fitted.inverse_transform(scores)).sum() / np.square(rows - rows.mean(0)).sum()
+    assert abs(fitted.error_.relative_residual - left) <= 1e-10
+    assert abs(fitted.error_.captured_variance + left - 1) <= 1e-10
