@@ -134,12 +134,14 @@ def maximum_covariance(matrix: SymmetricOperator, n_first: int, k: int, *, preci
 
 @dataclass(frozen=True)
 class Whitening:
-    """The eigenvectors of a covariance that are used, divided by the roots of their eigenvalues."""
+    """The eigenvectors of a correlation matrix that are used, divided by the roots of their eigenvalues, for features in their units."""
 
     matrix: FloatArray
     """``(n_features, rank)``."""
     condition: float
     """The largest eigenvalue over the smallest that is used."""
+    n_left_out: int
+    """Directions of features that vary whose eigenvalue is below rounding."""
 
     @property
     def rank(self) -> int:
@@ -148,22 +150,31 @@ class Whitening:
 
 
 def whitening(covariance: FloatArray, precision: float) -> Whitening:
-    """Return the whitening of a covariance, which is overwritten, in the directions whose variance is above rounding."""
+    """Return the whitening of a covariance, which is overwritten, in the directions whose variance is above rounding.
+
+    Of features of variance 1, so that their units do not matter.
+    """
+    deviations = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    n_varying = int(np.count_nonzero(deviations))
+    deviations[deviations == 0] = 1.0
+    covariance /= deviations
+    covariance /= deviations[:, None]
     values, vectors = eigh(covariance, overwrite_a=True, check_finite=False, driver=eigh_driver(len(covariance), False))
     known = values > precision * len(values) * max(values[-1], 0.0)
     if not known.any():
         raise DataError("no feature of one of the tables varies: expected tables with variance")
-    return Whitening(vectors[:, known] / np.sqrt(values[known]), float(values[-1] / values[known][0]))
+    matrix = vectors[:, known] / np.sqrt(values[known]) / deviations[:, None]
+    return Whitening(matrix, float(values[-1] / values[known][0]), n_varying - int(known.sum()))
 
 
 def canonical_correlations(
     matrix: SymmetricOperator, n_first: int, k: int, *, precision: float, n_free: float
-) -> tuple[Pairs, float]:
-    """Return the `k` pairs of weights whose scores, of variance 1, have the largest correlations, and the error of these.
+) -> tuple[Pairs, float, int]:
+    """Return the `k` pairs of weights whose scores, of variance 1, have the largest correlations, their error, and the directions left out.
 
     The singular triplets of W₁ᵀ C₁₂ W₂ for the whitenings of both tables. A relative error ε of the matrix changes a correlation by
-    at most ε (κ₁ + κ₂) to first order, for the ratios κ of the largest to the smallest eigenvalue of C₁₁ and C₂₂; twice that
-    is returned. Cost: 9 (d₁³ + d₂³) flops or so.
+    at most ε (κ₁ + κ₂) to first order, for the ratios κ of the largest to the smallest eigenvalue of the correlation
+    matrices of both tables; twice that is returned. Directions below rounding are left out, and counted. Cost: 9 (d₁³ + d₂³) flops or so.
 
     Parameters
     ----------
@@ -202,7 +213,7 @@ def canonical_correlations(
     values = np.clip(values, 0.0, 1.0)
     residual = _residual(one.matrix.T @ (cross @ second.T) - left[:, :k] * values[:k], values)
     pairs = Pairs(values[:k], first, second, float(np.square(values).sum()), residual, "lapack")
-    return pairs, error
+    return pairs, error, one.n_left_out + two.n_left_out
 
 
 def _signed(first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:

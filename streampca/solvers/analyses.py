@@ -298,9 +298,13 @@ class CanonicalCorrelation(_OfTwoTables):
         moved = sum(self._moved(matrix, fitted))
         precision += 2 * moved + moved**2
         free = matrix.n_samples - (1 if fitted.parameters.center else 0)
-        pairs, error = canonical_correlations(matrix, n_first, self.n_components, precision=precision, n_free=free)
+        pairs, error, n_left_out = canonical_correlations(
+            matrix, n_first, self.n_components, precision=precision, n_free=free
+        )
         components, patterns, variances = self._joined(matrix, pairs, orthonormal=False)
         statement = f"exact canonical correlations; rounding changes each by at most {error:.1e}"
+        if n_left_out:
+            statement += f"; {n_left_out:,} direction(s) whose variance is below rounding are left out"
         return Solved(components, patterns, variances, pairs.values, error, statement, pairs.residual, pairs.method, {})
 
 

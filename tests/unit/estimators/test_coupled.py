@@ -387,3 +387,18 @@ def test_the_certified_residual_is_that_of_rows_rebuilt_from_their_scores(
     left = np.square(rows - fitted.inverse_transform(scores)).sum() / np.square(rows - rows.mean(0)).sum()
     assert abs(fitted.error_.relative_residual - left) <= 1e-10
     assert abs(fitted.error_.captured_variance + left - 1) <= 1e-10
+
+
+def test_units_of_features_do_not_change_canonical_correlations() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(1000, 3)), rng.normal(size=(1000, 2))
+    second[:, 0] += 2 * first[:, 2]
+    scaled = (first * np.array([1.0, 10.0, 1e-5])).astype(np.float32)  # a variance below the rounding of the others'
+    expected = _correlations(scaled.astype(np.float64), second.astype(np.float32).astype(np.float64))[:2]
+    cca = sp.CCA(2).fit(scaled, second.astype(np.float32))
+    assert np.abs(cca.correlations_ - expected).max() <= cca._model.error
+    assert cca._model.error < 1e-4
+    collinear = np.c_[first, first @ np.ones(3)]
+    cca = sp.CCA(2).fit(collinear, second)
+    assert np.abs(cca.correlations_ - _correlations(first, second)[:2]).max() <= cca._model.error
+    assert "1 direction(s) whose variance is below rounding" in cca.error_.statement
