@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from streampca.estimators.inputs import Input
     from streampca.execution.progress import ProgressCallback
+    from streampca.planning.plan import Plan
 
 
 class RotatedPCA(Patterns):
@@ -128,13 +129,21 @@ class RotatedPCA(Patterns):
         ParameterError, PlanError, DataError
             As `PCA.fit` and `PCA.rotate`.
         """
+        fitted = self._before().fit(X, sample_weight=sample_weight)
+        return self._become(fitted, self._rotated(fitted))
+
+    def plan(self, X: Input, *, probe: bool = False) -> Plan:
+        """Return what `fit` would do, as `PCA.plan` does for `pca`: the rotation reads nothing."""
+        planned: Plan = self._before().plan(X, probe=probe)
+        return planned
+
+    def _before(self) -> Any:
+        """Return the estimator that is fitted before the rotation: a clone of `pca` with the ceiling and callback of this one."""
         if not isinstance(self.pca, Likelihood):
             raise ParameterError(f"pca is {type(self.pca).__name__}: expected a PCA")
-        fitted: Any = clone(self.pca)
         given = {"memory": self.memory, "progress": self.progress}
-        fitted.set_params(**{name: value for name, value in given.items() if value is not None})
-        fitted.fit(X, sample_weight=sample_weight)
-        return self._become(fitted, self._rotated(fitted))
+        named = {name: value for name, value in given.items() if value is not None}
+        return clone(self.pca).set_params(**named)
 
     def _to_save(self) -> tuple[PCAModel, FitRecord]:
         named = with_names(self._model.unrotated, self.pca_)

@@ -47,7 +47,7 @@ def projection_of(model: PCAModel, dtype: DType, *, centred: bool) -> Projection
     The offset is that of the axes as they are rounded to `dtype`, so that only centred values meet their rounding errors.
     """
     k, d = model.components.shape
-    before = model.unrotated if isinstance(model, RotatedModel) else model
+    before = model.before_rotation
     axes, offset = np.empty((k, d), dtype), np.zeros(k)
     centre = model.mean.astype(dtype) if centred else np.zeros(d, dtype)
     for features, slab in slabs_of(before.components):

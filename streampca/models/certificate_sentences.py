@@ -389,7 +389,7 @@ def paragraph(certificate: Certificate, n_components: int) -> list[str]:
         sentences.append(
             f"The worst eigenpair misses Cv = λv by {most}{words.figure(residual, 2)} of the largest eigenvalue."
         )
-    if orthonormality is not None:
+    if orthonormality is not None and certificate.kind != "none":  # rotated components are not
         sentences.append(f"The components are orthonormal to {words.figure(orthonormality, 2)}.")
     if isinstance(rank, int):
         # The rank is counted among the eigenvalues that were computed, so it can only ever say this much.

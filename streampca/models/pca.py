@@ -464,6 +464,11 @@ class PCAModel:
             "component_rules": self.component_rules.to_dict(),
         } | ({} if self.sampling_errors is None else {"sampling_errors": self.sampling_errors.to_dict()})
 
+    @property
+    def before_rotation(self) -> PCAModel:
+        """Return the model whose components are eigenvectors: this one, or that which was rotated."""
+        return self
+
     @cached_property
     def component_rules(self) -> ComponentRules:
         """Return what every rule for the number of components says of these eigenvalues."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from streampca.errors import NotAvailableError, ParameterError
+from streampca.linalg.component_rules import ComponentRules
 from streampca.linalg.rotation import ordered, promax, varimax
 from streampca.linalg.selection import is_count, is_number
 from streampca.models import certificate_sentences as sentences
@@ -53,6 +54,11 @@ class RotatedModel(PCAModel):
     """How they are."""
 
     @property
+    def before_rotation(self) -> PCAModel:
+        """Return the model whose first components are rotated."""
+        return self.unrotated
+
+    @property
     def correlation(self) -> FloatArray:
         """Return the correlations Φ = (Mᵀ M)⁻¹ of the scores, ``(k, k)``."""
         return np.asarray(np.linalg.inv(self.rotation.matrix.T @ self.rotation.matrix), dtype=np.float64)
@@ -73,6 +79,15 @@ class RotatedModel(PCAModel):
     def _values(self) -> FloatArray:
         """Return the variances of the components before the rotation, ``(k,)``."""
         return np.asarray(self.unrotated.explained_variance[: len(self.rotation.matrix)])
+
+    @cached_property
+    def component_rules(self) -> ComponentRules:
+        """Return what the rules say of the eigenvalues, which are those before the rotation."""
+        return self.unrotated.component_rules
+
+    def summary(self) -> Json:
+        """Return the result as plain data, with the settings of the rotation."""
+        return super().summary() | {"rotation": self.rotation.to_dict()}
 
     @cached_property
     def turn(self) -> FloatArray:
@@ -110,12 +125,13 @@ def rotated_model(model: PCAModel, rotation: Rotation) -> RotatedModel:
     matrix = rotation.matrix
     pattern = matrix.T @ model.loadings()[: len(matrix)]
     variances = np.einsum("ij,ij->i", pattern, pattern)
+    components = pattern / np.sqrt(variances)[:, None]
     known = {each.name: getattr(model, each.name) for each in fields(PCAModel)}
     known |= {
-        "components": pattern / np.sqrt(variances)[:, None],
+        "components": components,
         "explained_variance": variances,
         "numerical_rank": len(matrix),
-        "certificate": _before_rotation(model.certificate, len(matrix)),
+        "certificate": _before_rotation(model, components),
         "residual_moments": (),
         "eigenvalues": None,
         "sampling_errors": None,
@@ -123,16 +139,27 @@ def rotated_model(model: PCAModel, rotation: Rotation) -> RotatedModel:
     return RotatedModel(**known, unrotated=model, rotation=rotation)
 
 
-def _before_rotation(given: ExactCertificate, k: int) -> ExactCertificate:
-    """Return the certificate of `k` rotated components, of whose errors nothing is known but what `given` says of those before."""
+def _before_rotation(model: PCAModel, components: FloatArray) -> ExactCertificate:
+    """Return the certificate of rotated `components` of `model`.
+
+    They span what its first components span, and leave out as much. Of the errors of each nothing is known but what the certificate
+    of `model` says of those before.
+    """
+    k, given = len(components), model.certificate
+    captured, interval = given.captured_variance, given.relative_residual_interval
+    if k < model.n_components:
+        captured = min(1.0, float(model.explained_variance_ratio[:k].sum()))
+        rounding = given.trusted_above
+        exact = given.kind == "exact"
+        interval = (max(0.0, 1.0 - captured - rounding) if exact else 0.0, min(1.0, 1.0 - captured + rounding))
     return ExactCertificate(
         kind="none",
         statement=sentences.before_rotation(given),
-        captured_variance=0.0,
-        relative_residual=1.0,
-        relative_residual_interval=(0.0, 1.0),
+        captured_variance=captured,
+        relative_residual=1.0 - captured,
+        relative_residual_interval=interval,
         eigen_residual=None,
-        orthonormality=np.inf,
+        orthonormality=float(np.abs(components @ components.T - np.eye(k)).max()),
         component_errors=(None,) * k,
         numerical_rank=k,
         trusted_above=0.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from inspect import signature
 from operator import add
@@ -20,6 +20,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Readings
 from streampca.kernels import RBF, Kernel, kernel_of
 from streampca.linalg.selection import from_plain
+from streampca.models.rotated import Method
 from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns
@@ -51,6 +52,8 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
     """The estimator."""
     parameters: AnyParameters
     """Its checked parameters, with weights and threads."""
+    rotation: Method | None = field(default=None, kw_only=True)
+    """How the components of the fit are rotated; None leaves them as they are."""
 
     def of(self, source: Source) -> ConfiguredFit[AnyParameters, AnyFit]:
         """Return the fit with the weights that an expression gives for the features of `source`."""
@@ -83,8 +86,10 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
     def readings(self, source: Source, plan: Plan, *, keep_rows: int, quality: bool) -> Readings[AnyFit]:
         """Ask for the readings of the fit of `source` by `plan`, with `keep_rows` rows copied and the `quality` of the data."""
         beside: dict[str, Any] = {"keep_rows": keep_rows, "quality": quality}
-        readings: Readings[AnyFit] = self.estimator._readings_of_fit(source, self.parameters, plan, **beside)
-        return readings
+        fitted: Any = yield from self.estimator._readings_of_fit(source, self.parameters, plan, **beside)
+        if self.rotation is not None:
+            fitted = fitted.rotated(self.rotation)
+        return cast(AnyFit, fitted)
 
 
 AnyConfiguredFit: TypeAlias = ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]
@@ -103,9 +108,9 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
     kind, preprocess = ESTIMATORS[config.model.kind], config.preprocess
     names = kind._get_param_names()
     weighted = "sample_weight" in signature(kind.fit).parameters
-    for name, field in PreprocessConfig.model_fields.items():
+    for name, stated in PreprocessConfig.model_fields.items():
         value, taken = getattr(preprocess, name), name in names or (name == "sample_weight" and weighted)
-        if not taken and value != field.default:
+        if not taken and value != stated.default:
             raise NotAvailableError(
                 f"preprocess.{name}: {preprocess.as_written(name)} is not available for kind: {config.model.kind}: prepare the "
                 "rows before"
@@ -116,6 +121,7 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
         raise ConfigError(
             f"output.diagnostics: true, but kind: {config.model.kind} has no T² and Q: expected kind: pca"
         )
+    _require_rotatable(config)
     sample_weight = as_weights("preprocess.sample_weight", _weights_of(config, "sample_weight"))
     values = config.estimator_parameters() | {"n_components": from_plain(config.model.n_components)}
     if "feature_weight" in names:
@@ -132,7 +138,22 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
     estimator: Any = kind()
     estimator.set_params(**values)
     parameters = replace(estimator._parameters(threads), sample_weight=sample_weight, read_ahead=read_ahead)
-    return ConfiguredFit(estimator, parameters)
+    return ConfiguredFit(estimator, parameters, rotation=getattr(config.model, "rotation", None))
+
+
+def _require_rotatable(config: RunConfig) -> None:
+    """Raise `ConfigError` if components are rotated and something is asked for that rotated components do not have."""
+    if getattr(config.model, "rotation", None) is None:
+        return
+    for key, asked, why in (
+        ("model.group_by", config.model.group_by is not None, "fits of groups are not rotated"),
+        ("output.state", config.output.state, "a state has the components before the rotation"),
+        ("output.diagnostics", config.output.diagnostics, "T² and Q are those of components that are not rotated"),
+        ("output.anndata", bool(config.output.anndata), "AnnData has slots for components that are not rotated"),
+        ("statistics.sampling_errors", bool(config.statistics.sampling_errors), "rotated components have none"),
+    ):
+        if asked:
+            raise ConfigError(f"{key} does not go together with model.rotation: {why}; leave one of them out")
 
 
 def _with_kernel(values: dict[str, object], model: KernelPCAConfig) -> dict[str, object]:

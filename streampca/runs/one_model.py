@@ -144,6 +144,11 @@ class OneModel(Strategy):
         """Raise `ConfigError` if the run cannot be carried out by `plan`."""
         _require_state(self.config, plan)
         require_diagnosable(self.config, plan)
+        if self.fit.rotation is not None and plan.components_on_disk:
+            raise ConfigError(
+                "model.rotation: the components do not fit in memory and will be on disk, where they are not rotated: take fewer "
+                "components, or raise resources.memory"
+            )
 
     @override
     def bytes_to_write(self, plan: AnyPlan) -> int:

@@ -11,6 +11,7 @@ from streampca.accumulators import Covariance, ExactIntegerCovariance
 from streampca.accumulators.base import AnyAccumulator
 from streampca.models import certificate_sentences as sentences
 from streampca.models.pca import PCAModel
+from streampca.models.rotated import Method, rotate
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
@@ -156,6 +157,12 @@ class Fit(FitResult):
     def known_scores(self) -> tuple[FloatArray | None, FloatArray | None]:
         """Return the scores of all rows, ``(n_samples, k)``, and their squared lengths, ``(n_samples,)``, each None if not known."""
         return self.scores, self.lengths
+
+    def rotated(self, method: Method) -> Fit:
+        """Return the fit with its components rotated, which keeps no state; errors are those of `streampca.PCA.rotate`."""
+        model = rotate(self.model, method=method)
+        scores = None if self.scores is None else self.scores @ model.turn
+        return replace(self, model=model, scores=scores, fitted_state=None)
 
     def write_known_scores(self, source: Source, path: Path) -> bool:
         """Write the scores of all rows of `source` to `path` if the solver has them; tell whether it has."""

@@ -117,7 +117,7 @@ def fields_of(model: PCAModel, group: zarr.Group, path: Path) -> tuple[dict[str,
         If arrays and numbers do not agree with each other.
     """
     rotation = model.rotation if isinstance(model, RotatedModel) else None
-    model = model.unrotated if isinstance(model, RotatedModel) else model
+    model = model.before_rotation
     surveyed = _write_components(group, model.components)
     require_valid(model, surveyed, path)
     arrays = {name: getattr(model, name) for name in _ARRAYS if name != "components"}

@@ -252,6 +252,8 @@ class PCAConfig(section_of(PCA_PARAMETERS, "model", "kind")):  # type: ignore[mi
         "file, the name of an array beside the data, or null",
     )
     """Label of each row: one model for each group of rows, within groups, and of the group means, from one reading."""
+    rotation: Literal["varimax", "promax"] | None = None
+    """How the components are rotated after the fit, as by `PCA.rotate`; scores, page and model are those of the rotated ones."""
 
     def warnings(self) -> list[str]:
         """Return sentences about keys that are not used."""

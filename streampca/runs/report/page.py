@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import streampca.formatting as words
 from streampca.errors import NotAvailableError
 from streampca.models.analysis import AnalysisModel
 from streampca.models.certificate_sentences import carried_at_least
@@ -90,12 +91,14 @@ def _compose(run: RunFiles, further: FurtherRows | None) -> Json:
     bounds = approximate.Bounds(certificate) if isinstance(certificate, ApproximateCertificate) else None
     carried = None if bounds is None else carried_at_least(bounds.certificate)
     intervals = None if bounds is None else approximate.interval_chart(run, bounds, spectrum)
+    rotation = result.field(run.manifest, "result", "rotation", "method")
     charts: list[Chart] = []
     if scores is not None:
         charts += result.score_charts(spectrum, scores, classes)
         charts += loadings.biplot_charts(run, spectrum, layout, scores, classes)
     return what_ran.parts(run) | {
-        "kicker": "Principal component analysis",
+        "kicker": "Principal component analysis"
+        + ("" if rotation is None else f", rotated by {words.clean(rotation)}"),
         "summary": result.summary(run, spectrum, carried),
         "tiles": result.tiles(run, spectrum, carried),
         "notes": [*what_ran.notes(run), *([_REMOVED] if run.removes else [])],

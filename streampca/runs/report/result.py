@@ -60,6 +60,8 @@ def summary(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = Non
     subject = f"All {k:,} components" if 1 < k == possible else f"First {k:,} of {possible:,} components"
     if k == 1:
         subject = "The only component" if possible == 1 else f"First of {possible:,} components"
+    if field(run.manifest, "result", "rotation") is not None:
+        subject = words.plural(k, "rotated component")
     verb = "carries" if k == 1 else "carry"
     if carried is None or spectrum.values.max() <= 0:
         carried = words.share(float(spectrum.ratios.sum())) if spectrum.values.max() > 0 else "none"

@@ -106,10 +106,11 @@ def verify_run(
         figures = {"certificate": model.certificate.to_dict(), "result": model.summary(), "diagnostics": summary}
         checks += checks_of_figures(directory, record, figures)
         if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
-            measured = Measured.of(joint.parts[-1], states[-1], model, parameters)
-            analysed = isinstance(model, AnalysisModel)
+            solved = model.before_rotation
+            measured = Measured.of(joint.parts[-1], states[-1], solved, parameters)
+            analysed = isinstance(solved, AnalysisModel)
             checks_of: Any = checks_of_analysis if analysed else checks_of_eigenpairs
-            checks += checks_of(model, measured, parameters.scaling)
+            checks += checks_of(solved, measured, parameters.scaling)
         lightest = 1.0 if weights is None else float(np.min(weights[weights > 0]))
         checks += [*checks_of_stored, *checks_of_rows(compared_rows, states[0], source, lightest)]
         for (_, checks_of), each in zip(statistics, states[1 : len(parts)], strict=True):
@@ -247,7 +248,7 @@ def _planned(
     for n_threads, columns in dict.fromkeys([(threads, k), (1, k), (1, max(1, k // 4)), (1, 1)]):
         joint = Joint(tuple(parts))
         if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
-            joint = Joint((*parts, accumulator_for(model, parameters, source, columns)))
+            joint = Joint((*parts, accumulator_for(model.before_rotation, parameters, source, columns)))
         state = joint.state_bytes(d)
         needed = n_threads * (joint.scratch_bytes(d, panel_rows(d), 8) + 3 * state) + 2 * state
         try:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import streampca as sp
-from streampca.errors import DataError, ModelError, NotAvailableError, ParameterError
+from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, ParameterError
 from streampca.linalg import rotation as rotations
 
 pytestmark = pytest.mark.numerical
@@ -319,3 +319,51 @@ def test_fit_takes_memory_and_progress_of_the_rotation_before_those_of_its_pca()
     assert (own.pca_.memory, own.pca.memory) == ("2GB", "3GB")  # type: ignore[attr-defined]
     assert calls
     assert sp.RotatedPCA(sp.PCA(6, memory="3GB"), K).fit(ROWS).pca_.memory == "3GB"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("solver", ["covariance", "gram", "sketch"])
+def test_a_run_rotates_what_its_configuration_says(solver: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", ROWS)
+    config = {
+        "source": {"path": str(tmp_path / "x.npy")},
+        "model": {"n_components": K, "solver": solver, "rotation": "promax"},
+        "output": {"directory": str(tmp_path / "run")},
+    }
+    run = sp.run(config)
+    expected = sp.PCA(K, solver=solver).fit(ROWS).rotate(method="promax")
+    assert isinstance(run.model, sp.RotatedPCA)
+    np.testing.assert_allclose(run.model.components_, expected.components_, atol=1e-12)
+    stored: Any = zarr.open_group(run.directory / "scores.zarr", mode="r")["scores"]
+    np.testing.assert_allclose(stored[:], expected.transform(ROWS), atol=1e-9)
+    shares = sum(run.manifest["result"]["explained_variance_ratio"])
+    assert run.manifest["certificate"]["captured_variance"] == pytest.approx(shares, rel=0.02)
+    assert "rotated by promax" in (run.directory / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("output", "state", True),
+        ("output", "diagnostics", True),
+        ("statistics", "sampling_errors", 5),
+        ("model", "group_by", "g.npy"),
+    ],
+)
+def test_what_rotated_components_do_not_have_is_refused_by_a_run(
+    section: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", ROWS)
+    config: dict[str, Any] = {
+        "source": {"path": str(tmp_path / "x.npy")},
+        "model": {"n_components": K, "rotation": "varimax"},
+        "output": {"directory": str(tmp_path / "run")},
+    }
+    config.setdefault(section, {})[key] = value
+    with pytest.raises(ConfigError, match=rf"{section}.{key} does not go together with model.rotation"):
+        sp.run(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_plan_of_a_rotation_is_that_of_its_fit() -> None:
+    plan, expected = sp.RotatedPCA(sp.PCA(K)).plan(ROWS), sp.PCA(K).plan(ROWS)
+    assert (plan.solver, plan.passes, plan.n_components) == (expected.solver, expected.passes, K)
