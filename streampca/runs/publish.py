@@ -20,7 +20,7 @@ from typing import Any
 from streampca.errors import ModelError, OutputError, StreamPCAError
 from streampca.redaction import shown
 from streampca.sources.object_store import ObjectPlace
-from streampca.storage.directories import RECORD, AtomicDirectory, is_output_file, read_record
+from streampca.storage.directories import RECORD, AtomicDirectory, foreign_entry, is_output_file, read_record
 from streampca.storage.files import output_error, write_atomically
 from streampca.storage.regular_files import read_regular
 from streampca.typing import Json
@@ -173,14 +173,11 @@ def require_free(url: str, run_id: str | None = None, *, storage_options: Mappin
 
 def _files_of(directory: Path, kind: str) -> list[str]:
     """Return all files except the record; raise `OutputError` for files that streampca did not write."""
-    names = []
-    for path in sorted(directory.rglob("*")):
-        relative = path.relative_to(directory).as_posix()
-        if path.is_symlink() or not (path.is_dir() or is_output_file(kind, relative)):
-            raise OutputError(f"{directory} holds {relative}, which streampca did not write: move it away first")
-        if path.is_file() and relative != RECORD:
-            names.append(relative)
-    return names
+    foreign = foreign_entry(directory, kind)
+    if foreign is not None:
+        raise OutputError(f"{directory} holds {foreign}, which streampca did not write: move it away first")
+    names = (path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if path.is_file())
+    return [name for name in names if name != RECORD]
 
 
 def _write(place: ObjectPlace, directory: Path, files: list[str], record: Json) -> int:

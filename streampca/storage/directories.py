@@ -39,16 +39,7 @@ RECORD = "streampca.json"
 _MOST_READS, _PAUSE_SECONDS = 20, 0.01  # of an output that is replaced again and again
 _Read = TypeVar("_Read")
 _CHUNK = r"c(/\d+)*"
-_MODEL_ARRAYS = (
-    "components|explained_variance|mean|scale|constant_features|feature_weight|fill"
-    "|landmarks|coefficients|centre|eigenvalues|prediction_errors|landmark_indices|way_back_scores|way_back_dual"
-    r"|feature_name_bytes|feature_name_ends|plan_edges|sampling|eigenvectors|label_\w+"
-    "|feature_mean|feature_factor|removal_coefficients|removal_groups|removal_columns|rotation"
-)
-_STATE_ARRAYS = (
-    "origin|offset|scatter|factor|observed|complete_sum|counts|sums|feature_weight|squares|products|test"
-    r"|fragment_\w+|stored_\w+"
-)
+_ARRAY = r"[A-Za-z]\w*"
 
 
 def _files_of(*arrays: str) -> str:
@@ -65,27 +56,53 @@ DIAGNOSTICS = ("t2", "q")
 """Arrays beside scores with a value for each row, which are written with them."""
 ARRAYS_BESIDE_SCORES = "coordinate_arrays"
 """Attribute of a group of scores that names the arrays beside them."""
-_SCORES_FILES = _files_of("scores", "[A-Za-z][A-Za-z0-9_]*")
-_MODEL_FILES = rf"{_files_of(_MODEL_ARRAYS)}|state(/({_files_of(_STATE_ARRAYS)}))?"
+_STATE = "state"
+_GROUP_FILES = _files_of(_ARRAY)
+_MODEL_FILES = rf"{_GROUP_FILES}|{_STATE}(/({_GROUP_FILES}))?"
 _DOCUMENTS = (RECORD, "config.yaml", "plan.json", "manifest.json", "report.html")
 _RUN_DOCUMENTS = _DOCUMENTS
 """Files beside the arrays of a run; what else one writes at its top has its name here."""
 _RUN_FILES = (
     rf"{_names(_RUN_DOCUMENTS)}|model\.zarr(/({_MODEL_FILES}))?"
-    rf"|samples\.zarr(/({_files_of('rows', 'index', 'classes', 'classes_ends', 'unusual_rows', 'unusual_index')}))?|scores\.zarr(/({_SCORES_FILES}))?"
+    rf"|samples\.zarr(/({_files_of('rows', 'index', 'classes', 'classes_ends', 'unusual_rows', 'unusual_index')}))?|scores\.zarr(/({_GROUP_FILES}))?"
 )
 _OUTPUT_FILES = {
     "model": re.compile(_MODEL_FILES),
-    "scores": re.compile(_SCORES_FILES),
+    "scores": re.compile(_GROUP_FILES),
     "run": re.compile(_RUN_FILES),
     "models": re.compile(rf"{_names(_DOCUMENTS)}|models(/[A-Za-z0-9][\w.-]*(/({_RUN_FILES}))?)?"),
     "groups": re.compile(rf"{_names(_DOCUMENTS)}|models(/[A-Za-z0-9][\w.-]*\.zarr(/({_MODEL_FILES}))?)?"),
 }
+_MODELS = {"model": "", "run": "model.zarr", "models": "models/*/model.zarr", "groups": "models/*.zarr"}
+_SCORES = {"scores": "", "run": "scores.zarr", "models": "models/*/scores.zarr"}
+"""Where outputs of a kind have groups of models, and of scores."""
 
 
 def is_output_file(kind: str, relative: str) -> bool:
-    """Return whether an output of that kind may hold a file of that name."""
+    """Return whether an output of that kind may hold a file of that name, whatever the arrays of its groups."""
     return _OUTPUT_FILES[kind].fullmatch(relative) is not None
+
+
+def foreign_entry(path: Path, kind: str) -> str | None:
+    """Return the relative path of an entry of the output at `path` that streampca did not write, None if there is none.
+
+    Arrays of models are those whose digests are among the attributes of their group, and arrays of scores those that the attributes name.
+    """
+
+    def places(known: Mapping[str, str]) -> list[Path]:
+        return [] if kind not in known else list(path.glob(known[kind])) if known[kind] else [path]
+
+    arrays: dict[Path, set[str | None]] = {group: {*arrays_of_scores(group)} for group in places(_SCORES)}
+    for model in places(_MODELS):
+        for group, beside in ((model, _STATE), (model / _STATE, None)):
+            digests = _attributes_of(group).get("sha256")
+            arrays[group] = {beside, *(digests if isinstance(digests, dict) else ())}
+    for entry in path.rglob("*"):
+        relative = entry.relative_to(path).as_posix()
+        foreign = entry.parent in arrays and entry.is_dir() and entry.name not in arrays[entry.parent]
+        if entry.is_symlink() or foreign or not is_output_file(kind, relative) or not _has_expected_type(entry):
+            return relative
+    return None
 
 
 def read_record(path: Path) -> Json | None:
@@ -155,25 +172,26 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
         raise OutputError(
             f"{path} holds a finished {_NOUNS.get(kind, kind)} already: {how} to replace it, or name another place"
         )
-    places = {"run": "scores.zarr", "models": "models/*/scores.zarr"}
-    stores = [path] if kind == "scores" else list(path.glob(places[kind])) if kind in places else []
-    beside = {store / name for store in stores for name in arrays_of_scores(store)}
-    for entry in path.rglob("*"):
-        relative = entry.relative_to(path).as_posix()
-        foreign = entry.parent in stores and entry.is_dir() and entry not in beside
-        if entry.is_symlink() or foreign or not is_output_file(kind, relative) or not _has_expected_type(entry):
-            raise OutputError(
-                f"{path} holds {relative}, which streampca did not write: it is left untouched; move that file away first"
-            )
+    relative = foreign_entry(path, kind)
+    if relative is not None:
+        raise OutputError(
+            f"{path} holds {relative}, which streampca did not write: it is left untouched; move that file away first"
+        )
 
 
 def arrays_of_scores(path: Path) -> list[str]:
     """Return the names of the arrays in the group of scores at `path`, as its attributes name them."""
+    named = _attributes_of(path).get(ARRAYS_BESIDE_SCORES)
+    return ["scores", *(name for name in (named if isinstance(named, list) else ()) if isinstance(name, str))]
+
+
+def _attributes_of(path: Path) -> Json:
+    """Return the attributes of the zarr group at `path`; empty where there is none that can be read."""
     try:
-        named = json.loads(read_regular(path / "zarr.json"))["attributes"].get(ARRAYS_BESIDE_SCORES, [])
-        return ["scores", *(name for name in named if isinstance(name, str))]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        return ["scores"]
+        attributes = json.loads(read_regular(path / "zarr.json"))["attributes"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return {}
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _has_expected_type(entry: Path) -> bool:

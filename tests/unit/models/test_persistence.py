@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stores import make_values, resealed
 
 import streampca as sp
-from streampca.errors import ModelError, ParameterError
+from streampca.errors import ModelError, OutputError, ParameterError
 
 OLD_MODELS = Path(__file__).parents[2] / "data" / "models-0.1.0.zip"
 ROWS = make_values(60, 5)
@@ -152,6 +152,28 @@ def test_state_of_a_loaded_model_is_continued_with_its_rule_for_components(tmp_p
     again = sp.load(merged.save(tmp_path / "merged.zarr"))
     assert not hasattr(again, "plan_")
     assert_same(again, merged, ROWS)
+
+
+FITTED: dict[str, Callable[[], Any]] = {
+    "pca": lambda: sp.PCA(2).fit(ROWS),
+    "rotated": lambda: sp.PCA(2).fit(ROWS).rotate(2),
+    "kernel": lambda: sp.KernelPCA(2).fit(ROWS),
+    "mca": lambda: sp.MCA(2, first=3).fit(ROWS),
+    "mca of components": lambda: sp.MCA(2, first=3, n_pca=2).fit(ROWS),
+    "cca": lambda: sp.CCA(2, first=3).fit(ROWS),
+    "factors": lambda: sp.FactorAnalysis(2).fit(ROWS),
+}
+
+
+@pytest.mark.parametrize("kind", FITTED)
+def test_a_model_of_any_kind_is_replaced_but_not_an_array_that_is_not_its_own(kind: str, tmp_path: Path) -> None:
+    fitted, path = FITTED[kind](), tmp_path / "model.zarr"
+    state = {"state": True} if kind in ("pca", "mca", "cca", "factors") else {}
+    fitted.save(path, **state)
+    np.testing.assert_array_equal(sp.load(fitted.save(path, overwrite=True)).transform(ROWS), fitted.transform(ROWS))
+    (path / "prices").mkdir()
+    with pytest.raises(OutputError, match="holds prices, which streampca did not write"):
+        fitted.save(path, overwrite=True)
 
 
 def test_a_model_that_is_replaced_while_it_is_loaded_is_the_old_or_the_new_one(tmp_path: Path) -> None:
