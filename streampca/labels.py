@@ -155,6 +155,12 @@ class Labels:
         """Return the labels with names and sizes of the samples alone, as models keep them."""
         return replace(self, samples=tuple(Dimension(d.name, d.size) for d in self.samples))
 
+    def with_names(self, names: Mapping[str, str]) -> Labels:
+        """Return the labels with other names of feature dimensions, `names` by those that they have."""
+        features = tuple(replace(each, name=names.get(each.name, each.name)) for each in self.features)
+        variables = tuple(replace(v, dims=tuple(names.get(dim, dim) for dim in v.dims)) for v in self.variables)
+        return replace(self, features=features, variables=variables)
+
     def resized(self, n_samples: int) -> Labels:
         """Return the labels of `n_samples` rows with the same features; coordinates of samples are dropped."""
         first, *others = self.samples

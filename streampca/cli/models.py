@@ -57,7 +57,7 @@ def transform(
     with session().progress() as progress:
         estimator.set_params(progress=progress, memory=memory)
         estimator.transform_to(opened, out, overwrite=overwrite, diagnostics=diagnostics)
-    shape = [opened.shape[0], estimator.n_components_]
+    shape = [opened.shape[0], estimator._model.n_components]
     return Result(
         {"path": str(out), "array": "scores", "shape": shape}, [f"{out}: array scores, {shape[0]:,} x {shape[1]:,}"]
     )

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.estimators.from_states import StateEstimator
-from streampca.estimators.inputs import names_of
-from streampca.estimators.interface import check_is_fitted, clone
-from streampca.estimators.labelled import dataset_of
+from streampca.estimators.inputs import is_dask, names_of, require_lazy_output
+from streampca.estimators.interface import check_is_fitted, clone, in_container
+from streampca.estimators.labelled import MODE, dataset_of, is_data_array
 from streampca.estimators.pca import PCA
-from streampca.estimators.transforming import Transforming
+from streampca.estimators.transforming import Floats, Transforming
+from streampca.formatting import as_text
 from streampca.labels import Labels
+from streampca.models.analysis import AnalysisModel
 from streampca.models.pca import PCAModel
 from streampca.models.reduced import joined_model, scores_of_rows
+from streampca.models.removal import Given
 from streampca.models.state import FittedState
-from streampca.parameters import documented
+from streampca.parameters import Parameters, documented
 from streampca.parameters.analyses import COUPLED_PARAMETERS, SHARED
 from streampca.parameters.choices import Missing, ScaleName
+from streampca.planning.plan import Plan
 from streampca.solvers.analyses import Analysis, CanonicalCorrelation, MaximumCovariance, sides_of
 from streampca.sources import Source
+from streampca.sources.files.paths import is_paths
 from streampca.sources.subsets import with_features
 from streampca.sources.table import side_by_side
+from streampca.system.optional import package_of
 from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
+    import dask.array as da
     import xarray as xr
 
-    from streampca.estimators.inputs import Input
+    from streampca.estimators.inputs import InMemory, Input, Lazy
     from streampca.execution.progress import ProgressCallback
 
 
@@ -101,8 +108,9 @@ class Coupled(StateEstimator):
         X : array-like, shape (n_samples, n_features_x)
             The first table, everything that `PCA.fit` takes; or both side by side, such as two variables of a store
             (``streampca.open("x.zarr", variables=["sst", "precip"])``).
-        Y : array-like, shape (n_samples, n_features_y), optional
-            The second table, in the order of the same samples; coordinates of samples that both have must be equal.
+        Y : array-like, shape (n_samples, n_features_y) or (n_samples,), optional
+            The second table, in the order of the same samples; coordinates of samples that both have must be equal. An array of one
+            dimension is one column.
         sample_weight : array-like, shape (n_samples,), optional
             Weights of the samples, as in `PCA.fit`.
 
@@ -117,84 +125,188 @@ class Coupled(StateEstimator):
             As `PCA.fit`, and if the tables do not have the same samples.
         """
         self._n_first = None
-        for name in ("x_pca_", "y_pca_"):
+        for name in ("x_pca_", "y_pca_", "feature_names_in_"):
             self.__dict__.pop(name, None)
         if self.n_pca is None:
             return super().fit(X, Y, sample_weight=sample_weight)
         return self._fit_reduced(self._table(X, Y), sample_weight)
 
-    def transform(self, X: Input, Y: Input | None = None, *, remove: Any = None) -> Any:
+    @overload
+    def transform(self, X: InMemory, Y: InMemory, *, remove: Given | None = None) -> tuple[Floats, Floats]: ...
+
+    @overload
+    def transform(self, X: None, Y: InMemory, *, remove: Given | None = None) -> Floats: ...
+
+    @overload
+    def transform(self, X: Lazy, Y: Lazy, *, remove: Given | None = None) -> tuple[da.Array, da.Array]: ...
+
+    @overload
+    def transform(
+        self, X: xr.DataArray | xr.Dataset, Y: xr.DataArray | xr.Dataset, *, remove: Given | None = None
+    ) -> tuple[xr.DataArray, xr.DataArray]: ...
+
+    @overload
+    def transform(self, X: Input | None, Y: Input | None = None, *, remove: Given | None = None) -> Any: ...
+
+    def transform(self, X: Input | None, Y: Input | None = None, *, remove: Given | None = None) -> Any:
         """Return the scores of rows of the first table, of both, or of a table of both side by side.
 
         Parameters
         ----------
-        X : array-like
-            Rows of the first table, or of both side by side; everything that `fit` takes.
+        X : array-like or None
+            Rows of the first table, or of both side by side; everything that `fit` takes. None for the second table alone.
         Y : array-like, optional
-            Rows of the second table.
+            Rows of the second table; an array of one dimension is one column.
         remove : mapping, optional
             As in `PCA.transform`.
 
         Returns
         -------
         array, shape (n_samples, k), or tuple of two
-            Scores of the first table where it alone is given, else those of the first and of the second: numpy, Dask or xarray as
-            `PCA.transform` returns them.
+            Scores of the only table that is given, else those of the first and of the second: numpy, Dask or xarray as
+            `PCA.transform` returns them. A DataArray says in its attribute ``table``, ``"x"`` or ``"y"``, whose scores it has.
 
         Raises
         ------
         ParameterError
-            If `X` or `Y` do not have the features of the fit.
+            If `X` or `Y` do not have the features of the fit, or both are None.
         """
         check_is_fitted(self)
         one, two = self._sides()
+        if X is None and Y is None:
+            raise ParameterError("transform: expected rows of the first table (X), of the second (Y), or of both")
+        if X is None:
+            return _marked(Transforming.transform(two, _as_columns(Y), remove=remove), "y")
         if Y is not None:
-            return Transforming.transform(one, X, remove=remove), Transforming.transform(two, Y, remove=remove)
-        width = PCA(missing_value=self.missing_value)._open(X).shape[1]
-        if width == one.n_features_in_:
-            return Transforming.transform(one, X, remove=remove)
-        scores, k = Transforming.transform(self, X, remove=remove), self.n_components_ // 2
-        return scores[:, :k], scores[:, k:]
+            scores = Transforming.transform(one, X, remove=remove)
+            return _marked(scores, "x"), _marked(Transforming.transform(two, _as_columns(Y), remove=remove), "y")
+        if PCA(missing_value=self.missing_value)._open(X).shape[1] == one.n_features_in_:
+            return _marked(Transforming.transform(one, X, remove=remove), "x")
+        require_lazy_output(self, X)
+        both, k = Transforming.transform(self._whole(), X, remove=remove), self.n_components_
+        if is_data_array(both):
+            first, second = both.isel({MODE: slice(0, k)}), both.isel({MODE: slice(k, None)})
+            return _marked(first, "x"), _marked(second.assign_coords({MODE: first[MODE]}), "y")
+        return in_container(self, X, both[:, :k]), in_container(self, X, both[:, k:])
 
-    def fit_transform(self, X: Input, Y: Input | None = None, **params: Any) -> Any:  # type: ignore[override]
+    @overload  # type: ignore[override]
+    def fit_transform(self, X: InMemory, Y: InMemory, **params: Any) -> tuple[Floats, Floats]: ...
+
+    @overload
+    def fit_transform(self, X: Input, Y: Input | None = None, **params: Any) -> Any: ...
+
+    def fit_transform(self, X: Input, Y: Input | None = None, **params: Any) -> Any:
         """Fit, and return the scores of both tables: what `fit` and `transform` do."""
         return self.fit(X, Y, **params).transform(X, Y)
 
-    def predict(self, X: Input) -> FloatArray | Any:
+    @overload
+    def inverse_transform(self, X: InMemory, Y: InMemory, *, remove: Given | None = None) -> tuple[Floats, Floats]: ...
+
+    @overload
+    def inverse_transform(self, X: InMemory, Y: None = None, *, remove: Given | None = None) -> Floats: ...
+
+    @overload
+    def inverse_transform(self, X: None, Y: InMemory, *, remove: Given | None = None) -> Floats: ...
+
+    @overload
+    def inverse_transform(self, X: Any = None, Y: Any = None, *, remove: Given | None = None) -> Any: ...
+
+    def inverse_transform(self, X: Any = None, Y: Any = None, *, remove: Given | None = None) -> Any:
+        """Return the rows that belong to scores, in the units of the data: patterns times scores, and the mean.
+
+        Parameters
+        ----------
+        X : array-like, Dask array or DataArray, shape (n_samples, k), optional
+            Scores of the first table; of 2 k columns, those of both side by side. A DataArray that `transform` returned for the second
+            table is taken as that.
+        Y : array-like, Dask array or DataArray, shape (n_samples, k), optional
+            Scores of the second table; ``inverse_transform(None, y_scores)`` for these alone.
+        remove : mapping, optional
+            As in `PCA.inverse_transform`.
+
+        Returns
+        -------
+        array, or tuple of two
+            Rows of the table whose scores are given, ``(n_samples, n_features_x)`` or ``(n_samples, n_features_y)``; of both tables,
+            if scores of both are given; rows of both side by side for 2 k columns. Of the kinds that `PCA.inverse_transform` returns.
+
+        Raises
+        ------
+        ParameterError
+            If there are no scores, they have another shape, or a DataArray has the scores of the other table.
+        """
+        check_is_fitted(self)
+        if Y is None and _table_of(X) == "y":
+            X, Y = None, X
+        given = {"x": X, "y": Y}
+        for name, scores in given.items():
+            if _table_of(scores) not in (None, name):
+                raise ParameterError(
+                    f"{name.upper()} has the scores of table {_table_of(scores)!r}: expected inverse_transform(x_scores, y_scores), "
+                    "inverse_transform(x_scores) or inverse_transform(None, y_scores)"
+                )
+        if X is None and Y is None:
+            raise ParameterError(
+                "inverse_transform: expected scores of the first table (X), of the second (Y), or both"
+            )
+        if Y is None and self._are_of_both(X):
+            return Transforming.inverse_transform(self._whole(), X, remove=remove)
+        rows = [
+            Transforming.inverse_transform(side, scores, remove=remove)
+            for side, scores in zip(self._sides(), given.values(), strict=True)
+            if scores is not None
+        ]
+        return rows[0] if len(rows) == 1 else tuple(rows)
+
+    @overload
+    def predict(self, X: InMemory, *, remove: Given | None = None) -> Floats: ...
+
+    @overload
+    def predict(self, X: Lazy, *, remove: Given | None = None) -> da.Array: ...
+
+    @overload
+    def predict(self, X: xr.DataArray | xr.Dataset, *, remove: Given | None = None) -> xr.DataArray | xr.Dataset: ...
+
+    @overload
+    def predict(self, X: Input, *, remove: Given | None = None) -> Any: ...
+
+    def predict(self, X: Input, *, remove: Given | None = None) -> Any:
         """Return what the scores of rows of the first table say of the second: its regression on them, in its units.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features_x)
             Rows of the first table.
+        remove : mapping, optional
+            As in `PCA.transform`, of these rows; what the fit removed of the second table is added to the prediction.
 
         Returns
         -------
         array, shape (n_samples, n_features_y)
-            Of CCA that is reduced-rank regression on the canonical variates, of MCA on the leading pairs.
+            Of CCA that is reduced-rank regression on the canonical variates, of MCA on the leading pairs; after ``n_pca`` the
+            regression of the principal components of the second table. Scores that depend on the others up to rounding add nothing. A numpy
+            array, a lazy Dask array or a DataArray, as `inverse_transform` makes of the scores of `X`; a data frame where `set_output` asked
+            for one.
 
         Raises
         ------
         NotAvailableError
-            If the model has no state in memory: after ``n_pca``, or loaded without one.
+            If an earlier version of streampca saved the model, which has no coefficients then.
         """
         check_is_fitted(self)
-        fitted: FittedState | None = self.__dict__.get("_fitted_state")
-        if fitted is None:
+        one, two = self._sides()
+        coefficients = self._model.prediction
+        if coefficients is None:
             raise NotAvailableError(
-                "predict needs the covariance of the fit, which this one does not keep: fit without n_pca and remove, or save it with state=True"
+                "predict: the model has no coefficients of the regression, since an earlier version saved it: fit again, or use "
+                "from_state if it was saved with state=True"
             )
-        from streampca.solvers.covariance_model import operator_of
-
-        matrix, (one, two) = operator_of(fitted), self._model.sides
-        n_first, weights = one.n_features, np.asarray(one.components)
-        whole = np.zeros((matrix.side, len(weights)))
-        whole[:n_first] = weights.T
-        product = matrix.multiply(whole)
-        coefficients = np.linalg.solve(weights @ product[:n_first], product[n_first:].T)
-        scores = self.transform(X)
-        factors = two.inverse_weights_of(slice(0, two.n_features))
-        return np.asarray(scores) @ (coefficients if factors is None else coefficients * factors) + two.mean
+        require_lazy_output(self, X)
+        one.set_output(transform="default")
+        two._model = replace(two._model, patterns=coefficients)
+        scores = Transforming.transform(one, X, remove=remove)
+        rows = Transforming.inverse_transform(two, scores, remove=remove)
+        return in_container(self, X, rows, names_of(two) or [f"y{i}" for i in range(two.n_features_in_)])
 
     def to_xarray(self) -> tuple[xr.Dataset, xr.Dataset]:  # type: ignore[override]
         """Return the models of the first and of the second table as Datasets, as `PCA.to_xarray` returns one.
@@ -217,11 +329,13 @@ class Coupled(StateEstimator):
         if Y is None:
             return self._open(X)
         openers = [PCA(missing_value=self.missing_value) for _ in range(2)]
-        one, two = (opener._open(each) for opener, each in zip(openers, (X, Y), strict=True))
+        one, two = (opener._open(each) for opener, each in zip(openers, (X, _as_columns(Y)), strict=True))
         names = [names_of(opener) for opener in openers]
         self.__dict__.pop("feature_names_in_", None)
         if names[0] is not None and names[1] is not None:
             self.feature_names_in_ = np.array([*names[0], *names[1]], dtype=object)
+        for source, known in zip((one, two), names, strict=True):
+            source.feature_names = source.feature_names if known is None else tuple(known)
         self._n_first = one.shape[1]
         joint = side_by_side(one, two)
         if self.first is not None and self._features_of_first(joint.labels) != one.shape[1]:
@@ -242,16 +356,36 @@ class Coupled(StateEstimator):
 
     def _sides(self) -> tuple[Self, Self]:
         """Return estimators of the first and of the second table alone, which give its scores."""
-        each, names, start = [], names_of(self), 0
+        joint = names_of(self)
+        each, start = [], 0
         for model in self._model.sides:
-            side = copy(self)
-            side._model, side.n_components_, side.n_features_in_ = model, model.n_components, model.n_features
-            side.__dict__.pop("feature_names_in_", None)
-            if names is not None:
-                side.feature_names_in_ = np.array(names[start : start + model.n_features], dtype=object)
+            names = model.source.get("feature_names")
+            if names is None and joint is not None:
+                names = joint[start : start + model.n_features]
             start += model.n_features
-            each.append(side)
+            each.append(self._applying(model, names))
         return each[0], each[1]
+
+    def _whole(self) -> Self:
+        """Return an estimator of both tables side by side, with 2 k scores."""
+        return self._applying(self._model, names_of(self)).set_output(transform="default")
+
+    def _applying(self, model: AnalysisModel, names: list[str] | None) -> Self:
+        """Return an estimator that applies `model`, of features with these names, and holds no state."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._fitted_state = None
+        twin._model, twin.n_components_, twin.n_features_in_ = model, model.n_components, model.n_features
+        twin.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            twin.feature_names_in_ = np.array(names, dtype=object)
+        return twin
+
+    def _are_of_both(self, scores: Any) -> bool:
+        """Return whether scores are those of both tables side by side."""
+        if is_data_array(scores) and MODE in scores.coords:
+            return bool((np.asarray(scores[MODE]) > self.n_components_).any())
+        return bool(np.shape(scores)[-1:] == (self._model.n_components,))
 
     def _analysis(self, source: Source | FittedState) -> Analysis:
         n_features = source.n_features if isinstance(source, FittedState) else source.shape[1]
@@ -276,25 +410,56 @@ class Coupled(StateEstimator):
             )
         return int(stops[names[-1]])
 
+    def _plan_source(self, source: Source, parameters: Parameters, **options: Any) -> Plan:
+        """Plan a fit of a source with checked parameters; with `n_pca`, that of both tables and of the scores."""
+        if self.n_pca is None:
+            return super()._plan_source(source, parameters, **options)
+        plans, tables = [], []
+        for pca, table in self._reductions(source):
+            plan = pca.plan(table, probe=options.get("probe", False))
+            plans.append(plan)
+            tables.append(scores_of_rows(table, None, plan.n_components or min(table.shape)))
+        joint, scores = self._of_scores(tables)
+        return _plan_of_reduced(plans[0], plans[1], joint.plan(scores), source)
+
     def _fit_reduced(self, source: Source, sample_weight: ArrayLike | None) -> Self:
         """Fit by the principal components of each table."""
+        sides, tables = [], []
+        for pca, table in self._reductions(source):
+            sides.append(pca.fit(table, sample_weight=sample_weight))
+            tables.append(scores_of_rows(table, pca._model))
+        joint, scores = self._of_scores(tables)
+        joint = StateEstimator.fit(joint, scores, sample_weight=sample_weight)
+        one, two = (side._model for side in sides)
+        names = names_of(self)
+        self._set_model(joined_model(joint._model, one, two, source))
+        self._remember_features(source)
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        self._fitted_state = None
+        self.x_pca_, self.y_pca_ = sides
+        self.plan_ = _plan_of_reduced(sides[0].plan_, sides[1].plan_, joint.plan_, source)
+        self.solver_ = joint.solver_
+        self.n_passes_ = joint.n_passes_ + max(side.n_passes_ for side in sides)
+        self.bytes_read_ = joint.bytes_read_ + sum(side.bytes_read_ for side in sides)
+        return self
+
+    def _reductions(self, source: Source) -> Iterator[tuple[PCA, Source]]:
+        """Yield the unfitted components of each table, and the table."""
         n_first = sides_of(self._features_of_first(source.labels), source.shape[1])
-        used = np.arange(source.shape[1]) < n_first
+        used, weight = np.arange(source.shape[1]) < n_first, self.feature_weight
         shared = {
             each.name: getattr(self, each.name) for each in SHARED if each.name not in ("sampling_errors", "checkpoint")
         }
-        weight = self.feature_weight
-        by_side = [weight, weight]
-        if weight is not None and not isinstance(weight, str):
-            by_side = [np.asarray(weight)[:n_first], np.asarray(weight)[n_first:]]
-        sides, tables = [], []
-        for mask, own in ((used, by_side[0]), (~used, by_side[1])):
-            table = with_features(source, mask)
+        for mask in (used, ~used):
+            own = weight if weight is None or isinstance(weight, str) else np.asarray(weight)[mask]
             pca: PCA = clone(self.n_pca) if isinstance(self.n_pca, PCA) else PCA(self.n_pca)
             pca.set_params(**{**shared, "feature_weight": own, "missing_scores": "mean", "whiten": False})
-            sides.append(pca.fit(table, sample_weight=sample_weight))
-            tables.append(scores_of_rows(table, pca._model))
-        joint: Any = clone(self)  # whose rows are scores: centred, unscaled and whole
+            yield pca, with_features(source, mask)
+
+    def _of_scores(self, tables: Sequence[Source]) -> tuple[Self, Source]:
+        """Return the estimator of the scores of both tables, which are centred, unscaled and whole, and these side by side."""
+        joint: Self = clone(self)
         as_they_are = {
             "scale": False,
             "missing": "error",
@@ -303,26 +468,68 @@ class Coupled(StateEstimator):
             "remove": None,
         }
         joint.set_params(first=None, n_pca=None, **as_they_are)
-        scores = side_by_side(*tables)
         joint._n_first = tables[0].shape[1]
-        joint = StateEstimator.fit(joint, scores, sample_weight=sample_weight)
-        one, two = (side._model for side in sides)
-        self._set_model(joined_model(joint._model, one, two, source))
-        self._remember_features(source)
-        self._fitted_state, self._n_first = None, n_first
-        self.x_pca_, self.y_pca_ = sides
-        self.plan_, self.solver_ = joint.plan_, joint.solver_
-        self.n_passes_ = joint.n_passes_ + max(side.n_passes_ for side in sides)
-        self.bytes_read_ = joint.bytes_read_ + sum(side.bytes_read_ for side in sides)
-        return self
+        return joint, side_by_side(*tables)
 
     def _set_model(self, model: PCAModel) -> None:
         super()._set_model(model)
         one, two = self._model.sides
-        self._n_first = self._model.n_first
+        self.n_components_, self._n_first = self._model.n_requested, self._model.n_first
         self.x_components_, self.y_components_ = np.asarray(one.components), np.asarray(two.components)
         self.x_patterns_, self.y_patterns_ = one.patterns, two.patterns
         self.x_explained_variance_, self.y_explained_variance_ = one.explained_variance, two.explained_variance
+
+
+def _plan_of_reduced(one: Plan, two: Plan, joint: Plan, source: Source) -> Plan:
+    """Return the plan of a fit to both tables of `source` by their components: of the fits of each, and of that of their `joint` scores.
+
+    Blocks, leaves and threads are those of the reading of the scores; passes, reads and work are sums, and memory is that of the step
+    that takes most. Its notes say what each step takes.
+    """
+    steps = {"components of the first table": one, "components of the second table": two, "scores of both": joint}
+    most = max(steps.values(), key=lambda step: step.projected_bytes)
+    seconds = [step.expected_seconds for step in steps.values()]
+    said = (
+        f"{name}: {step.solver}, {step.passes} pass{'es' if step.passes > 1 else ''}, {as_text(step.bytes_to_read)} decoded, "
+        f"{as_text(step.projected_bytes)} projected"
+        for name, step in steps.items()
+    )
+    notes = dict.fromkeys(note for step in steps.values() for note in step.notes)
+    return replace(
+        joint,
+        reason=f"the scores of {one.n_components} and {two.n_components} principal components of each table, which are fitted first",
+        n_features=source.shape[1],
+        dtype=str(source.dtype),
+        budget=most.budget,
+        passes=joint.passes + max(one.passes, two.passes),
+        bytes_to_read=sum(step.bytes_to_read for step in steps.values()),
+        flops=sum(step.flops for step in steps.values()),
+        expected_seconds=None if None in seconds else sum(each for each in seconds if each is not None),
+        disk_bytes=max(step.disk_bytes for step in steps.values()),
+        notes=(*said, *notes),
+        alternatives=(),
+    )
+
+
+def _as_columns(Y: Any) -> Any:
+    """Return a second table; values of one dimension, one for each row, as its only column."""
+    if package_of(Y) in ("pandas", "polars"):
+        return Y.to_frame() if hasattr(Y, "to_frame") else Y  # of a Series
+    if is_data_array(Y):
+        return Y.expand_dims("feature", axis=1) if Y.ndim == 1 else Y
+    if isinstance(Y, Sequence) and not is_paths(Y):
+        Y = np.asarray(Y)
+    return Y[:, None] if (isinstance(Y, np.ndarray) or is_dask(Y)) and Y.ndim == 1 else Y
+
+
+def _table_of(scores: object) -> str | None:
+    """Return whose scores a DataArray has, ``"x"`` or ``"y"``, as `transform` wrote it; None where nothing tells."""
+    return scores.attrs.get("table") if is_data_array(scores) else None
+
+
+def _marked(scores: Any, table: str) -> Any:
+    """Return scores of that table, of which a DataArray says so."""
+    return scores.assign_attrs(table=table) if is_data_array(scores) else scores
 
 
 @documented(COUPLED_PARAMETERS)

@@ -160,5 +160,5 @@ def export(estimator: Exporting, path: str | Path, *, overwrite: bool = False) -
         return write_loadings(
             model, place, names=estimator._known_names(), memory=estimator.memory, overwrite=overwrite
         )
-    shape = (estimator.n_features_in_, estimator.n_components_)
+    shape = (estimator.n_features_in_, model.n_components)
     return write_netcdf(dataset_of(model), place, shape, overwrite=overwrite)

@@ -128,7 +128,8 @@ class TransformerMixin:
             The estimator.
         """
         if transform is not None:
-            vars(self).setdefault("_sklearn_output_config", {})["transform"] = transform
+            known = vars(self).get("_sklearn_output_config", {})
+            vars(self)["_sklearn_output_config"] = {**known, "transform": transform}  # copies do not share it
         return self
 
 
@@ -137,10 +138,7 @@ def _in_container(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     def wrapped(self: Any, X: Any, *args: Any, **options: Any) -> Any:
-        values, chosen = method(self, X, *args, **options), transform_output(self)
-        return (
-            values if chosen == "default" or not isinstance(values, np.ndarray) else _frame_of(self, X, values, chosen)
-        )
+        return in_container(self, X, method(self, X, *args, **options))
 
     return wrapped
 
@@ -162,9 +160,15 @@ def transform_output(estimator: object) -> str:
     return chosen
 
 
-def _frame_of(estimator: Any, X: object, values: Array, library: str) -> Any:
-    """Return `values` with the names of the scores, and of pandas the index of `X`."""
-    names = list(estimator.get_feature_names_out())
+def in_container(estimator: Any, X: object, values: Any, names: list[str] | None = None) -> Any:
+    """Return an array as the data frame that was asked for, with the index of `X` in pandas; other values as they are.
+
+    Columns have the `names`, None = those of the scores.
+    """
+    library = transform_output(estimator)
+    if library == "default" or not isinstance(values, np.ndarray):
+        return values
+    names = list(estimator.get_feature_names_out()) if names is None else names
     frames: Any = optional_module(library, f"set_output(transform={library!r})", "arrow")
     if library == "polars":
         return frames.DataFrame(values, schema=names, orient="row")

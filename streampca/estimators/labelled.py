@@ -104,7 +104,12 @@ def rows_of_scores(
         _field(part.reshape(*sizes, *variable.shape), dims, labels, variable).assign_coords(coords)
         for part, variable in zip(_spread(labels, rows), labels.variables, strict=True)
     ]
-    return arrays[0] if len(arrays) == 1 else _xarray().Dataset({array.name: array for array in arrays})
+    if len(arrays) == 1:
+        return arrays[0]
+    names = [variable.name for variable in labels.variables]
+    distinct = names if None not in names and len({*names}) == len(names) else _names_of(labels)
+    dataset: xr.Dataset = _xarray().Dataset(dict(zip(distinct, arrays, strict=True)))
+    return dataset
 
 
 def _of_all_modes(X: xr.DataArray, k: int) -> xr.DataArray:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,13 +32,15 @@ from streampca.solvers.registry import CONTINUABLE
 from streampca.storage.directories import read_unreplaced
 from streampca.typing import Array, Json
 
+AnyFitted: TypeAlias = PCA | KernelPCA | RotatedPCA | MCA | CCA | FactorAnalysis
+"""Every estimator that can be saved."""
 AnyEstimator = TypeVar("AnyEstimator", PCA, StateEstimator)
 
 ANALYSES: dict[str, type[StateEstimator]] = {"mca": MCA, "cca": CCA, "factor_analysis": FactorAnalysis}
 """Estimators by the name of what is solved from a state."""
 
 
-def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA | MCA | CCA | FactorAnalysis:
+def load(path: str | Path) -> AnyFitted:
     """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
 
     The model that is there, or the one that takes its place meanwhile, as `update` does it; never parts of both. With its parameters, its plan and its fitted attributes, as far as they can be written as plain data: `progress` and callables
@@ -70,8 +72,7 @@ def load(path: str | Path) -> PCA | KernelPCA | RotatedPCA | MCA | CCA | FactorA
     >>> bool((sp.load("model.zarr").components_ == pca.components_).all())
     True
     """
-    loaded: PCA | KernelPCA | RotatedPCA | MCA | CCA | FactorAnalysis
-    loaded = read_unreplaced(Path(path), lambda: _loaded(model_place(path)))
+    loaded: AnyFitted = read_unreplaced(Path(path), lambda: _loaded(model_place(path)))
     return loaded
 
 

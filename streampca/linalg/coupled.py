@@ -106,11 +106,7 @@ def maximum_covariance(matrix: SymmetricOperator, n_first: int, k: int, *, preci
     """Return the `k` leading singular triplets of C₁₂: orthonormal directions whose scores have the largest covariances.
 
     Up to 1,536 features by LAPACK (4 d₁ d₂ min(d₁, d₂) flops or so), beyond that by block Lanczos, without a copy of the matrix.
-
-    Raises
-    ------
-    DataError
-        If the tables have fewer covariances above rounding than `k`, where they are found by iteration.
+    Pairs beyond the rank of C₁₂ have a value of 0, up to rounding, and arbitrary directions, as those of a singular value decomposition.
     """
     total = squared_norm(matrix, n_first)
     if matrix.side <= DENSE_LIMIT:
@@ -123,13 +119,21 @@ def maximum_covariance(matrix: SymmetricOperator, n_first: int, k: int, *, preci
     values = spectrum.values
     scale = float(np.sqrt(np.maximum(matrix.diagonal[:n_first].sum() * matrix.diagonal[n_first:].sum(), 0.0)))
     known = values > precision * scale
-    if not known.all():
-        raise DataError(
-            f"n_components={k}: the tables have only {int(known.sum())} covariances above rounding: ask for as many components"
-        )
-    first, second = spectrum.vectors[:, :n_first], spectrum.vectors[:, n_first:]
-    first, second = (half / np.linalg.norm(half, axis=1)[:, None] for half in (first, second))
+    halves = spectrum.vectors[known, :n_first], spectrum.vectors[known, n_first:]
+    first, second = (_completed(half / np.linalg.norm(half, axis=1)[:, None], k, seed) for half in halves)
+    values = np.concatenate([values[known], np.zeros(k - int(known.sum()))])
     return Pairs(values, *_signed(first, second), total, spectrum.residual, spectrum.method)
+
+
+def _completed(rows: FloatArray, k: int, seed: int) -> FloatArray:
+    """Return orthonormal `rows` and further ones, `k` in all."""
+    if len(rows) == k:
+        return rows
+    more = np.random.default_rng(seed).normal(size=(k - len(rows), rows.shape[1]))
+    for _ in range(2):  # once leaves the rounding of what is subtracted
+        more -= (more @ rows.T) @ rows
+        more = np.linalg.qr(more.T)[0].T
+    return np.concatenate([rows, more])
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,9 @@ class AnalysisModel(PCAModel):
     """Further numbers of the result, which manifests show."""
     uniquenesses: FloatArray | None = field(default=None, kw_only=True)
     """Uniquenesses of factor analysis, of scaled and weighted features, ``(n_features,)``; None elsewhere."""
+    prediction: FloatArray | None = field(default=None, kw_only=True)
+    """Coefficients of the regression of the second table on the scores of the first, of scaled and weighted features,
+    ``(k, n_features - n_first)``; None where there is one table, and in models of earlier versions."""
     strength_errors: StrengthErrors | None = field(default=None, kw_only=True)
     """Sampling errors of `strengths`; None where they were not computed."""
 
@@ -131,7 +134,15 @@ class AnalysisModel(PCAModel):
         removal = self.removal
         if removal is not None:
             removal = replace(removal, coefficients=removal.coefficients[:, columns], mean=removal.mean[columns])
-        part = {"feature_names": names[columns]} if names else {}
+        tables, part = self.source.get("tables"), {"feature_names": names[columns]} if names else {}
+        if tables is not None:
+            own = tables[0 if first == 0 else 1]
+            of_one_fit = self.source.get("fingerprint") is not None
+            part = own | part | {"fingerprint": own["fingerprint"] if of_one_fit else None}
+            if labels is not None:
+                labels = labels.with_names(own["dimensions"])
+                columns_named = labels.column_names() if own["named"] and not names else None
+                part |= {} if columns_named is None else {"feature_names": list(columns_named)}
         constant = self.constant_features
         inside = (constant >= first) & (constant < stop)
         errors = self.certificate.component_errors[rows]
@@ -152,6 +163,7 @@ class AnalysisModel(PCAModel):
             labels=labels,
             removal=removal,
             n_first=None,
+            prediction=None,
         )
 
     def inverse_transform(self, scores: Array) -> Array:

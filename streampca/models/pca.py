@@ -264,7 +264,8 @@ class PCAModel:
         deviation[self.numerical_rank :] = np.inf
         return deviation
 
-    def score_dtype(self, dtype: DType) -> DType:
+    @staticmethod
+    def score_dtype(dtype: DType) -> DType:
         """Return the data type of the scores of rows of `dtype`: float32 for float16 and float32, else float64."""
         return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 

@@ -19,34 +19,38 @@ from streampca.typing import Array, DType, FloatArray
 class Scores(Step):
     """The scores of rows, as rows."""
 
-    def __init__(self, model: PCAModel):
-        self.model, self.n_made = model, model.n_components
+    def __init__(self, model: PCAModel | None, n_components: int):
+        self.model, self.n_made, self._k = model, n_components, n_components
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Scores, (self.model,)
+        return Scores, (self.model, self._k)
 
     @property
     def digest(self) -> bytes:
         """Return the variances of the components, which tell fits apart."""
+        if self.model is None:
+            return b""
         return np.asarray(self.model.explained_variance).tobytes() + np.asarray(self.model.components)[:, :64].tobytes()
 
     def dtype(self, dtype: DType) -> DType:
         """Return the data type of scores."""
-        return self.model.score_dtype(dtype)
+        return PCAModel.score_dtype(dtype)
 
     def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
         """Return the memory of the components in the type of products, of centred rows, and of the scores."""
-        k = self.model.n_components
-        return 16 * k * n_features + 8 * n_rows * (n_features + 2 * k)
+        return 16 * self._k * n_features + 8 * n_rows * (n_features + 2 * self._k)
 
     def apply(self, values: Array, start: int, out: Array) -> None:
         """Write the scores to `out`."""
+        assert self.model is not None  # noqa: S101 for the type checker: plans do not read
         out[...] = scores_of(self.model, values, start)
 
 
-def scores_of_rows(source: Source, model: PCAModel) -> SteppedSource:
-    """Return the table of the scores of the rows of `source`."""
-    return SteppedSource(residuals_of(source, model), [Scores(model)])
+def scores_of_rows(source: Source, model: PCAModel | None, n_components: int = 0) -> SteppedSource:
+    """Return the table of the scores of the rows of `source`; without `model` one for plans, of `n_components`."""
+    if model is None:
+        return SteppedSource(source, [Scores(None, n_components)])
+    return SteppedSource(residuals_of(source, model), [Scores(model, model.n_components)])
 
 
 def joined_model(joint: AnalysisModel, one: PCAModel, two: PCAModel, source: Source) -> AnalysisModel:
@@ -122,6 +126,7 @@ def joined_model(joint: AnalysisModel, one: PCAModel, two: PCAModel, source: Sou
         n_first=d,
         error=error,
         figures=figures,
+        prediction=None if joint.prediction is None else joint.prediction @ np.asarray(two.components),
     )
 
 

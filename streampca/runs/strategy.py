@@ -14,12 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from streampca.errors import NotFiniteError
-from streampca.estimators.kernel_pca import KernelPCA
-from streampca.estimators.loading import load
-from streampca.estimators.pca import PCA
+from streampca.estimators.loading import AnyFitted, load
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.execution.checkpoint.resume import (
@@ -65,9 +63,9 @@ class Run:
     """Versions, fingerprints, reads, memory, time, certificate, result."""
 
     @property
-    def model(self) -> PCA | KernelPCA:
+    def model(self) -> AnyFitted:
         """Return the fitted estimator, read from the directory."""
-        return cast("PCA | KernelPCA", load(self.directory))
+        return load(self.directory)
 
 
 @dataclass(frozen=True, kw_only=True)

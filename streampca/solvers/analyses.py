@@ -58,6 +58,8 @@ class Solved:
     """Further numbers."""
     uniquenesses: FloatArray | None = None
     """Uniquenesses, ``(n_features,)``; None where there are none."""
+    prediction: FloatArray | None = None
+    """Coefficients of the regression of the second table on the scores of the first; None where there is one table."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ class Analysis(ABC):
             error=result.error,
             figures=result.figures,
             uniquenesses=result.uniquenesses,
+            prediction=result.prediction,
             strength_errors=self._sampling_errors(result.strengths, fitted, precision),
         )
         return with_missing(model, parameters.missing, state, fitted.n_left_out, None, "mean")
@@ -183,26 +186,34 @@ def sides_of(n_first: int | None, n_features: int) -> int:
 class _OfTwoTables(Analysis):
     """An analysis of two tables with the same samples."""
 
-    def _patterns(self, matrix: SymmetricOperator, weights: FloatArray, at: slice) -> tuple[FloatArray, FloatArray]:
-        """Return variances of the scores of one table, and the regressions of its features on them."""
-        whole = np.zeros((matrix.side, len(weights)))
-        whole[at] = weights.T
-        products = matrix.multiply(whole)[at].T
-        covariance = weights @ products.T
-        return np.diag(covariance).copy(), np.linalg.pinv(covariance, hermitian=True) @ products
+    def _joined(
+        self, matrix: SymmetricOperator, pairs: Pairs, precision: float, *, orthonormal: bool
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return weights, patterns and variances of both tables as rows of all features, and the regression of one on the other.
 
-    def _joined(self, matrix: SymmetricOperator, pairs: Pairs, *, orthonormal: bool) -> tuple[FloatArray, ...]:
-        """Return weights, patterns and variances of both tables as rows of all features, those of the first table first."""
+        Those of the first table come first. Patterns are the weights where these are `orthonormal`, else the regressions of the features
+        on the scores of their own table. The last array, ``(k, n_features of the second)``, has the regression of the second table on the
+        scores of the first.
+        """
         n_first, k, d = sides_of(self.n_first, matrix.side), len(pairs.values), matrix.side
+        first, second = slice(0, n_first), slice(n_first, d)
+        deviations = np.sqrt(np.maximum(matrix.diagonal, 0.0))
         components, patterns, variances = np.zeros((2 * k, d)), np.zeros((2 * k, d)), np.zeros(2 * k)
-        for weights, rows, at in (
-            (pairs.first, slice(0, k), slice(0, n_first)),
-            (pairs.second, slice(k, 2 * k), slice(n_first, d)),
-        ):
+        prediction = np.zeros((k, d - n_first))
+        for weights, rows, at in ((pairs.first, slice(0, k), first), (pairs.second, slice(k, 2 * k), second)):
             components[rows, at] = weights
-            variances[rows], given = self._patterns(matrix, weights, at)
-            patterns[rows, at] = weights if orthonormal else given
-        return components, patterns, variances
+            products = matrix.multiply(np.ascontiguousarray(components[rows].T)).T
+            covariance = weights @ products[:, at].T
+            variances[rows] = np.maximum(np.diag(covariance), 0.0)
+            # Rounding of a covariance is relative to the deviations of both features.
+            sizes = np.linalg.norm(weights * deviations[at], axis=1)
+            units = np.divide(1.0, sizes, out=np.zeros(k), where=sizes > 0)
+            scaled = covariance * units * units[:, None]
+            inverse = np.linalg.pinv(scaled, rcond=precision * k, hermitian=True) * units * units[:, None]
+            patterns[rows, at] = weights if orthonormal else inverse @ products[:, at]
+            if at is first:
+                prediction = inverse @ products[:, second]
+        return components, patterns, variances, prediction
 
     def _moved(self, matrix: SymmetricOperator, fitted: FittedState) -> tuple[float, float]:
         """Return what decoding of packed values may have moved the rows of each table, ‖E‖_F / √n, relative to their root total variance."""
@@ -263,7 +274,7 @@ class MaximumCovariance(_OfTwoTables):
                 f"n_components={self.n_components}: expected at most {most:,}, the features of the smaller table"
             )
         pairs = maximum_covariance(matrix, n_first, self.n_components, precision=precision, seed=fitted.parameters.seed)
-        components, patterns, variances = self._joined(matrix, pairs, orthonormal=True)
+        components, patterns, variances, prediction = self._joined(matrix, pairs, precision, orthonormal=True)
         root = float(np.sqrt(matrix.diagonal[:n_first].sum() * matrix.diagonal[n_first:].sum()))
         one, two = self._moved(matrix, fitted)
         error = (precision + one + two + one * two) * root
@@ -272,7 +283,16 @@ class MaximumCovariance(_OfTwoTables):
         shares = np.square(pairs.values) / pairs.total if pairs.total > 0 else np.zeros_like(pairs.values)
         figures: Json = {"squared_covariance": pairs.total, "squared_covariance_fraction": shares.tolist()}
         return Solved(
-            components, patterns, variances, pairs.values, error, statement, pairs.residual, pairs.method, figures
+            components=components,
+            patterns=patterns,
+            variances=variances,
+            strengths=pairs.values,
+            error=error,
+            statement=statement,
+            residual=pairs.residual,
+            method=pairs.method,
+            figures=figures,
+            prediction=prediction,
         )
 
 
@@ -301,11 +321,22 @@ class CanonicalCorrelation(_OfTwoTables):
         pairs, error, n_left_out = canonical_correlations(
             matrix, n_first, self.n_components, precision=precision, n_free=free
         )
-        components, patterns, variances = self._joined(matrix, pairs, orthonormal=False)
+        components, patterns, variances, prediction = self._joined(matrix, pairs, precision, orthonormal=False)
         statement = f"exact canonical correlations; rounding changes each by at most {error:.1e}"
         if n_left_out:
             statement += f"; {n_left_out:,} direction(s) whose variance is below rounding are left out"
-        return Solved(components, patterns, variances, pairs.values, error, statement, pairs.residual, pairs.method, {})
+        return Solved(
+            components=components,
+            patterns=patterns,
+            variances=variances,
+            strengths=pairs.values,
+            error=error,
+            statement=statement,
+            residual=pairs.residual,
+            method=pairs.method,
+            figures={},
+            prediction=prediction,
+        )
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,10 @@ def merged(states: Sequence[FittedState]) -> FittedState:
         state = first.accumulator.merge([each.state for each in states])
     n_samples = sum(each.state.n_samples for each in states)
     source = first.source | {"shape": [n_samples, first.n_features], "fingerprint": None}
-    source["path"] = ", ".join(dict.fromkeys(str(each.source.get("path")) for each in states))
+    source["path"] = _paths([each.source for each in states])
+    tables = [each.source.get("tables") for each in states]
+    if all(tables):
+        source["tables"] = [sides[0] | {"path": _paths(sides)} for sides in zip(*tables, strict=True)]
     return replace(
         first,
         state=state,
@@ -209,6 +212,11 @@ def merged(states: Sequence[FittedState]) -> FittedState:
         fragments=fragments,
         stored=None,
     )
+
+
+def _paths(sources: Sequence[Json]) -> str:
+    """Return the different paths of descriptions of sources."""
+    return ", ".join(dict.fromkeys(str(each.get("path")) for each in sources))
 
 
 def subtracted(fitted: FittedState, less: FittedState) -> FittedState:

@@ -44,6 +44,7 @@ class TableSource(JoinedSource):
         self._rows = [part.rows(self.dtype) for part in self.parts]
         self.depth = max(rows.depth for rows in self._rows)
         self._edges = np.cumsum([0, *(part.n_features for part in self.parts)]).tolist()
+        self._tables: tuple[dict[str, object], ...] = ()
 
     def __reduce__(self) -> tuple[object, ...]:
         return TableSource, (self.parts, self.labels, self.description)
@@ -84,6 +85,8 @@ class TableSource(JoinedSource):
         if values := self.missing_values:
             declared = next((part.missing_value for part in self.parts if part.missing_value is not None), None)
             described |= {"missing_values": list(values), "missing_value": declared}
+        if self._tables:
+            described["tables"] = list(self._tables)
         return arrays[0] | described if len(arrays) == 1 else described | {"variables": arrays}
 
     def plan_notes(self) -> tuple[str, ...]:
@@ -213,7 +216,8 @@ def with_missing_value(source: Source, value: float | None) -> Source:
 def side_by_side(first: Source, second: Source) -> TableSource:
     """Return two tables with the same rows as one: the features of `first`, then those of `second`.
 
-    Dimensions of the second that have the name of another one of the first end in ``_y``.
+    Dimensions of the second that have the name of another one of the first end in ``_y``. The entry ``tables`` of its description has
+    the descriptions of both, with the own names of these ``dimensions``, and whether the features are ``named``.
 
     Raises
     ------
@@ -257,6 +261,16 @@ def side_by_side(first: Source, second: Source) -> TableSource:
     ).with_mask(np.concatenate(masks))
     table = TableSource(parts, joined, f"{first.description} and {second.description}")
     table.sample_columns = first.sample_columns
+    own_names = {name: each for each, name in renamed.items()}
+    table._tables = tuple(
+        {
+            **source.describe(),
+            "feature_names": None,
+            "named": source.feature_names is not None,
+            "dimensions": dimensions,
+        }
+        for source, dimensions in ((first, {}), (second, own_names))
+    )
     return table
 
 

@@ -83,7 +83,24 @@ def kernel(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return fitted.eigenvalues_
 
 
+def two_tables(
+    rows: NDArray[np.float64], lazy: da.Array, field: xr.DataArray
+) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
+    mca = sp.MCA(2).fit(rows[:, :3], rows[:, 3:])
+    x_scores, y_scores = mca.transform(rows[:, :3], rows[:, 3:])
+    assert_type(x_scores, NDArray[np.floating])
+    assert_type(mca.transform(lazy, lazy), tuple[da.Array, da.Array])
+    assert_type(mca.transform(field, field), tuple[xr.DataArray, xr.DataArray])
+    assert_type(mca.inverse_transform(x_scores, y_scores), tuple[NDArray[np.floating], NDArray[np.floating]])
+    assert_type(mca.inverse_transform(None, y_scores), NDArray[np.floating])
+    assert_type(mca.predict(rows[:, :3]), NDArray[np.floating])
+    assert_type(mca.predict(lazy), da.Array)
+    assert_type(mca.error_.statement, str)
+    return mca.singular_values_, mca.fit_transform(rows[:, :3], rows[:, 3:])[0]
+
+
 def run(config: Path) -> Path:
     finished = sp.run(config)
+    assert_type(finished.model, sp.PCA | sp.KernelPCA | sp.RotatedPCA | sp.MCA | sp.CCA | sp.FactorAnalysis)
     assert_type(finished.directory, Path)
     return finished.directory

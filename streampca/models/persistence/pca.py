@@ -41,7 +41,7 @@ _ARRAYS = {
 _AXES = ("mode", "feature")
 _REMOVAL_ARRAYS = {"removal_coefficients": "f", "removal_groups": "i", "removal_columns": "f"}
 _ROTATION = {"rotation": "f"}
-_ANALYSIS = {"patterns": "f", "uniquenesses": "f"}
+_ANALYSIS = {"patterns": "f", "uniquenesses": "f", "prediction": "f"}
 _REMOVAL_BYTES = 256 * 2**20
 """Largest size in bytes of the regressors of the rows of a fit that are saved."""
 _SLABS_FROM = 2**30
@@ -69,6 +69,7 @@ FORM = GroupFormat(
         "rotation": ("mode", "rotated_mode"),
         "patterns": _AXES,
         "uniquenesses": ("feature",),
+        "prediction": ("pair", "second_feature"),
         "removal_coefficients": ("regressor", "feature"),
         "removal_groups": ("row",),
         "removal_columns": ("row", "regressor_column"),
@@ -211,8 +212,12 @@ def _analysis_of(group: StoredGroup, analysis: Json, arrays: Json, written: Json
     patterns, unique = further["patterns"], further["uniquenesses"]
     good = patterns is not None and patterns.shape == (m, d) and bool(np.isfinite(patterns).all())
     good = good and (unique is None or (unique.shape == (d,) and bool(np.isfinite(unique).all())))
+    settings, prediction = settings_from(analysis, m, d), further["prediction"]
+    if prediction is not None:
+        n_first = settings["n_first"] or d
+        good = good and prediction.shape == (m // 2, d - n_first) and bool(np.isfinite(prediction).all())
     group.require(good, "the arrays of its analysis are damaged")
-    return AnalysisModel(**arrays, **written, **further, **settings_from(analysis, m, d))
+    return AnalysisModel(**arrays, **written, **further, **settings)
 
 
 def _rotation_of(group: StoredGroup, settings: Json, model: PCAModel) -> Rotation:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.cross_decomposition import CCA, PLSSVD
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import streampca as sp
-from streampca.errors import DataError, MergeError, NotAvailableError, NotComputedError, ParameterError
+from streampca.errors import DataError, MergeError, NotAvailableError, NotComputedError, ParameterError, PlanError
 from tests.tolerances import EPS
 
 pytestmark = pytest.mark.numerical
@@ -99,6 +101,256 @@ def test_rows_are_predicted_as_by_regression_on_the_scores(pair: tuple[NDArray[A
         scores = np.c_[fitted.transform(pair[0]), np.ones(N)]
         expected = scores @ np.linalg.lstsq(scores, pair[1], rcond=None)[0]
         assert np.abs(fitted.predict(pair[0]) - expected).max() <= 1e-9
+
+
+def _least_squares(scores: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """Return the fitted values of the regression on the scores, of which those below rounding add nothing."""
+    centred = scores - scores.mean(0)
+    return centred @ np.linalg.lstsq(centred, second - second.mean(0), rcond=1e-5)[0] + second.mean(0)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+@pytest.mark.parametrize("kind", ["constant", "twice", "sum", "no weight", "units"])
+def test_predictions_from_a_table_of_less_than_full_rank_are_those_of_least_squares(kind: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    first, weight = rng.normal(size=(300, 4)), np.ones(9)
+    if kind == "constant":
+        first[:, 0] = 1.5
+    elif kind == "twice":
+        first[:, 0] = first[:, 3]
+    elif kind == "sum":
+        first[:, 0] = first[:, 1] + first[:, 2]
+    elif kind == "no weight":
+        weight[0] = 0
+    second = (first @ rng.normal(size=(4, 5)) + rng.normal(size=(300, 5))).astype(dtype)
+    first = (first * np.array([1, 10, 1e-5, 1]) if kind == "units" else first).astype(dtype)
+    exact = first[:, weight[:4] > 0].astype("f8")
+    known = exact / np.where(exact.std(0) > 0, exact.std(0), 1)
+    expected = _least_squares(known, second.astype("f8"))
+    mca = sp.MCA(4, feature_weight=weight).fit(first, second)
+    assert np.abs(mca.predict(first) - expected).max() <= (1e-8 if dtype == "f8" else 1e-3)
+
+
+@pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])
+def test_predictions_outlive_the_state_and_the_file(
+    kind: Any, pair: tuple[NDArray[Any], NDArray[Any]], tmp_path: Path
+) -> None:
+    for n_pca in (None, 5):
+        fitted = kind(2, n_pca=n_pca).fit(*pair)
+        known = pair[1]
+        if n_pca is not None:  # what its components hold of the second table
+            left = known - known.mean(0)
+            axes = np.linalg.svd(left, full_matrices=False)[2][:n_pca]
+            known = left @ axes.T @ axes + known.mean(0)
+        expected = _least_squares(fitted.transform(pair[0]), known)
+        loaded: Any = sp.load(fitted.save(tmp_path / f"{n_pca}.zarr"))
+        for each in (fitted, loaded):
+            assert np.abs(each.predict(pair[0]) - expected).max() <= 1e-9
+    groups = np.arange(N) % 5
+    seasonal = [each + 10 * groups[:, None] for each in pair]
+    fitted = kind(2, remove={"groups": groups}).fit(*seasonal)
+    means = [np.stack([each[groups == group].mean(0) for group in range(5)])[groups] for each in seasonal]
+    scores = fitted.transform(seasonal[0], remove={"groups": groups})
+    expected = _least_squares(scores, seasonal[1] - means[1]) + means[1]
+    assert np.abs(fitted.predict(seasonal[0], remove={"groups": groups}) - expected).max() <= 1e-8
+
+
+def test_predictions_are_of_the_kind_of_the_rows(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    pd, xr, da = (pytest.importorskip(name) for name in ("pandas", "xarray", "dask.array"))
+    expected = sp.MCA(2).fit(*pair).predict(pair[0])
+    first = pd.DataFrame(pair[0], columns=[f"a{i}" for i in range(D1)], index=np.arange(N) + 7)
+    second = pd.DataFrame(pair[1], columns=[f"b{i}" for i in range(D2)])
+    mca = sp.MCA(2).fit(first, second)
+    assert isinstance(mca.predict(first), np.ndarray)
+    frame = mca.set_output(transform="pandas").predict(first)
+    assert (list(frame.columns), list(frame.index)) == (list(second.columns), list(first.index))
+    assert np.abs(frame.values - expected).max() <= 1e-10
+    one, two = mca.transform(first, second)
+    assert list(one.columns) == list(two.columns) == ["mca0", "mca1"]
+    lazy = sp.MCA(2).fit(*pair).predict(da.from_array(pair[0], chunks=(500, D1)))
+    assert isinstance(lazy, da.Array)
+    assert lazy.numblocks == (4, 1)
+    assert np.abs(lazy.compute() - expected).max() <= 1e-10
+    arrays = [
+        xr.DataArray(each.reshape(N, -1, 1), dims=("time", name, "lat"), coords={"time": np.arange(N)}, name=name)
+        for each, name in zip(pair, ("sst", "rain"), strict=True)
+    ]
+    labelled = sp.MCA(2).fit(*(sp.open(each, samples="time") for each in arrays))
+    predicted = labelled.predict(arrays[0].chunk({"time": 500}))
+    assert (predicted.name, predicted.dims, predicted.chunks is None) == ("rain", ("time", "rain", "lat"), False)
+    assert np.array_equal(predicted["time"], arrays[0]["time"])
+    assert np.abs(predicted.values.reshape(N, -1) - expected).max() <= 1e-10
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_pairs_beyond_the_rank_have_no_covariance_and_are_saved(wide: bool, tmp_path: Path) -> None:
+    for seed in range(1 if wide else 4):
+        rng = np.random.default_rng(seed)
+        first, second = rng.normal(size=(60, 1600 if wide else 5)), rng.normal(size=(60, 6))
+        first[:, 0] = first[:, 1] + first[:, 2]
+        if wide:
+            second[:, 3:] = second[:, :3]
+        k, rank = (5, 3) if wide else (5, 4)
+        mca = sp.MCA(k).fit(first, second)
+        expected = np.linalg.svd(_cross(first, second))[1][:k]
+        assert np.abs(mca.singular_values_ - expected).max() <= 1e-11 * expected[0]
+        assert (mca.x_explained_variance_ >= 0).all()
+        for components in (mca.x_components_, mca.y_components_):
+            assert np.abs(components @ components.T - np.eye(k)).max() <= 1e-10
+        loaded: Any = sp.load(mca.save(tmp_path / f"{seed}.zarr"))
+        assert np.array_equal(loaded.singular_values_, mca.singular_values_)
+        one, two = mca.transform(first, second)
+        assert np.abs(_cross(one, two)[rank:]).max() <= 1e-10 * expected[0]
+
+
+@pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])
+def test_scores_of_each_table_give_its_own_rows(kind: Any, pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    da = pytest.importorskip("dask.array")
+    fitted = kind(2).fit(*pair)
+    one, two = fitted.transform(*pair)
+    rows = [
+        one @ fitted.x_patterns_ + pair[0].mean(0),
+        two @ fitted.y_patterns_ + pair[1].mean(0),
+    ]
+    for found, expected in zip(fitted.inverse_transform(one, two), rows, strict=True):
+        assert np.abs(found - expected).max() <= 1e-10
+    assert np.abs(fitted.inverse_transform(one) - rows[0]).max() <= 1e-10
+    assert np.abs(fitted.inverse_transform(None, two) - rows[1]).max() <= 1e-10
+    assert np.abs(fitted.inverse_transform(np.hstack([one, two])) - np.hstack(rows)).max() <= 1e-10
+    lazy = fitted.inverse_transform(None, da.from_array(two, chunks=(500, 2)))
+    assert isinstance(lazy, da.Array)
+    assert np.abs(lazy.compute() - rows[1]).max() <= 1e-10
+    assert np.array_equal(fitted.transform(None, pair[1]), two)
+    for call in (fitted.inverse_transform, lambda: fitted.transform(None)):
+        with pytest.raises(ParameterError, match="of the second"):
+            call()
+    with pytest.raises(ParameterError, match="scores of shape"):
+        fitted.inverse_transform(one[:, :1])
+
+
+@pytest.mark.parametrize("names", [("sst", "rain"), ("tas", "tas"), (None, None)])
+def test_labelled_scores_know_their_table_and_equal_names_lose_none(
+    names: tuple[str | None, ...], pair: tuple[NDArray[Any], NDArray[Any]], tmp_path: Path
+) -> None:
+    xr = pytest.importorskip("xarray")
+    times = {"time": np.arange(N)}
+    fields = [
+        xr.DataArray(each.reshape(N, -1, 1), dims=("time", "lat", "lon"), coords=times, name=name)
+        for each, name in zip(pair, names, strict=True)
+    ]
+    tables = [sp.open(each, samples="time") for each in fields]
+    fitted: Any = sp.MCA(2).fit(*tables)
+    for mca in (fitted, sp.load(fitted.save(tmp_path / "m.zarr"))):
+        one, two = mca.transform(*fields)
+        rows = [one.values @ mca.x_patterns_ + pair[0].mean(0), two.values @ mca.y_patterns_ + pair[1].mean(0)]
+        backs = [*mca.inverse_transform(one, two), mca.inverse_transform(one), mca.inverse_transform(two)]
+        for back, at in zip(backs, (0, 1, 0, 1), strict=True):
+            assert (back.name, back.dims) == (names[at], ("time", "lat", "lon"))
+            assert np.abs(back.values.reshape(N, -1) - rows[at]).max() <= 1e-10
+        some = mca.inverse_transform(two.sel(mode=[2]))
+        alone = two.values[:, 1:] @ mca.y_patterns_[1:] + pair[1].mean(0)
+        assert np.abs(some.values.reshape(N, -1) - alone).max() <= 1e-10
+        whole = mca.inverse_transform(xr.concat([one, two.assign_coords(mode=two["mode"] + 2)], "mode"))
+        assert len(whole.data_vars) == 2
+        for (_, back), expected in zip(whole.data_vars.items(), rows, strict=True):
+            assert np.abs(back.values.reshape(N, -1) - expected).max() <= 1e-10
+        with pytest.raises(ParameterError, match="X has the scores of table 'y'"):
+            mca.inverse_transform(two, one)
+    sides = fitted.to_xarray()
+    assert [side["patterns"].dims for side in sides] == [("mode", "lat", "lon")] * 2
+
+
+def test_both_tables_side_by_side_have_the_scores_of_each(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    pd, xr = pytest.importorskip("pandas"), pytest.importorskip("xarray")
+    rows = xr.Dataset(
+        {
+            name: (("year", "month", dim), each.reshape(N // 10, 10, -1))
+            for name, dim, each in zip(("sst", "rain"), ("x", "y"), pair, strict=True)
+        }
+    )
+    table = sp.open(rows, samples=["year", "month"])
+    mca = sp.MCA(2).fit(table)
+    one, two = mca.transform(table)
+    assert one.sizes == two.sizes == {"year": N // 10, "month": 10, "mode": 2}
+    assert np.array_equal(two["mode"], [1, 2])
+    expected = sp.MCA(2).fit(*pair).transform(*pair)
+    for found, each in zip((one, two), expected, strict=True):
+        assert np.abs(found.values.reshape(N, 2) - each).max() <= 1e-9
+    frame = pd.DataFrame(np.hstack(pair), columns=[f"c{i}" for i in range(D1 + D2)])
+    frames = sp.MCA(2, first=D1).set_output(transform="pandas").fit(frame).transform(frame)
+    for found, each in zip(frames, expected, strict=True):
+        assert list(found.columns) == ["mca0", "mca1"]
+        assert np.abs(found.values - each).max() <= 1e-9
+
+
+def test_each_side_has_its_own_source(pair: tuple[NDArray[Any], NDArray[Any]], tmp_path: Path) -> None:
+    pytest.importorskip("xarray")
+    paths = [tmp_path / "one.npy", tmp_path / "two.npy"]
+    for path, each in zip(paths, pair, strict=True):
+        np.save(path, each)
+    fitted = sp.MCA(2).fit(*paths)
+    halves = [np.save(tmp_path / f"more-{path.name}", each) for path, each in zip(paths, pair, strict=True)]
+    more = sp.MCA(2).fit(*(tmp_path / f"more-{path.name}" for path in paths))
+    assert [str(path) in side.attrs["source"] for path, side in zip(paths, fitted.to_xarray(), strict=True)] == [
+        True
+    ] * len(halves)
+    assert "two.npy" not in fitted.to_xarray()[0].attrs["source"]
+    second = sp.merge([fitted, more]).to_xarray()[1].attrs["source"]
+    assert str(paths[1]) in second
+    assert "more-two.npy" in second
+    assert "one.npy" not in second
+
+
+@pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])
+def test_names_of_scores_are_those_of_the_columns_in_a_pipeline(
+    kind: Any, pair: tuple[NDArray[Any], NDArray[Any]]
+) -> None:
+    steps = make_pipeline(StandardScaler(), kind(2)).fit(*pair)
+    prefix = kind.__name__.lower()
+    assert steps.get_feature_names_out().tolist() == [f"{prefix}0", f"{prefix}1"]
+    assert steps.transform(pair[0]).shape == (N, 2)
+    assert steps[-1].n_components_ == 2
+
+
+def test_values_of_one_dimension_are_a_table_of_one_column(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    pd, xr, da = (pytest.importorskip(name) for name in ("pandas", "xarray", "dask.array"))
+    first, values = pair[0], pair[1][:, 0]
+    expected = sp.CCA(1).fit(first, values[:, None])
+    frame = pd.DataFrame(first, columns=[f"a{i}" for i in range(D1)])
+    array = xr.DataArray(first, dims=("time", "x"))
+    for one, two in (
+        (first, values),
+        (first, values.tolist()),
+        (frame, pd.Series(values)),
+        (frame, values),
+        (first, da.from_array(values)),
+        (array, xr.DataArray(values, dims="time")),
+    ):
+        cca = sp.CCA(1).fit(one, two)
+        assert np.abs(cca.correlations_ - expected.correlations_).max() <= 1e-12
+        assert np.abs(np.asarray(cca.transform(one, two)[1]) - expected.transform(first, values)[1]).max() <= 1e-10
+        assert np.asarray(cca.predict(one)).shape == (N, 1)
+    assert sp.CCA(1).partial_fit(first, values).n_samples_seen_ == N
+
+
+def test_the_plan_of_reduced_tables_is_that_of_the_fit_and_is_saved(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(60, 3000)).astype("f4")
+    mca: Any = sp.MCA(2, first=1500, n_pca=5)
+    plan = mca.plan(rows)
+    fitted = mca.fit(rows)
+    assert (plan.solver, plan.n_features, plan.n_components) == ("covariance", 3000, 2)
+    assert (plan.passes, plan.bytes_to_read) == (fitted.n_passes_, fitted.bytes_read_)
+    assert "components of the second table: gram" in str(plan)
+    known = fitted.plan_.to_dict()
+    assert {name: known[name] for name in ("passes", "bytes_to_read", "flops")} == {
+        name: plan.to_dict()[name] for name in ("passes", "bytes_to_read", "flops")
+    }
+    assert abs(fitted.plan_.projected_bytes - plan.projected_bytes) < 64 * 2**20
+    loaded = sp.load(fitted.save(tmp_path / "m.zarr"))
+    assert loaded.plan_.to_dict() == known
+    with pytest.raises(PlanError):
+        sp.MCA(2, first=1500, n_pca=5, memory="16MiB").plan(rows)
 
 
 @pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])
@@ -265,7 +517,7 @@ def test_labels_of_both_tables_go_to_data_sets_and_weights_by_their_own_coordina
     assert np.abs(mca.singular_values_ - values[:2]).max() <= 1e-11 * values[0]
     one, two = mca.to_xarray()
     assert one["components"].dims == ("mode", "lat", "lon")
-    assert two["components"].sizes == {"mode": 2, "lat_y": 5, "lon_y": 6}
+    assert two["components"].sizes == {"mode": 2, "lat": 5, "lon": 6}
     assert _apart(one["components"].values.reshape(2, -1), left[:, :2].T) <= 1e-9
     assert np.array_equal(one["singular_values"], mca.singular_values_)
     scores = mca.transform(*tables)
