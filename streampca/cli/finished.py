@@ -8,7 +8,7 @@ from typing import Any
 
 from streampca.cli.output import on_one_line
 from streampca.cli.session import Line
-from streampca.formatting import as_text
+from streampca.formatting import as_text, plural
 from streampca.models.certificate_sentences import accuracy, carried
 from streampca.models.certificates import any_certificate_of
 from streampca.runs.groups import RunOfGroups
@@ -51,8 +51,19 @@ def _of_one(directory: Path, manifest: Manifest) -> Iterator[Line]:
     """Yield result, accuracy, reads, memory, warnings and notes of the run in `directory`."""
     result, certificate = manifest["result"], any_certificate_of(manifest["certificate"])
     rows, features = manifest["source"]["shape"]
-    carry = f"components of {rows:,} x {features:,} carry {carried(certificate)} of the variance"
-    yield f"{on_one_line(manifest['name'])}: {result['n_components']} {carry}", 2
+    size, k = f"{rows:,} x {features:,}", result["n_components"]
+    analysis = result.get("analysis")
+    if analysis == "mca":
+        share = sum(result["squared_covariance_fraction"])
+        found = f"{plural(k, 'pair')} of patterns of {size} with {share:.1%} of the squared covariance"
+    elif analysis == "cca":
+        found = f"{plural(k, 'pair')} of variates of {size}, the first with a correlation of {result['strengths'][0]:.3g}"
+    elif analysis == "factor_analysis":
+        share = sum(result["strengths"]) / result["total_variance"] if result["total_variance"] > 0 else 0.0
+        found = f"{plural(k, 'factor')} of {size} with {share:.1%} of the variance"
+    else:
+        found = f"{k} components of {size} carry {carried(certificate)} of the variance"
+    yield f"{on_one_line(manifest['name'])}: {found}", 2
     sure = accuracy(certificate, manifest["approximation"])
     if sure is not None:
         yield f"approximate: {sure}", 2

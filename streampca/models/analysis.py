@@ -88,6 +88,11 @@ class AnalysisModel(PCAModel):
         return self.strengths
 
     @property
+    def spectrum_name(self) -> str:
+        """Return the name of one of these values."""
+        return {"mca": "singular value", "cca": "correlation"}.get(self.analysis, "communal variance")
+
+    @property
     def n_requested(self) -> int:
         """Return the number of pairs or factors."""
         return len(self.strengths)

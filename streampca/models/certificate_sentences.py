@@ -399,6 +399,20 @@ def paragraph(certificate: Certificate, n_components: int) -> list[str]:
     return sentences
 
 
+def paragraph_of_analysis(certificate: Certificate) -> list[str]:
+    """Return what is known about the error of an analysis of a covariance, whose components are no eigenvectors."""
+    statement = words.clean(certificate.statement, 1200).strip()
+    sentences = [f"{statement[:1].upper()}{statement[1:]}."]
+    left = words.share(max(0.0, certificate.relative_residual))
+    sentences.append(f"Rows that are rebuilt from all scores lack {left} of the variance.")
+    residual = certificate.get("eigen_residual")
+    if residual is not None:
+        sentences.append(
+            f"The equations of the result hold to {words.figure(residual, 2)}, relative to its first value."
+        )
+    return sentences
+
+
 def carried_at_least(certificate: ApproximateCertificate) -> str:
     """Return what share of the variance the components carry: ``at least 95.9 %``, or about so much without proof."""
     return f"{'at least' if certificate.bounded else 'about'} {words.share(certificate.captured_variance)}"

@@ -407,7 +407,7 @@ def plan_of_analysis(plan: Plan, analysis: Analysis, source: Source) -> Plan:
         raise budget.refusal(
             f"{analysis.name} of {d:,} features takes {as_text(solving)} to solve; fewer features, or "
         )
-    return replace(plan, budget=budget)
+    return replace(plan, budget=budget, reason=f"{plan.reason}; {analysis.name} is solved from it")
 
 
 ANALYSES: dict[str, Callable[..., Analysis]] = {

@@ -110,7 +110,7 @@ def plan_fit(
         plan = replace(plan, notes=(*plan.notes, none))
     if limits:
         plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "removal", "solve", "model"))
-    finished = with_alternatives if alternatives else with_time
+    finished = with_alternatives if alternatives and analysis is None else with_time
     plan = finished(plan, source, parameters, resources, probed=probe and not source.unfitted)
     return with_steps(plan, source)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,22 @@ from stores import resealed
 
 import streampca as sp
 from streampca.errors import ConfigError, ParameterError
-from tests.facade import verify_run
+from tests.facade import main, verify_run
 
 TITLES = {
     "mca": "Maximum covariance analysis",
     "cca": "Canonical correlation analysis",
     "factor_analysis": "Factor analysis",
 }
+
+
+OF_PCA = ("first table", "Component 1", "eigenpair", "orthonormal to", "outside the components", "eigenvalues stand")
+LINES = {
+    "mca": r"mca: 2 pairs of patterns of 400 x 50 with 9\d\.\d% of the squared covariance",
+    "cca": r"cca: 2 pairs of variates of 400 x 50, the first with a correlation of 0\.9\d*",
+    "factor_analysis": r"factor_analysis: 2 factors of 400 x 50 with 6\d\.\d% of the variance",
+}
+"""What is said of a run of each kind."""
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +83,33 @@ def test_a_run_has_scores_page_and_state_and_agrees_with_its_data(
     assert np.abs(scores[:] - (rows - rows.mean(0)) @ weights.T).max() <= 1e-9
     page = (finished.directory / "report.html").read_text()
     assert TITLES[kind] in page
-    assert ("first table" in page) == (kind != "factor_analysis")
+    assert ("Pair 1, sst" in page) == ("30 of sst, 20 of precip" in page) == (kind != "factor_analysis")
+    assert not any(text in page for text in OF_PCA)
     verify_run(finished.directory).require()
     again = type(model)(2).from_state(finished.directory)
     assert np.abs(again._model.strengths - model._model.strengths).max() <= 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(TITLES))
+def test_the_command_says_what_was_found_and_another_run_takes_its_place(
+    kind: str, store: tuple[Path, NDArray[Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = _config(store[0], tmp_path, kind, f"name: {kind}\n")
+    quiet = ["--set", "output.report=false"]
+    said = []
+    for command in (
+        ["run", str(config), *quiet],
+        ["run", str(config), *quiet, "--set", "output.overwrite=true"],
+        ["plan", str(config)],
+    ):
+        with pytest.raises(SystemExit, match="0"):
+            main(command)
+        said.append(capsys.readouterr().out)
+    assert re.match(LINES[kind], said[0])
+    plan = said[-1]
+    assert f"{kind} is solved from it" in plan
+    assert not re.search(r"^or |asked for by name", plan, re.MULTILINE)
 
 
 @pytest.mark.slow

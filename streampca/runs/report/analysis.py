@@ -10,6 +10,7 @@ import numpy as np
 
 import streampca.formatting as words
 import streampca.plotting as plotting
+from streampca.models import certificate_sentences as sentences
 from streampca.models.analysis import AnalysisModel
 from streampca.runs.report import (
     components,
@@ -27,9 +28,9 @@ from streampca.runs.report.run_files import RunFiles, StoredArray
 from streampca.typing import FloatArray, Json
 
 _TITLES = {
-    "mca": ("Maximum covariance analysis", "Singular values of the cross-covariance", "singular value"),
-    "cca": ("Canonical correlation analysis", "Canonical correlations", "correlation"),
-    "factor_analysis": ("Factor analysis", "Communal variance of the factors", "communal variance"),
+    "mca": ("Maximum covariance analysis", "Singular values of the cross-covariance"),
+    "cca": ("Canonical correlation analysis", "Canonical correlations"),
+    "factor_analysis": ("Factor analysis", "Communal variance of the factors"),
 }
 _NOTES = {
     "mca": "How much the data change where the score rises by one standard deviation, with the pair’s share of the squared covariance. The sign "
@@ -40,20 +41,23 @@ _NOTES = {
     "rotation of all.",
 }
 _SIDES = ("first table", "second table")
+_MOST_NAMES = 3
 _MOST_SHOWN = 4
 _MOST_VALUES = 20
 
 
 def compose(run: RunFiles, model: AnalysisModel) -> Json:
     """Return everything the template needs of the `run` of an analysis."""
-    kicker, title, _ = _TITLES[model.analysis]
-    spectrum = ReportedSpectrum(model.strengths, np.clip(_shares(model), 0.0, 1.0))
+    kicker, title = _TITLES[model.analysis]
+    noun = "Factor" if model.n_first is None else "Pair"
+    spectrum = ReportedSpectrum(model.strengths, np.clip(_shares(model), 0.0, 1.0), noun)
     rows = None if run.removes else run.samples
     scores = _scores(model, rows) if rows is not None else None
     classes = scores_by_labels.classes_of_run(run, scores) if scores is not None else None
     common = what_ran.parts(run)
     return common | {
         "kicker": kicker,
+        "certificate": sentences.paragraph_of_analysis(model.certificate),
         "summary": _summary(run, model),
         "tiles": _tiles(run, model, spectrum),
         "notes": what_ran.notes(run),
@@ -67,6 +71,17 @@ def compose(run: RunFiles, model: AnalysisModel) -> Json:
         "spectrum_table": _table(model),
         "facts": (_facts(model), *common["facts"]),
     }
+
+
+def _names_of_sides(model: AnalysisModel) -> tuple[str, ...]:
+    """Return the variables of each table, where they have different names and are few; else which table it is."""
+    names = []
+    for side in model.sides:
+        variables = () if side.labels is None else side.labels.variables
+        named = [variable.name for variable in variables if variable.name is not None]
+        few = 0 < len(named) == len(variables) <= _MOST_NAMES
+        names.append(words.clean(", ".join(named), 60) if few else "")
+    return tuple(names) if all(names) and len({*names}) == len(names) else _SIDES
 
 
 def _shares(model: AnalysisModel) -> FloatArray:
@@ -110,10 +125,11 @@ def _tiles(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -> t
     rows, features, _, *others = result.tiles(run, spectrum)
     if model.n_first is not None:
         name, count, _ = features
+        sides = [f"the {each}" if each in _SIDES else each for each in _names_of_sides(model)]
         features = (
             name,
             count,
-            f"{model.n_first:,} of the first table, {model.n_features - model.n_first:,} of the second",
+            f"{model.n_first:,} of {sides[0]}, {model.n_features - model.n_first:,} of {sides[1]}",
         )
     label = "Factors" if model.n_first is None else "Pairs"
     return (rows, features, (label, words.count(len(model.strengths)), ""), *others)
@@ -122,7 +138,7 @@ def _tiles(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -> t
 def _patterns(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -> Json:
     """Return the patterns of both tables, or the loadings, by the labels of their features, or as bars of the largest."""
     parts: list[Json] = []
-    for side, name in zip(model.sides, _SIDES, strict=False):
+    for side, name, place in zip(model.sides, _names_of_sides(model), ("first", "secon"), strict=False):
         group = name if model.n_first is not None else ""
         # Factors have variance 1, of which their scores, conditional means, have a part.
         spread = side.explained_variance if model.n_first is not None else np.ones(side.n_components)
@@ -130,7 +146,7 @@ def _patterns(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -
         of_side = replace(run, model=own, labels=own.labels, manifest=_manifest_of(run, own))
         layout = components.layout_of_run(of_side)
         shown = min(_MOST_SHOWN, len(model.strengths))
-        parts.append(components.components(of_side, spectrum, layout, shown, group, f"{name[:5]}-mode"))
+        parts.append(components.components(of_side, spectrum, layout, shown, group, f"{place}-mode"))
     joined: Json = {"note": _NOTES[model.analysis]}
     for kind in ("charts", "pictures", "bars"):
         entries = [entry for pair in zip_longest(*(part.get(kind, ()) for part in parts)) for entry in pair if entry]
@@ -158,14 +174,18 @@ def _chart(model: AnalysisModel, title: str) -> Chart:
     if errors is not None:
         low, high = errors.interval()[0]
         text += f" The first lies between {words.figure(low)} and {words.figure(high)} (95 %)."
-    svg = figures.inline("eigenvalues", partial(plotting.scree, values=values, title=_TITLES[model.analysis][2]))
+    svg = figures.inline("eigenvalues", partial(plotting.scree, values=values, title=model.spectrum_name))
     return Chart(title, svg, f"Chart of {words.plural(len(values), 'value')}, from {first} down to {last}.", text)
 
 
 def _plane(model: AnalysisModel, scores: projection.Scores, classes: plotting.Classes | None) -> Chart:
     """Return the samples at the scores of the first pair, or of the first two factors."""
     two = model.n_first is not None
-    labels = [f"first pair, {name}" for name in _SIDES] if two else [f"factor {axis + 1:,}" for axis in scores.axes]
+    labels = (
+        [f"first pair, {name}" for name in _names_of_sides(model)]
+        if two
+        else [f"factor {axis + 1:,}" for axis in scores.axes]
+    )
     m = words.plural(len(scores.values), "sample")
     title = "The first pair" if two else "The first factors"
     if len(scores.axes) == 1:
@@ -179,7 +199,7 @@ def _plane(model: AnalysisModel, scores: projection.Scores, classes: plotting.Cl
 
 def _table(model: AnalysisModel) -> ReportTable:
     """Return the first values in digits, with their intervals where there are sampling errors."""
-    name, shares, errors = _TITLES[model.analysis][2], _shares(model), model.strength_errors
+    name, shares, errors = model.spectrum_name, _shares(model), model.strength_errors
     ends = None if errors is None else errors.interval()
     of = "squared covariance" if model.analysis == "mca" else "variance" if model.n_first is None else "square"
     heads = ["pair" if model.n_first is not None else "factor", name, f"share of {of}" if of != "square" else "square"]
@@ -197,7 +217,7 @@ def _table(model: AnalysisModel) -> ReportTable:
 def _facts(model: AnalysisModel) -> words.Facts:
     pairs = [("numerical error", words.figure(model.error, 3) if model.error is not None else words.MISSING)]
     if model.n_first is not None:
-        for name, total in zip(_SIDES, model.totals, strict=True):
+        for name, total in zip(_names_of_sides(model), model.totals, strict=True):
             pairs.append((f"total variance, {name}", words.figure(total, 6)))
     if "squared_covariance" in model.figures:
         pairs.append(("squared covariance", words.figure(model.figures["squared_covariance"], 6)))

@@ -75,7 +75,7 @@ def _by_dimensions(
 
 
 def _title(spectrum: ReportedSpectrum, component: int, group: str) -> str:
-    return f"Component {component + 1}{f', {group}' if group else ''} · {spectrum.share(component)}"
+    return f"{spectrum.noun} {component + 1}{f', {group}' if group else ''} · {spectrum.share(component)}"
 
 
 def _left(run: RunFiles, shown: int) -> str:

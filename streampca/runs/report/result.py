@@ -10,6 +10,7 @@ import numpy as np
 import streampca.formatting as words
 import streampca.plotting as plotting
 from streampca.models.certificates import ApproximateCertificate
+from streampca.models.pca import PCAModel
 from streampca.runs.report import figures, projection, seen
 from streampca.runs.report.parts import Chart
 from streampca.runs.report.run_files import RunFiles
@@ -28,6 +29,9 @@ class ReportedSpectrum:
     """Variance along each axis, shape ``(n_components,)``."""
     ratios: FloatArray
     """Share of the total variance, shape ``(n_components,)``; zeros where there is no variance."""
+
+    noun: str = "Component"
+    """What an axis is called."""
 
     def share(self, component: int) -> str:
         """Return the share of a component, from 0, in words."""
@@ -91,7 +95,12 @@ def scores_note(run: RunFiles, scores: projection.Scores | None) -> str:
     if certificate.get("rows_left_out"):
         among = "" if n is None else f" of the {n:,}"
         return f"{m:,} complete row{'' if m == 1 else 's'}{among}, each a point at its scores; rows with missing values are not drawn."
-    filled = "; missing values are as the components give them" if certificate.get("missing_values") else ""
+    filled = ""
+    if certificate.get("missing_values"):
+        by_components = isinstance(run.model, PCAModel) and run.model.conditional
+        filled = (
+            f"; missing values are {'as the components give them' if by_components else 'the means of their features'}"
+        )
     if n is None or m >= n:
         return f"All {words.plural(m, 'row')}, each a point at its scores{filled}."
     return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores{filled}."
