@@ -57,7 +57,9 @@ def _of_one(directory: Path, manifest: Manifest) -> Iterator[Line]:
         share = sum(result["squared_covariance_fraction"])
         found = f"{plural(k, 'pair')} of patterns of {size} with {share:.1%} of the squared covariance"
     elif analysis == "cca":
-        found = f"{plural(k, 'pair')} of variates of {size}, the first with a correlation of {result['strengths'][0]:.3g}"
+        found = (
+            f"{plural(k, 'pair')} of variates of {size}, the first with a correlation of {result['strengths'][0]:.3g}"
+        )
     elif analysis == "factor_analysis":
         share = sum(result["strengths"]) / result["total_variance"] if result["total_variance"] > 0 else 0.0
         found = f"{plural(k, 'factor')} of {size} with {share:.1%} of the variance"

@@ -22,7 +22,10 @@ N_PAIRS = Parameter(
     Whole(1),
     "How many pairs of components.",
     "model",
-    details="At most the features of the smaller table.",
+    details=(
+        "At most the features of the smaller table. Pairs of `MCA` beyond the rank of the cross-covariance have a covariance of 0, up to "
+        "rounding, and arbitrary directions; `CCA` has no more pairs than both tables have directions of variance."
+    ),
 )
 N_FACTORS = Parameter(
     "n_components", 2, Whole(1), "How many factors, fewer than the features that vary.", "model", details=""

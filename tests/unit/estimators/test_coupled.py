@@ -333,6 +333,16 @@ def test_values_of_one_dimension_are_a_table_of_one_column(pair: tuple[NDArray[A
     assert sp.CCA(1).partial_fit(first, values).n_samples_seen_ == N
 
 
+def test_charts_and_plans_do_not_speak_of_components(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    mca = sp.MCA(2).fit(*pair)
+    assert mca.plot.scree().get_ylabel() == "singular value"
+    assert mca.plot.scores(pair[0]).get_xlabel() == "pair 1"
+    pyplot.close("all")
+    assert mca.plan(*pair).alternatives == ()
+    assert mca.plan(*pair).reason.endswith("mca is solved from it")
+
+
 def test_the_plan_of_reduced_tables_is_that_of_the_fit_and_is_saved(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(60, 3000)).astype("f4")
