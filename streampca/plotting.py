@@ -37,6 +37,9 @@ _DATES = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")
 Intervals = tuple[FloatArray, FloatArray]
 """Lower and upper ends, or two distances, each of shape ``(n,)``."""
 
+EIGENVALUE = "variance (eigenvalue)"
+"""Title of the axis of eigenvalues."""
+
 
 def scree(
     axes: Axes,
@@ -47,7 +50,7 @@ def scree(
     sampling: Intervals | FloatArray | None = None,
     mixed: Sequence[tuple[int, int]] = (),
     thresholds: Mapping[str, float] | None = None,
-    title: str = "variance (eigenvalue)",
+    title: str = EIGENVALUE,
 ) -> None:
     """Draw eigenvalues, on a logarithmic scale where they span more than a factor of 100.
 

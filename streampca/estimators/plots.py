@@ -64,8 +64,8 @@ class Plots:
         sampling = None
         if errors is not None:
             mixed, sampling = errors.degenerate_groups, errors.interval(0.95).T
-        named = {"title": model.spectrum_name} if isinstance(model, AnalysisModel) else {}
-        plotting.scree(axes, values, bounds=bounds, sampling=sampling, mixed=mixed, **named)
+        title = model.spectrum_name if isinstance(model, AnalysisModel) else plotting.EIGENVALUE
+        plotting.scree(axes, values, bounds=bounds, sampling=sampling, mixed=mixed, title=title)
         plotting.legend(axes)
         return axes
 

@@ -158,7 +158,9 @@ class Analysis(ABC):
                 if number != left_out:
                     others = accumulator.absorb(others, group)
             part = replace(fitted, state=others, groups=())
-            without.append(self.strengths_of(operator_of(part), precision, part)[: len(strengths)])
+            found = self.strengths_of(operator_of(part), precision, part)[: len(strengths)]
+            # Without a group the tables may have fewer directions, and correlations that are not there are 0.
+            without.append(np.pad(found, (0, len(strengths) - len(found))))
         weights = np.array([group.weight for group in groups])
         errors = np.sqrt(jackknife_variance(strengths, np.stack(without), weights))
         return StrengthErrors(strengths, errors, len(groups), self.bounded)

@@ -168,8 +168,28 @@ def _check(case: AnalysisCase, fitted: Any) -> None:
     weights = np.asarray(fitted._model.components)
     scores = centred @ weights.T
     found = np.diag((scores.T * weight) @ scores / divisor, len(values))
+    _check_prediction(case, fitted, scores[:, : len(values)], weight)
     if np.abs(found - values).max() > 4 * allowed:
         raise Wrong(f"covariances of scores off by {np.abs(found - values).max():.1e} (allowed {4 * allowed:.1e})")
+
+
+def _check_prediction(case: AnalysisCase, fitted: Any, scores: FloatArray, weight: FloatArray) -> None:
+    """Check the normal equations: what a regression leaves of the second table has no covariance with the scores."""
+    if case.parameters.get("missing", "error") != "error":
+        return
+    second = _tables(case, case.rows.astype(np.float64))[1]
+    left = (second - fitted.predict(case.rows[:, : case.n_first])) * np.sqrt(weight)[:, None]
+    regressors = scores * np.sqrt(weight)[:, None]
+    spread = np.linalg.norm(second * np.sqrt(weight)[:, None], axis=0)
+    size = np.linalg.norm(regressors, axis=0)[:, None] * spread
+    off = np.abs(regressors.T @ left) / np.where(size > 0, size, 1.0)
+    if fitted.scale_ is not None:  # which leaves constant features out
+        off = np.delete(
+            off, fitted.constant_features_[fitted.constant_features_ >= case.n_first] - case.n_first, axis=1
+        )
+    allowed = 1e-9 if case.rows.dtype != np.float32 else 1e-4
+    if off.max(initial=0.0) > allowed:
+        raise Wrong(f"predictions leave covariances of {off.max():.1e} with the scores (allowed {allowed:.0e})")
 
 
 def _whitening(block: FloatArray) -> FloatArray | None:

@@ -556,6 +556,15 @@ def test_intervals_hold_the_values_of_the_population_as_often_as_they_say() -> N
         sp.CCA(1, sampling_errors=5).fit(*tables).sampling_error_.interval(1.5)
 
 
+def test_a_direction_of_one_group_of_rows_alone_has_a_sampling_error() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(200, 3)), rng.normal(size=(200, 3))
+    first[:180, 0] = 0  # so that the tables without the last rows have two directions
+    errors = sp.CCA(3, sampling_errors=10).fit(first, second).sampling_error_.errors
+    assert errors.shape == (3,)
+    assert (errors > 0.01).all()
+
+
 def test_intervals_of_correlations_stay_below_one(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     ends = sp.CCA(3, sampling_errors=20).fit(*pair).sampling_error_.interval()
     assert ((ends > -1) & (ends < 1)).all()
