@@ -6,8 +6,11 @@ which `legend` or the page puts beside it. Texts that come from data are never r
 
 from __future__ import annotations
 
+import os
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +37,30 @@ _LEAST_ERROR = 1e-16
 _DASHES = (0, (4, 3))
 _DATES = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")
 
+_drawing = threading.RLock()
+
 Intervals = tuple[FloatArray, FloatArray]
 """Lower and upper ends, or two distances, each of shape ``(n,)``."""
 
 EIGENVALUE = "variance (eigenvalue)"
 """Title of the axis of eigenvalues."""
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let no other thread draw through this module meanwhile: matplotlib's settings and its parser of formulas are one for the process."""
+    with _drawing:
+        yield
+
+
+def _renew_after_fork() -> None:
+    """Replace the lock in a forked process: the thread that held it is not there."""
+    global _drawing
+    _drawing = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 def scree(

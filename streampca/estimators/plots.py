@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,8 @@ class Plots:
     """Charts of a fitted estimator: methods that draw on axes of matplotlib and return them.
 
     Each takes `ax`, where to draw; None makes a figure of its own. Colours and fonts are those of matplotlib's settings. The page of a run
-    is drawn by the same functions. All need matplotlib, ``pip install "streampca[report]"``, and raise `NotAvailableError` without it.
+    is drawn by the same functions; threads draw one after another, because matplotlib's settings are those of the process. All need
+    matplotlib, ``pip install "streampca[report]"``, and raise `NotAvailableError` without it.
     """
 
     def __init__(self, estimator: Any):
@@ -56,7 +58,8 @@ class Plots:
         NotAvailableError
             If matplotlib is not installed.
         """
-        axes, model = self._axes(ax), self._estimator._model
+        check_is_fitted(self._estimator)
+        model = self._estimator._model
         values, certificate, errors = self._eigenvalues, model.certificate, model.sampling_errors
         ends: Any = certificate.get("eigenvalue_intervals") or []
         bounds = np.array(ends, dtype=np.float64).T if len(ends) == len(values) else None
@@ -65,8 +68,8 @@ class Plots:
         if errors is not None:
             mixed, sampling = errors.degenerate_groups, errors.interval(0.95).T
         title = model.spectrum_name if isinstance(model, AnalysisModel) else plotting.EIGENVALUE
-        plotting.scree(axes, values, bounds=bounds, sampling=sampling, mixed=mixed, title=title)
-        plotting.legend(axes)
+        with self._drawn_on(ax) as axes:
+            plotting.scree(axes, values, bounds=bounds, sampling=sampling, mixed=mixed, title=title)
         return axes
 
     def scores(
@@ -114,9 +117,8 @@ class Plots:
         """
         check_is_fitted(self._estimator)
         values, classes = self._scores(X, scores, labels, components)
-        axes = self._axes(ax)
-        plotting.scores(axes, values, self._titles(components), classes)
-        plotting.legend(axes)
+        with self._drawn_on(ax) as axes:
+            plotting.scores(axes, values, self._titles(components), classes)
         return axes
 
     def _scores(
@@ -158,12 +160,14 @@ class Plots:
         values: FloatArray = model.spectrum
         return values
 
-    def _axes(self, ax: Axes | None) -> Axes:
-        """Return the axes to draw on."""
-        check_is_fitted(self._estimator)
+    @contextmanager
+    def _drawn_on(self, ax: Axes | None) -> Iterator[Axes]:
+        """Yield the axes to draw on, while no other thread draws; they have a legend then."""
         pyplot: Any = optional_module("matplotlib.pyplot", "a chart", "report")
-        axes: Axes = pyplot.subplots(layout="constrained")[1] if ax is None else ax
-        return axes
+        with plotting.alone():
+            axes: Axes = pyplot.subplots(layout="constrained")[1] if ax is None else ax
+            yield axes
+            plotting.legend(axes)
 
 
 class ComponentPlots(Plots):
@@ -196,16 +200,15 @@ class ComponentPlots(Plots):
         """
         if n_components < 1:
             raise ParameterError(f"n_components={n_components}: expected at least 1")
-        axes, estimator = self._axes(ax), self._estimator
-        rows = np.asarray(estimator._model.components[:n_components])
+        estimator = self._estimator
+        check_is_fitted(estimator)
+        rows, names = np.asarray(estimator._model.components[:n_components]), names_of(estimator)
         x, title = _coordinate(estimator)
-        numbers = range(1, len(rows) + 1)
-        for i, (row, name) in enumerate(zip(rows, self._titles(numbers), strict=True)):
-            plotting.line(axes, x, row, (title, "entry of the component"), zero=i == 0, name=name)
-        names = names_of(estimator)
-        if title == "feature" and names is not None and len(names) <= _MOST_NAMES:
-            axes.set_xticks(x, [str(name) for name in names], rotation=90, parse_math=False)
-        plotting.legend(axes)
+        with self._drawn_on(ax) as axes:
+            for i, (row, name) in enumerate(zip(rows, self._titles(range(1, len(rows) + 1)), strict=True)):
+                plotting.line(axes, x, row, (title, "entry of the component"), zero=i == 0, name=name)
+            if title == "feature" and names is not None and len(names) <= _MOST_NAMES:
+                axes.set_xticks(x, [str(name) for name in names], rotation=90, parse_math=False)
         return axes
 
     def biplot(
@@ -252,9 +255,8 @@ class ComponentPlots(Plots):
         names = names_of(estimator)
         features = [str(j if names is None else names[j]) for j in longest]
         arrows = plotting.arrow_factor(points, loadings) * loadings[longest]
-        axes = self._axes(ax)
-        plotting.biplot(axes, points, arrows, features, self._titles(components), classes)
-        plotting.legend(axes)
+        with self._drawn_on(ax) as axes:
+            plotting.biplot(axes, points, arrows, features, self._titles(components), classes)
         return axes
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from streampca.plotting import plainly
+from streampca.plotting import alone, plainly
 from streampca.system.optional import is_installed
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def inline(name: str, draw: Callable[[Axes], object], width: float = WIDTH, heig
     from matplotlib.figure import Figure
 
     settings = {**_STYLE, "axes.prop_cycle": cycler(color=COLOURS), "svg.hashsalt": name}
-    with style.context(["default", settings]), warnings.catch_warnings():
+    with alone(), style.context(["default", settings]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # the browser has its own fonts
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.add_subplot()

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
+from time import sleep
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from pages import make_run, written
 
 import streampca as sp
 from streampca.errors import ParameterError
@@ -199,3 +203,52 @@ def test_an_estimator_that_is_not_fitted_has_no_charts() -> None:
 
     with pytest.raises(NotFittedError):
         sp.PCA(2).plot.scree()
+
+
+def test_a_chart_waits_for_a_page_that_another_thread_draws(
+    pca: sp.PCA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """matplotlib has one set of settings, which a page changes while it draws, and one parser of formulas for a process."""
+    run = make_run(tmp_path / "run")
+    axes, threads, early, save = [plt.subplots()[1] for _ in range(2)], list[Thread](), list[int](), Figure.savefig
+    charts = [lambda: pca.plot.scree(ax=axes[0]), lambda: pca.plot.components(2, ax=axes[1])]
+
+    def saving(figure: Figure, *args: Any, **kwargs: Any) -> None:
+        if not threads:
+            threads.extend(Thread(target=chart) for chart in charts)
+            for thread in threads:
+                thread.start()
+                thread.join(0.2)
+            early.extend(len(each.lines) for each in axes)
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", saving)
+    written(run)
+    for thread in threads:
+        thread.join(20)
+    assert early == [0, 0]
+    assert all(len(each.lines) > 0 for each in axes)
+
+
+def test_pages_of_several_threads_are_drawn_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = [
+        {"source": {"path": "builtin:iris"}, "output": {"directory": str(tmp_path / name), "scores": False}}
+        for name in ("one", "other")
+    ]
+    drawing, together, save = list[str](), list[bool](), Figure.savefig
+
+    def saving(figure: Figure, *args: Any, **kwargs: Any) -> None:
+        drawing.append("one")
+        sleep(0.01)
+        save(figure, *args, **kwargs)
+        together.append(len(drawing) > 1)
+        drawing.pop()
+
+    monkeypatch.setattr(Figure, "savefig", saving)
+    threads = [Thread(target=sp.run, args=(config,)) for config in configs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(together) > 4
+    assert not any(together)
