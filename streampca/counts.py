@@ -21,7 +21,7 @@ class CountKey(NamedTuple):
     excludes: tuple[str, ...] = ()
     """Keys that it does not go together with."""
     dense: bool = False
-    """Whether it leaves no zeros; then it is done with the features that are used alone, and after the keys that do."""
+    """Whether it leaves no zeros; then it, and the keys after it, are done with the features that are used alone."""
 
     @property
     def default(self) -> Any:
@@ -72,7 +72,7 @@ NORMALIZE = (
         dense=True,
     ),
 )
-"""The keys in the order in which they are done: the option, its errors, and the keys of configurations are made from them."""
+"""The keys in the order in which their steps are done: the option, its errors, and the keys of configurations are made from them."""
 
 
 def keys_in_words() -> str:

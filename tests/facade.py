@@ -7,8 +7,8 @@ once. `tests/unit/test_layers.py` counts the inner names that tests import elsew
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,9 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.quality import quality_of, with_statistics
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.sources import ReadCount, Source, open_source, remote
-from streampca.sources.cells.normalization import Normalization
+from streampca.sources.cells import normalization
+from streampca.sources.cells.normalization import NORMALIZE as NORMALIZE_KEYS
+from streampca.sources.cells.normalization import ElementwiseCounts, Normalization
 from streampca.sources.fetching import division
 from streampca.sources.grid import Grid
 from streampca.sources.row_range import RowRange
@@ -56,6 +58,7 @@ __all__ = [
     "BEAT",
     "CONFLICTS",
     "CONTINUABLE",
+    "NORMALIZE_KEYS",
     "SOLVERS",
     "AtomicDirectory",
     "Block",
@@ -93,6 +96,7 @@ __all__ = [
     "lock_of",
     "main",
     "no_checkpoints",
+    "normalize_keys",
     "one_blas_thread",
     "open_source",
     "parse_config",
@@ -165,6 +169,17 @@ def impatient_clusters(start: float = 5.0, attempts: int = 3, close: float = 2.0
         patch.object(deploy, "_CLOSE_SECONDS", close),
         patch.object(local_start, "_ATTEMPTS", attempts),
     ):
+        yield
+
+
+@contextmanager
+def normalize_keys(keys: Sequence[Any], **functions: Callable[..., Any]) -> Iterator[None]:
+    """Have `normalize` take these `keys`, for as long as this holds; `functions` map the values of new steps, by their names."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(normalization, "NORMALIZE", tuple(keys)))
+        for name, function in functions.items():
+            body = {"of_values": lambda self, values, out, function=function: function(values, out=out)}
+            stack.enter_context(patch.object(normalization, name, type(name, (ElementwiseCounts,), body), create=True))
         yield
 
 

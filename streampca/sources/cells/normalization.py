@@ -252,21 +252,21 @@ class Normalization:
 
     def table(self, rows: Source, mask: BoolArray | None, table: type[_Table]) -> _Table:
         """Return normalised rows of the features in `mask`, all if None, as a `table`."""
-        chosen = [] if mask is None else [ChosenFeatures(mask)]
-        of_rows, of_values, dense = (
-            [step for key, step in self._steps if (key.dense, isinstance(step, Elementwise)) == kind]
-            for kind in ((False, False), (False, True), (True, False))
-        )
-        n_used = rows.shape[1] if mask is None else int(mask.sum())
-        for step in (*of_rows, *dense):
+        steps, n_used = self.asked, rows.shape[1] if mask is None else int(mask.sum())
+        dense_from = next((i for i, (key, _) in enumerate(self._steps) if key.dense), len(steps))
+        # Steps that map values one by one need those of the used features alone, unless another one follows that needs all.
+        of_all = [i for i, step in enumerate(steps[:dense_from]) if not isinstance(step, Elementwise)]
+        used_from = of_all[-1] + 1 if of_all else 0
+        for i, step in enumerate(steps):
             if isinstance(step, FittedCounts):
-                step.require_features(n_used if step in dense else rows.shape[1])
-        # What maps values one by one comes after the mask, so that values of other features are not mapped.
-        steps, last, mark = [Counts(), *of_rows, *chosen, *of_values], Cast(normalized_dtype(rows.dtype)), f"|{self}|"
-        if not dense:
-            return table(rows, [*steps, last], mark=mark)
-        used = SteppedSource(rows, steps, mark=mark)
-        return table(DenseRows(used) if used.sparse else used, [*dense, last])
+                step.require_features(rows.shape[1] if i < used_from else n_used)
+        chosen = [] if mask is None else [ChosenFeatures(mask)]
+        sparse = [Counts(), *steps[:used_from], *chosen, *steps[used_from:dense_from]]
+        last, mark = Cast(normalized_dtype(rows.dtype)), f"|{self}|"
+        if dense_from == len(steps):
+            return table(rows, [*sparse, last], mark=mark)
+        used = SteppedSource(rows, sparse, mark=mark)
+        return table(DenseRows(used) if used.sparse else used, [*steps[dense_from:], last])
 
     def steps(self, stored: DType) -> tuple[Step, ...]:
         """Return all steps from dense rows of the type `stored` to normalised ones."""

@@ -12,6 +12,7 @@ import cells
 import numpy as np
 import pytest
 import zarr
+from facade import NORMALIZE_KEYS, normalize_keys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
@@ -51,6 +52,39 @@ def test_layer_is_read_in_place_of_the_matrix_and_dense_ones_are_dense(tmp_path:
     dense = sp.open(path, layer="dense")
     assert not dense.sparse
     np.testing.assert_array_equal(rows_of(dense), COUNTS.toarray())
+
+
+def _totals_of_1000(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    totals = rows.sum(axis=1, keepdims=True)
+    return rows * 1000 / np.where(totals > 0, totals, 1000)
+
+
+def _standardised(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    deviations = rows[:, USED].std(axis=0, ddof=1)
+    scores = (rows[:, USED] - rows[:, USED].mean(axis=0)) / np.where(deviations > 0, deviations, 1)
+    return np.clip(scores, -2, 2)
+
+
+@pytest.mark.parametrize("layer", [None, "dense"])
+@pytest.mark.parametrize("place", [None, 0, 1, 2, 3])
+def test_steps_are_done_in_the_order_of_their_keys(tmp_path: Path, place: int | None, layer: str | None) -> None:
+    """The order is scanpy's, ``normalize_total``, ``log1p``, ``scale`` of the chosen genes; a further key is done where it stands."""
+    done: dict[str, Any] = {"target_sum": _totals_of_1000, "log1p": np.log1p, "max_value": _standardised}
+    keys, asked = (
+        [key for key in NORMALIZE_KEYS if key.name in done],
+        {"target_sum": 1000, "log1p": True, "max_value": 2},
+    )
+    if place is not None:
+        done["root"], asked["root"] = np.cbrt, True
+        keys.insert(place, keys[1]._replace(name="root", step="Roots"))
+    expected = COUNTS.toarray().astype(np.float64)
+    for key in keys:
+        expected = done[key.name](expected)
+    path = cells.write_cells(tmp_path / "a.zarr", COUNTS, layers={"dense": COUNTS.toarray()}, var={"hv": USED})
+    with normalize_keys(keys, Roots=np.cbrt):
+        pca = sp.PCA(3).fit(sp.open(path, layer=layer, mask_var="hv", normalize=asked))
+    np.testing.assert_allclose(pca.mean_, expected.mean(axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(pca.explained_variance_, cells.components(expected, 3)[1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [None, "dense"])
