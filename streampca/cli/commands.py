@@ -101,13 +101,16 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool) -> Result:
 def check(config: Path, overrides: tuple[str, ...]) -> Result:
     """Validate a configuration file without opening the data.
 
-    The status is 2, and the message names the key, if CONFIG has a key or a value that is not allowed; 6 if the output cannot be written.
+    The status is 2 if CONFIG has a key or a value that is not allowed, which the message names, or parameters or outputs that do not go
+    together, whatever the data; 6 if the output cannot be written. What depends on the data, plan says.
     """
     from streampca.runs.config.models import ModelsConfig, load_any_config
+    from streampca.runs.from_config import require_possible
     from streampca.storage.directories import require_writable
 
     loaded = load_any_config(config, overrides)
     common = loaded.common if isinstance(loaded, ModelsConfig) else loaded
+    require_possible(loaded)
     require_writable(common.output.directory)
     kinds = f"models {', '.join(loaded.models)}" if isinstance(loaded, ModelsConfig) else common.model.kind
     place = f"{kinds} of {common.source.path_as_written}, results to {common.output.directory}"

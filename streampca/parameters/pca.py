@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
@@ -283,11 +284,11 @@ class Parameters:
         given = self.sample_weight
         return given is not None and bool((given[given > 0] != 1).any())
 
-    def selection(self, source: Source) -> Selection:
-        """Return the rule for how many components, checked against the shape of `source`."""
+    def selection(self, source: Source | None) -> Selection:
+        """Return the rule for how many components, checked against the shape of `source` where there is one."""
         from streampca.linalg.selection import as_selection  # numpy, which a configuration does not need
 
-        return as_selection(self.n_components, min(source.shape))
+        return as_selection(self.n_components, sys.maxsize if source is None else min(source.shape))
 
     def count(self, source: Source) -> int | None:
         """Return the number of components where it is known beforehand; None where the data decides."""

@@ -14,6 +14,9 @@ from streampca.parameters import Parameters
 from streampca.sources.base import Source
 from streampca.typing import FloatArray
 
+_LARGE = (2**40, 2**20)
+"""Shape of a table that has rows and features enough for every rule."""
+
 
 def require_rows(source: Source, parameters: Parameters) -> None:
     """Raise `ParameterError` if weights do not fit `source`."""
@@ -27,14 +30,17 @@ def require_rows(source: Source, parameters: Parameters) -> None:
             raise ParameterError(f"{name} has {len(weights)} values: expected one for each of the {expected} {of}")
 
 
-def require_rule(source: Source, parameters: Parameters, n_regressors: int | None) -> None:
-    """Raise `NotAvailableError` if the number of components is to follow from a rule that does not apply to such rows."""
-    selection, weights = parameters.selection(source), parameters.sample_weight
+def require_rule(source: Source | None, parameters: Parameters, n_regressors: int | None = None) -> None:
+    """Raise `NotAvailableError` if the number of components is to follow from a rule that does not apply to such rows.
+
+    Without a `source`, that is what rows without weights would not change, however many.
+    """
+    selection, weights = parameters.selection(source), None if source is None else parameters.sample_weight
     if not isinstance(selection, Rule):
         return
     if selection.name == "cross_validation":
         return
-    n, d = source.shape
+    n, d = _LARGE if source is None else source.shape
     n = n if weights is None else int(np.count_nonzero(weights))
     weight = float(n if weights is None else weights.sum())
     if parameters.forgetting != 1:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from inspect import signature
@@ -10,7 +13,7 @@ from typing import Any, Generic, TypeAlias, Unpack, cast
 
 import numpy as np
 
-from streampca.errors import ConfigError, NotAvailableError
+from streampca.errors import ConfigError, NotAvailableError, StreamPCAError
 from streampca.estimators.base import StreamEstimator
 from streampca.estimators.from_states import StateEstimator
 from streampca.estimators.kernel_pca import KernelPCA
@@ -26,11 +29,16 @@ from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
 from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig, SourceConfig
+from streampca.runs.config.models import ModelsConfig
 from streampca.runs.config.values import plain_options
 from streampca.solvers.base import AnyFit, AnyParameters
+from streampca.solvers.fit import require_fit
+from streampca.solvers.groups import require_groups
+from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.result import Fit
+from streampca.solvers.state import obstacle_to_state
 from streampca.sources import Source, open_source
 from streampca.sources.options import ReadOptions, SourceKeywords
 from streampca.sources.vector import read_array, read_vector
@@ -92,18 +100,21 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
         return cast(AnyFit, fitted)
 
 
+_UNREAD: Array = np.ones(1)
+"""What stands for an array that is not read."""
+
 AnyConfiguredFit: TypeAlias = ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]
 
 
-def fit_of(config: RunConfig) -> AnyConfiguredFit:
-    """Return the estimator that `config` describes, and the parameters of its fit; reads weights.
+def fit_of(config: RunConfig, *, unread: bool = False) -> AnyConfiguredFit:
+    """Return the estimator that `config` describes, and the parameters of its fit.
+
+    Reads weights, groups and covariates; `unread` has one number in the place of each of these, to check what no data would change.
 
     Raises
     ------
     NotAvailableError
         For preprocessing that the estimator does not do.
-    ConfigError
-        For a state, if the estimator keeps none.
     """
     kind, preprocess = ESTIMATORS[config.model.kind], config.preprocess
     names = kind._get_param_names()
@@ -115,21 +126,23 @@ def fit_of(config: RunConfig) -> AnyConfiguredFit:
                 f"preprocess.{name}: {preprocess.as_written(name)} is not available for kind: {config.model.kind}: prepare the "
                 "rows before"
             )
-    if config.output.state and not hasattr(kind, "partial_fit"):
-        raise ConfigError(f"output.state: true, but kind: {config.model.kind} keeps no state: set output.state: false")
-    if config.output.diagnostics and config.model.kind != "pca":
-        raise ConfigError(
-            f"output.diagnostics: true, but kind: {config.model.kind} has no T² and Q: expected kind: pca"
+
+    def weights_of(key: str) -> Array | None:
+        written = getattr(config.preprocess, key)
+        if written is None or unread:
+            return None if written is None else _UNREAD
+        return read_vector(
+            f"preprocess.{key}", written, str(config.source.path), ReadOptions(**keywords_of(config.source))
         )
-    _require_rotatable(config)
-    sample_weight = as_weights("preprocess.sample_weight", _weights_of(config, "sample_weight"))
+
+    sample_weight = as_weights("preprocess.sample_weight", weights_of("sample_weight"))
     values = config.estimator_parameters() | {"n_components": from_plain(config.model.n_components)}
     if "feature_weight" in names:
         written = config.preprocess.feature_weight
         is_expression = written is not None and not written.endswith(".npy") and bool(set("()+*") & set(written))
-        values["feature_weight"] = written if is_expression else _weights_of(config, "feature_weight")
+        values["feature_weight"] = written if is_expression else weights_of("feature_weight")
     if "remove" in names:
-        values["remove"] = _removal_of(config)
+        values["remove"] = _removal_of(config, (lambda key, name: _UNREAD) if unread else read_array)
     threads, read_ahead = config.resources.n_threads, config.resources.read_ahead_bytes
     if isinstance(config.model, KernelPCAConfig):
         kernel_pca = KernelPCA()
@@ -147,13 +160,73 @@ def _require_rotatable(config: RunConfig) -> None:
         return
     for key, asked, why in (
         ("model.group_by", config.model.group_by is not None, "fits of groups are not rotated"),
-        ("output.state", config.output.state, "a state has the components before the rotation"),
         ("output.diagnostics", config.output.diagnostics, "T² and Q are those of components that are not rotated"),
         ("output.anndata", bool(config.output.anndata), "AnnData has slots for components that are not rotated"),
         ("statistics.sampling_errors", bool(config.statistics.sampling_errors), "rotated components have none"),
     ):
         if asked:
             raise ConfigError(f"{key} does not go together with model.rotation: {why}; leave one of them out")
+
+
+@contextmanager
+def of_model(name: str) -> Iterator[None]:
+    """Have an error say that it is about the model `name`."""
+    try:
+        yield
+    except StreamPCAError as error:
+        error.args = (f"models.{name}: {error.args[0]}",)
+        raise
+
+
+def require_possible(config: RunConfig | ModelsConfig) -> None:
+    """Raise what a run of `config` would, whatever the data: for parameters and outputs that do not go together; reads nothing.
+
+    Raises
+    ------
+    ConfigError
+        For an output that such a fit does not have.
+    NotAvailableError, ParameterError
+        For parameters that the fit refuses.
+    """
+    if isinstance(config, ModelsConfig):
+        for name, one in config.models.items():
+            with of_model(name):
+                require_possible(one)
+        return
+    parameters, output, kind = fit_of(config, unread=True).parameters, config.output, config.model.kind
+    for key, given, what in (
+        ("diagnostics", output.diagnostics, "has no T² and Q"),
+        ("anndata", output.anndata, "is not written there"),
+    ):
+        if given and kind != "pca":
+            raise ConfigError(f"output.{key}: {json.dumps(given)}, but kind: {kind} {what}: expected kind: pca")
+    require_state(config, parameters)
+    _require_rotatable(config)
+    if isinstance(parameters, KernelParameters):
+        if parameters.method in METHODS:
+            METHODS[parameters.method].require(None, parameters)
+    elif getattr(config.model, "group_by", None) is not None:
+        require_groups(None, parameters)
+    else:
+        require_fit(None, parameters, analysis=kind != "pca")
+
+
+def require_state(config: RunConfig, parameters: Parameters | KernelParameters, plan: Plan | None = None) -> None:
+    """Raise `ConfigError` if the state is to be saved and such a fit keeps none, by the `plan` if there is one."""
+    obstacle = obstacle_to_update(config, parameters, plan) if config.output.state else None
+    if obstacle is not None:
+        raise ConfigError(f"output.state: true, but {obstacle}; else set output.state: false")
+
+
+def obstacle_to_update(
+    config: RunConfig, parameters: Parameters | KernelParameters, plan: Plan | None = None
+) -> str | None:
+    """Return why a run of `config` keeps no state that rows could be added to; None where it does: see `obstacle_to_state`."""
+    if getattr(config.model, "rotation", None) is not None:
+        return (
+            "model.rotation keeps no state that rows could be added to: a state has the components before the rotation"
+        )
+    return obstacle_to_state(parameters, plan)
 
 
 def _with_kernel(values: dict[str, object], model: KernelPCAConfig) -> dict[str, object]:
@@ -174,14 +247,6 @@ def _term_of(term: KernelConfig, model: KernelPCAConfig) -> Kernel:
     return kernel if term.weight == 1.0 else kernel * term.weight
 
 
-def _weights_of(config: RunConfig, name: str) -> Array | None:
-    """Read the weights that `config` names under preprocess, None where there are none."""
-    written, source = getattr(config.preprocess, name), config.source
-    if written is None:
-        return None
-    return read_vector(f"preprocess.{name}", written, str(source.path), ReadOptions(**keywords_of(source)))
-
-
 def source_of(config: RunConfig, **others: Unpack[SourceKeywords]) -> Source:
     """Open the source of `config`, with `others` in place of its keys.
 
@@ -194,16 +259,16 @@ def source_of(config: RunConfig, **others: Unpack[SourceKeywords]) -> Source:
     return open_source(config.source.path, **keywords)
 
 
-def _removal_of(config: RunConfig) -> dict[str, object] | None:
-    """Return what `config` removes from the rows, with the arrays that it names."""
+def _removal_of(config: RunConfig, read: Callable[[str, str], Array]) -> dict[str, object] | None:
+    """Return what `config` removes from the rows, with the arrays that it names, each as `read` gives it."""
     written = config.preprocess.remove
     if written is None:
         return None
     groups: object = written.groups
     if written.groups is not None and written.groups.endswith(".npy"):
-        groups = read_array("preprocess.remove.groups", written.groups)
+        groups = read("preprocess.remove.groups", written.groups)
     covariates = written.covariates
-    values = None if covariates is None else read_array("preprocess.remove.covariates", covariates)
+    values = None if covariates is None else read("preprocess.remove.covariates", covariates)
     return {"groups": groups, "trend": written.trend, "covariates": values}
 
 

@@ -22,7 +22,7 @@ from streampca.logs import Notice
 from streampca.planning.many import ManyPlan, limited_shape
 from streampca.planning.plan import Plan
 from streampca.runs.config.models import ModelsConfig, is_model_name
-from streampca.runs.from_config import source_of
+from streampca.runs.from_config import of_model, source_of
 from streampca.runs.manifest import Manifest, Times, manifest_of, read_json, write_json
 from streampca.runs.one_model import OneModel, Scored
 from streampca.runs.report.models import write_models_report
@@ -76,11 +76,10 @@ class SeveralModels(Strategy):
     @classmethod
     def of(cls, models: ModelsConfig, progress: ProgressCallback | None, notice: Notice) -> SeveralModels:
         """Return the run of `models`."""
-        source = source_of(models.common)
-        jobs = {
-            name: OneModel.of(models.models[name], progress, notice, own)
-            for name, own in sources_of(models, source).items()
-        }
+        source, jobs = source_of(models.common), dict[str, OneModel]()
+        for name, own in sources_of(models, source).items():
+            with of_model(name):
+                jobs[name] = OneModel.of(models.models[name], progress, notice, own)
         return cls(config=models.common, source=source, notice=notice, progress=progress, models=models, jobs=jobs)
 
     @override
@@ -100,13 +99,18 @@ class SeveralModels(Strategy):
         resources = self.config.resources
         memory, threads, ahead = resources.memory_bytes, resources.n_threads, resources.read_ahead_bytes
         client, quality = active_client(self.source), self.config.quality
-        return plan_many(self.source, self._fits(), memory, threads, client=client, read_ahead=ahead, quality=quality)
+        plan = plan_many(self.source, self._fits(), memory, threads, client=client, read_ahead=ahead, quality=quality)
+        for name, job in self.jobs.items():
+            with of_model(name):
+                job.require_possible(plan.plans[name])
+        return plan
 
     @override
     def plan(self, log: ProgressLog) -> ManyPlan:
         plan = recorded_plans(log, self.planned())
         for name, job in self.jobs.items():
-            job.require_possible(plan.plans[name])
+            with of_model(name):
+                job.require_possible(plan.plans[name])  # the recorded ones may be those of a run with other outputs
         return plan
 
     @override

@@ -43,14 +43,13 @@ from streampca.runs.diagnostics import (
     require_diagnosable,
     write_unusual_rows,
 )
-from streampca.runs.from_config import AnyConfiguredFit, fit_of, source_of
+from streampca.runs.from_config import AnyConfiguredFit, fit_of, require_state, source_of
 from streampca.runs.manifest import Manifest, Times, manifest_of
 from streampca.runs.named_values import classes_of_samples
 from streampca.runs.publish import publish, require_free
 from streampca.runs.quality import record_quality
 from streampca.runs.strategy import AnyPlan, Run, Strategy, identity_of_run, unfinished_scores, write_manifest
 from streampca.solvers.fit import report_rows
-from streampca.solvers.registry import CONTINUABLE
 from streampca.solvers.result import FitResult
 from streampca.solvers.sampling import groups_beside_scores, with_errors
 from streampca.sources import ReadCount, Source
@@ -114,8 +113,6 @@ class OneModel(Strategy):
         output = self.config.output
         if not output.anndata:
             return
-        if self.config.model.kind != "pca":
-            raise ConfigError(f"output.anndata: expected kind: pca, found {self.config.model.kind}")
         run_id = str(((read_record(output.directory) if resume else None) or {}).get("run_id", ""))
         require_slots(self.source.description, self.source, run_id, replace=output.anndata == "overwrite")
 
@@ -131,18 +128,20 @@ class OneModel(Strategy):
 
     def planned(self, *, probe: bool = False) -> Plan:
         """Return what the run would do; reads metadata, and with `probe` a few blocks to tell the time."""
-        return self.fit.plan(self.config, self.source, probe=probe)
+        plan = self.fit.plan(self.config, self.source, probe=probe)
+        self.require_possible(plan)
+        return plan
 
     @override
     def plan(self, log: ProgressLog) -> Plan:
         plan = recorded_plan(log, self.planned())
         log.plan = plan.to_dict()
-        self.require_possible(plan)
+        self.require_possible(plan)  # the recorded one may be that of a run with other outputs
         return plan
 
     def require_possible(self, plan: Plan) -> None:
         """Raise `ConfigError` if the run cannot be carried out by `plan`."""
-        _require_state(self.config, plan)
+        require_state(self.config, self.fit.parameters, plan)
         require_diagnosable(self.config, plan)
         if self.fit.rotation is not None and plan.components_on_disk:
             raise ConfigError(
@@ -257,9 +256,10 @@ class OneModel(Strategy):
         path.mkdir()
         record = record_of(self.fit.estimator, plan=fitted.plan, n_passes=fitted.passes, bytes_read=fitted.count.bytes)
         write_model(fitted.model, path, record)
-        state, recorded = fitted.fitted_state if self.config.output.state else None, None
-        if state is not None:
-            chunks, count = record_of_store(self.source)
+        recorded = None
+        if self.config.output.state:
+            state, (chunks, count) = fitted.fitted_state, record_of_store(self.source)
+            assert state is not None  # noqa: S101 `require_state` has seen to it
             write_state(replace(state, stored=chunks), path)
             recorded = None if chunks is None else count
         write_commit_record(path, "model", run_id)  # so that it can be copied out of the run
@@ -296,26 +296,6 @@ class OneModel(Strategy):
         summary = diagnostics_summary(fitted.model, path / "scores.zarr", self.source.labels)
         cost = write_unusual_rows(self.source, summary, path / "samples.zarr") if output.report else ReadCount()
         return summary, cost
-
-
-def _require_state(config: RunConfig, plan: Plan) -> None:
-    """Raise `ConfigError` if the state is to be saved and the solver has none."""
-    if not config.output.state:
-        return
-    if plan.solver not in CONTINUABLE:
-        raise ConfigError(
-            f"output.state: true, but the solver {plan.solver} keeps no state: set model.solver to one of {', '.join(CONTINUABLE)}"
-        )
-    if getattr(config.model, "n_components", None) == "cross_validation":
-        raise ConfigError(
-            "output.state: true, but model.n_components: cross_validation keeps no state: set output.state: false, or give the number that "
-            "cross-validation gave"
-        )
-    if plan.tile_groups:
-        raise ConfigError(
-            "output.state: true, but the covariance matrix does not fit in memory, and on disk it keeps no state: set "
-            "output.state: false, or raise resources.memory"
-        )
 
 
 def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> Json:

@@ -15,6 +15,7 @@ from streampca.runs.config import RunConfig
 from streampca.runs.config.models import ModelsConfig, load_any_config, parse_any_config
 from streampca.runs.config.yaml import dump
 from streampca.runs.deploy import planning_for
+from streampca.runs.from_config import require_possible
 from streampca.runs.groups import GroupsOfRows
 from streampca.runs.manifest import read_json, read_manifest
 from streampca.runs.many import SeveralModels, runs_of
@@ -103,7 +104,8 @@ def strategy_of(
     progress: ProgressCallback | None = None,
     notice: Notice = lambda _: None,
 ) -> SeveralModels | GroupsOfRows | OneModel:
-    """Return the run of `config`, whose source is opened."""
+    """Return the run of `config`, whose source is opened; before that, what no data would change is refused."""
+    require_possible(config)
     if isinstance(config, ModelsConfig):
         return SeveralModels.of(config, progress, notice)
     if group_by_of(config) is not None:

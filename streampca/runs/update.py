@@ -14,8 +14,8 @@ import numpy as np
 
 from streampca.accumulators import RowsState
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError
+from streampca.estimators.continuing import Continuing
 from streampca.estimators.loading import load
-from streampca.estimators.pca import PCA
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Readings
@@ -25,16 +25,15 @@ from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.runs.config import RunConfig
 from streampca.runs.config.models import ModelsConfig, load_any_config
-from streampca.runs.from_config import ConfiguredFit
+from streampca.runs.from_config import ConfiguredFit, obstacle_to_update
 from streampca.runs.manifest import UPDATED, Manifest, read_json, read_manifest
 from streampca.runs.many import RunOfModels, SeveralModels, runs_of
 from streampca.runs.one_model import OneModel
 from streampca.runs.report.run_files import read_samples
 from streampca.runs.run import common_of, strategy_of
 from streampca.runs.strategy import Place, Run, Strategy, locked, written
-from streampca.solvers.fit import plan_fit
 from streampca.solvers.result import Fit
-from streampca.solvers.state import continued, readings_of_batch, solve
+from streampca.solvers.state import continued, readings_of_batch
 from streampca.sources import Source
 from streampca.sources.masks import FROM_DATA
 from streampca.sources.naming import with_rows_shifted
@@ -73,6 +72,8 @@ class Update:
 class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
     """A fit that reads new rows only and adds them to the state of a finished run."""
 
+    estimator: Continuing
+    """The estimator, which solves the state."""
     fitted: FittedState
     """The state of the run."""
     added: NewRows
@@ -92,7 +93,7 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
 
     def plan(self, config: RunConfig, source: Source, *, probe: bool = False, shared: bool = False) -> Plan:
         """Return the plan of a fit of all rows, by the solver of the run."""
-        return plan_fit(
+        plan: Plan = self.estimator._plan_source(
             source,
             replace(self.parameters, solver=self.fitted.solver),
             scores=config.output.scores,
@@ -100,6 +101,7 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
             report=config.output.report,
             client=None if shared else active_client(source),
         )
+        return plan
 
     def readings(self, source: Source, plan: Plan, *, keep_rows: int, quality: bool) -> Readings[Fit]:
         """Ask for the new rows of `source` and return the fit of all its rows; their `quality` is not known from the new ones."""
@@ -119,7 +121,7 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
             fragments=source.fragments,
         )
         streamed = time.perf_counter()
-        model = solve(fitted)
+        model = self.estimator._solved(fitted)
         entry: Json = {
             "n_samples_before": int(n_before),
             "n_samples_added": int(n_new),
@@ -301,18 +303,17 @@ def _continued(directory: Path, strategy: Strategy) -> tuple[Strategy, NewRows]:
 def _continued_fit(directory: Path, job: OneModel) -> _ContinuedFit:
     """Return the fit of the run of one model in `directory`, with the rows of the source of `job` that it has not read."""
     config, configured = job.config, job.fit
-    manifest, estimator = read_manifest(directory), load(directory)
-    fitted = estimator._fitted_state if isinstance(estimator, PCA) and "_fitted_state" in vars(estimator) else None
+    manifest, plan = read_manifest(directory), Plan.from_dict(read_json(directory, "plan.json"))
+    if obstacle := obstacle_to_update(config, configured.parameters, plan):
+        raise ConfigError(f"{directory} cannot be updated: {obstacle}")
+    fitted: FittedState | None = vars(load(directory)).get("_fitted_state")
     if fitted is None:
-        why = (
-            "run it once more with output.state: true"
-            if config.model.kind == "pca"
-            else f"kind: {config.model.kind} keeps none; run again in full"
+        raise ConfigError(
+            f"{directory} kept no state that rows could be added to: run it once more with output.state: true"
         )
-        raise ConfigError(f"{directory} kept no state that rows could be added to: {why}")
     added = _new_rows(job.source, fitted, manifest, directory)
-    if not isinstance(configured.estimator, PCA) or not isinstance(configured.parameters, Parameters):
-        raise NotAvailableError(f"{directory}: kind: {config.model.kind} keeps no state")
+    assert isinstance(configured.estimator, Continuing)  # noqa: S101 for the type checker: no other has a state
+    assert isinstance(configured.parameters, Parameters)  # noqa: S101
     updates = tuple(manifest.get("updates", ()))
     fit = _ContinuedFit(configured.estimator, configured.parameters, fitted, added, job.source, directory, updates)
     if added.n_rows:

@@ -11,7 +11,6 @@ from streampca.parameters import Parameters
 from streampca.planning.cost import expected_seconds, probe
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
 from streampca.planning.residuals import removal_seconds, with_removal
-from streampca.solvers.capabilities import require_taken
 from streampca.solvers.registry import SOLVERS
 from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
@@ -49,12 +48,12 @@ def plan_by(solver: str, source: Source, parameters: Parameters, resources: Reso
 
     Raises
     ------
-    NotAvailableError
+    NotAvailableError, ParameterError
         If it does not take such rows or parameters.
     PlanError
         If the work does not fit in memory.
     """
-    require_taken(solver, SOLVERS[solver].refuses, source, parameters)
+    SOLVERS[solver].require(source, parameters)
     plan = with_removal(SOLVERS[solver].plan(source, parameters, resources), resources)
     return with_repeated_reads(plan, source)
 

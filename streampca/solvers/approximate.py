@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.accumulators.adaptive import AdaptiveState, IncrementalSVD, rescaled
 from streampca.accumulators.base import AnyAccumulator
@@ -29,7 +30,7 @@ from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.filling import Filling
 from streampca.solvers.options import Asked
-from streampca.solvers.plan_sketch import plan_sketch, sizes_of
+from streampca.solvers.plan_sketch import plan_sketch, require_sketch, sizes_of
 from streampca.solvers.removing import Removing
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, means_are_near, start
@@ -297,6 +298,11 @@ class ApproximateSolver(PCASolver):
         "solver='covariance', 'gram' or 'qr'",
         "n_components='cross_validation'": "use solver='covariance'",
     }
+
+    @override
+    def require(self, source: Source | None, parameters: Parameters) -> None:
+        super().require(source, parameters)
+        require_sketch(source, parameters)
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from typing_extensions import override
+
 from streampca.accumulators.base import AnyAccumulator
 from streampca.execution.readings import Readings
 from streampca.models.pca import PCAModel
@@ -12,7 +14,7 @@ from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.cost import Rates, nominal_rates, solve_seconds
 from streampca.planning.plan import Plan, Resources
-from streampca.solvers.capabilities import Table
+from streampca.solvers.capabilities import Table, require_taken
 from streampca.solvers.options import Asked
 from streampca.solvers.result import Accumulated, Fit, FitResult
 from streampca.sources.base import Source
@@ -33,6 +35,9 @@ class Solver(ABC, Generic[AnyParameters, AnyFit]):
     @abstractmethod
     def plan(self, source: Source, parameters: AnyParameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+
+    def require(self, source: Source | None, parameters: AnyParameters) -> None:
+        """Raise `NotAvailableError` or `ParameterError` for what it does not take; without a `source`, whatever the rows."""
 
     @abstractmethod
     def readings(self, source: Source, parameters: AnyParameters, plan: Plan, asked: Asked) -> Readings[AnyFit]:
@@ -59,6 +64,10 @@ class PCASolver(Solver[Parameters, Fit]):
     """Traits of rows and parameters that it does not take, and what to do instead, see `capabilities`."""
     has_scores: ClassVar[bool] = False
     """Whether it has the scores of all rows without reading them again, unless values are missing."""
+
+    @override
+    def require(self, source: Source | None, parameters: Parameters) -> None:
+        require_taken(self.name, self.refuses, source, parameters)
 
     @abstractmethod
     def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> AnyAccumulator:

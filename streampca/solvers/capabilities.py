@@ -20,37 +20,48 @@ if TYPE_CHECKING:
 
 Table: TypeAlias = Mapping[str, str]
 """What to do instead, by the trait that is refused."""
+Finder: TypeAlias = "Callable[[Source | None, Parameters], str | None]"
+"""What returns a trait as the user wrote it, None where it is absent. Without rows, those of parameters alone are found."""
 
 
-def _written(name: str, *values: object) -> Callable[[Source, Parameters], str | None]:
+def _written(name: str, *values: object) -> Finder:
     """Return what finds one of `values` in the parameter `name`."""
 
-    def find(source: Source, parameters: Parameters) -> str | None:
+    def find(source: Source | None, parameters: Parameters) -> str | None:
         value = getattr(parameters, name)
         return f"{name}={value!r}" if any(value is each or value == each for each in values) else None
 
     return find
 
 
-def _named(name: str, test: Callable[[Source, Parameters], bool]) -> Callable[[Source, Parameters], str | None]:
+def _named(name: str, test: Callable[[Source | None, Parameters], bool]) -> Finder:
     return lambda source, parameters: name if test(source, parameters) else None
 
 
-def _rule_of_all(source: Source, parameters: Parameters) -> str | None:
+def _rule_of_all(source: Source | None, parameters: Parameters) -> str | None:
     wanted = parameters.selection(source)
     return f"n_components={wanted.name!r}" if isinstance(wanted, Rule) and wanted.needs_all else None
 
 
-def _share_of_norm(source: Source, parameters: Parameters) -> str | None:
+def _share_of_norm(source: Source | None, parameters: Parameters) -> str | None:
     wanted = parameters.selection(source)
     return f"n_components={wanted!r}" if isinstance(wanted, Frobenius) else None
 
 
-TRAITS: dict[str, Callable[[Source, Parameters], str | None]] = {
+def needs_moments(parameters: Parameters) -> bool:
+    """Tell whether the conversion needs to know scales, or shares of observed values, before rows are multiplied.
+
+    Its eigenvalues are those of ΩᵀCΩ for the Ω that was drawn, so unlike the Nyström approximation it is not the same for
+    every test matrix of one span, and factors of the features cannot be put in afterwards.
+    """
+    return parameters.recovery == "conversion" and (bool(parameters.scale) or parameters.missing == "pairwise")
+
+
+TRAITS: dict[str, Finder] = {
     "missing='drop_rows'": _written("missing", "drop_rows"),
     "missing='mean'": _written("missing", "mean"),
     "missing='pairwise'": _written("missing", "pairwise"),
-    "sparse rows": _named("sparse rows", lambda source, parameters: source.sparse),
+    "sparse rows": _named("sparse rows", lambda source, parameters: source is not None and source.sparse),
     "sample_weight": _named("sample_weight", lambda source, parameters: parameters.sample_weight is not None),
     "forgetting": lambda source, parameters: (
         f"forgetting={parameters.forgetting!r}" if parameters.forgetting != 1 else None
@@ -65,8 +76,14 @@ TRAITS: dict[str, Callable[[Source, Parameters], str | None]] = {
     "a rule that needs all eigenvalues": _rule_of_all,
     "a share of the Frobenius norm": _share_of_norm,
     "recovery='conversion'": _written("recovery", "conversion"),
+    "recovery='conversion' with scale or missing='pairwise'": lambda source, parameters: (
+        f"recovery='conversion' with scale={parameters.scale!r} and missing={parameters.missing!r}"
+        if needs_moments(parameters)
+        else None
+    ),
     "more features than LAPACK decomposes": _named(
-        f"more than {DENSE_LIMIT:,} features", lambda source, parameters: source.shape[1] > DENSE_LIMIT
+        f"more than {DENSE_LIMIT:,} features",
+        lambda source, parameters: source is not None and source.shape[1] > DENSE_LIMIT,
     ),
 }
 """How each trait is found: returns it as the user wrote it, None where it is absent."""
@@ -117,6 +134,9 @@ WAYS: dict[str, Table] = {
         ),
         "center=False": "what is within groups is about their means; use center=True",
     },
+    "sampling errors of analyses": {
+        "remove": "they follow from covariances of groups of rows; set sampling_errors=0, or remove that part of the rows before",
+    },
     "states that rows can be added to": {
         "remove": _LATER_ROWS,
         "n_components='cross_validation'": _ALL_GROUPS,
@@ -125,8 +145,11 @@ WAYS: dict[str, Table] = {
 """What ways of fitting do not take."""
 
 
-def require_together(source: Source, parameters: Parameters, way: str = "") -> None:
-    """Raise `NotAvailableError`, naming both, if two traits, or one and a `way` of fitting, do not go together; reads nothing."""
+def require_together(source: Source | None, parameters: Parameters, way: str = "") -> None:
+    """Raise `NotAvailableError`, naming both, if two traits, or one and a `way` of fitting, do not go together.
+
+    Without a `source`, that is what no rows would change.
+    """
     present = {name: found for name, find in TRAITS.items() if (found := find(source, parameters)) is not None}
     for name, table in CONFLICTS.items():
         for trait, instead in table.items():
@@ -137,7 +160,7 @@ def require_together(source: Source, parameters: Parameters, way: str = "") -> N
             raise NotAvailableError(f"{way} do not take {present[trait]}: {instead}")
 
 
-def require_taken(solver: str, refuses: Table, source: Source, parameters: Parameters) -> None:
+def require_taken(solver: str, refuses: Table, source: Source | None, parameters: Parameters) -> None:
     """Raise `NotAvailableError` if `solver` refuses a trait of the rows or parameters."""
     for trait, instead in refuses.items():
         if (found := TRAITS[trait](source, parameters)) is not None:

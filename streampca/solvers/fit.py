@@ -85,7 +85,7 @@ def plan_fit(
     parameters = with_columns(parameters, source)
     parameters.selection(source)
     require_rows(source, parameters)
-    require_together(source, parameters)
+    require_fit(source, parameters, analysis=analysis is not None)
     n_groups = parameters.sampling_errors
     require_sampling(n_groups, n)
     limits = worker_limits(client)
@@ -113,6 +113,20 @@ def plan_fit(
     finished = with_alternatives if alternatives and analysis is None else with_time
     plan = finished(plan, source, parameters, resources, probed=probe and not source.unfitted)
     return with_steps(plan, source)
+
+
+def require_fit(source: Source | None, parameters: Parameters, *, analysis: bool = False) -> None:
+    """Raise `NotAvailableError` or `ParameterError` for parameters that do not go together; without a `source`, whatever the rows.
+
+    With `analysis`, something else than principal components is solved.
+    """
+    require_together(
+        source, parameters, "sampling errors of analyses" if analysis and parameters.sampling_errors else ""
+    )
+    if source is None:  # else when its regressors are known
+        require_rule(None, parameters)
+    if parameters.solver != "auto":
+        SOLVERS[parameters.solver].require(source, parameters)
 
 
 def resources_of(

@@ -103,7 +103,7 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
     PlanError
         If the matrices of all groups do not fit in the memory that is allowed, with how many would.
     """
-    _require_taken(source, parameters)
+    require_groups(source, parameters)
     require_rows(source, parameters)
     counts = np.bincount(groups.codes, minlength=len(groups.names))
     few = np.flatnonzero(counts <= parameters.ddof)
@@ -234,8 +234,8 @@ class GroupSolver:
         )
 
 
-def _require_taken(source: Source, parameters: Parameters) -> None:
-    """Raise for what does not go together with groups."""
+def require_groups(source: Source | None, parameters: Parameters) -> None:
+    """Raise `NotAvailableError` for what does not go together with groups; without a `source`, whatever the rows."""
     if parameters.solver not in ("auto", "covariance"):
         raise NotAvailableError(f"solver={parameters.solver!r} does not take groups: use solver='covariance'")
     require_together(source, parameters, "fits of groups")

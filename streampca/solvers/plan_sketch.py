@@ -24,6 +24,7 @@ from streampca.planning.memory import buffer_bytes, model_need, report_need, sam
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.shape import WorkShape, count_leaves, divide, most_leaves
 from streampca.planning.work import Figures, Work
+from streampca.solvers.capabilities import needs_moments
 from streampca.solvers.filling import complete, unread, with_means_first
 from streampca.solvers.pilot import Pilot, plan_pilot
 from streampca.sources.base import Source
@@ -65,13 +66,7 @@ def plan_sketch(source: Source, parameters: Parameters, resources: Resources, so
         If not even a sketch of ten columns more than components fits.
     """
     n, d = source.shape
-    selection = parameters.selection(source)
-    k = selection.n_components if isinstance(selection, Count) else None
-    if isinstance(selection, Rule) and parameters.missing == "pairwise":
-        raise NotAvailableError(
-            f"n_components={selection.name!r} does not go together with missing='pairwise', where noise has no known law"
-        )
-    _require(source, parameters, solver, k)
+    k = parameters.count(source)
     if parameters.missing == "mean":
         plan = plan_sketch(unread(source), complete(parameters), resources, solver)
         return with_means_first(plan, source)
@@ -90,9 +85,15 @@ def plan_sketch(source: Source, parameters: Parameters, resources: Resources, so
     )
 
 
-def _require(source: Source, parameters: Parameters, solver: str, k: int | None) -> None:
-    """Raise for what the approximate solvers do not take."""
-    _require_recovery(parameters, solver)
+def require_sketch(source: Source | None, parameters: Parameters) -> None:
+    """Raise for what the approximate solvers do not take; without a `source`, whatever the rows."""
+    selection = parameters.selection(source)
+    k = selection.n_components if isinstance(selection, Count) else None
+    if isinstance(selection, Rule) and parameters.missing == "pairwise":
+        raise NotAvailableError(
+            f"n_components={selection.name!r} does not go together with missing='pairwise', where noise has no known law"
+        )
+    _require_recovery(parameters)
     if not isinstance(parameters.sketch_size, str) and k is not None and parameters.sketch_size < k:
         raise ParameterError(
             f"sketch_size={parameters.sketch_size} is less than n_components={k}: expected at least {k + _SPARE_COLUMNS} "
@@ -116,16 +117,7 @@ def reading_limits(parameters: Parameters) -> tuple[int, float | None]:
     return most, tolerance
 
 
-def needs_moments(parameters: Parameters) -> bool:
-    """Tell whether the conversion needs to know scales, or shares of observed values, before rows are multiplied.
-
-    Its eigenvalues are those of ΩᵀCΩ for the Ω that was drawn, so unlike the Nyström approximation it is not the same for
-    every test matrix of one span, and factors of the features cannot be put in afterwards.
-    """
-    return parameters.recovery == "conversion" and (bool(parameters.scale) or parameters.missing == "pairwise")
-
-
-def _require_recovery(parameters: Parameters, solver: str) -> None:
+def _require_recovery(parameters: Parameters) -> None:
     """Raise where the published conversion does not go together with what is asked for."""
     if parameters.recovery != "conversion":
         return

@@ -10,7 +10,6 @@ import numpy as np
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import weighted
-from streampca.errors import NotAvailableError
 from streampca.execution.readings import Readings
 from streampca.linalg.certificate import Evidence
 from streampca.models.approximate import Chain, answer_of
@@ -22,7 +21,7 @@ from streampca.solvers.approximate import ApproximateSolver, Reader, feature_fac
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.options import Asked
-from streampca.solvers.plan_sketch import HELD_OUT_COLUMNS, needs_moments, sizes_of
+from streampca.solvers.plan_sketch import HELD_OUT_COLUMNS, sizes_of
 from streampca.solvers.result import Accumulated
 from streampca.solvers.test_matrix import Start, start
 from streampca.sources.base import Source
@@ -34,7 +33,9 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
     name = "sketch"
     refuses_state: ClassVar[Table] = {
         "missing='mean'": "the means of all rows have to be known before the first is multiplied; use fit, missing='pairwise', or "
-        "solver='covariance'"
+        "solver='covariance'",
+        "recovery='conversion' with scale or missing='pairwise'": "z-scores and shares of observed values are taken in a reading of all "
+        "rows; use fit, or recovery='nystrom'",
     }
 
     def state_bytes(self, plan: Plan) -> int:
@@ -54,18 +55,7 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
         asked: Asked,
         accumulator: AnyAccumulator | None = None,
     ) -> Readings[Accumulated]:
-        """Read `source` once and return its state, with the test matrix of `accumulator` if one is given.
-
-        Raises
-        ------
-        NotAvailableError
-            For conversions that need moments beforehand.
-        """
-        if needs_moments(parameters):
-            raise NotAvailableError(
-                "recovery='conversion' takes z-scores and shares of observed values in a second reading, so rows cannot be added: use fit, "
-                "or recovery='nystrom'"
-            )
+        """Read `source` once and return its state, with the test matrix of `accumulator` if one is given."""
         if isinstance(accumulator, Sketch):
             begun = Start(accumulator.origin, np.ones(plan.n_features), accumulator.test)
         else:

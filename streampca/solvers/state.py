@@ -104,15 +104,21 @@ def readings_of_batch(
         return Batch(state, plan, meters.count, copied[0] if copied else None)
 
 
-def obstacle_to_state(wanted: Any) -> str | None:
-    """Return why a fit by the parameters `wanted` keeps no state that rows could be added to, whatever the rows; None where it does."""
-    solver = wanted.solver
+def obstacle_to_state(wanted: Any, plan: Plan | None = None) -> str | None:
+    """Return why a fit by the parameters `wanted`, and the `plan` if one is given, keeps no state that rows could be added to.
+
+    None where it keeps one; without a plan, whatever the rows.
+    """
+    if not hasattr(wanted, "solver"):
+        return "kernel PCA keeps no state that rows could be added to: fit all rows at once, or use PCA"
+    solver = wanted.solver if plan is None else plan.solver
     if solver in SOLVERS and solver not in CONTINUABLE:
         return f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUABLE)}"
-    no_rows: Any = None  # these traits are those of parameters alone
+    if plan is not None and plan.tile_groups:
+        return "a covariance matrix that is on disk, because it does not fit in memory, keeps no state that rows could be added to: give more memory"
     own = CONTINUABLE[solver].refuses_state if solver in CONTINUABLE else {}
     for trait, instead in {**own, **WAYS["states that rows can be added to"]}.items():
-        if (found := TRAITS[trait](no_rows, wanted)) is not None:
+        if (found := TRAITS[trait](None, wanted)) is not None:
             named = f"solver={solver!r} with {found}" if trait in own else found
             return f"{named} keeps no state that rows could be added to: {instead}"
     return None

@@ -25,11 +25,11 @@ def test_help_and_version(call):
     assert call("--version").out == f"streampca, version {sp.__version__}\n"
 
 
-def test_help_and_check_load_nothing_heavy(call, job, tmp_path):
+def test_help_loads_nothing_heavy_and_check_nothing_that_only_fits_need(call, job, tmp_path):
     code = (
         "import sys; from streampca.cli import _status; assert _status(['--help']) == 0; "
-        "heavy = {'numpy', 'dask', 'zarr', 'sklearn', 'distributed', 'scipy', 'matplotlib', 'tqdm'}; "
-        "found = heavy & set(sys.modules); assert not found, found; "
+        "heavy = {'dask', 'sklearn', 'distributed', 'matplotlib', 'tqdm', 'pandas', 'xarray', 'jinja2'}; "
+        "found = (heavy | {'numpy', 'scipy', 'zarr'}) & set(sys.modules); assert not found, found; "
         "assert _status(['check', 'job.yaml']) == 0; found = heavy & set(sys.modules); assert not found, found"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -41,6 +41,79 @@ def test_check_reads_no_data(call, job, tmp_path):
     shutil.rmtree(tmp_path / "good.zarr")
     called = call("check", job, "--json")
     assert (called.status, json.loads(called.out)) == (0, {"format_version": 1, "valid": True, "name": "job"})
+
+
+CHOICES = {
+    "model.kind": ["kernel_pca", "mca", "factor_analysis"],
+    "model.solver": ["covariance", "gram", "qr", "adaptive", "sketch"],
+    "model.n_components": [3, 0.9, {"frobenius": 0.9}, "parallel", "cross_validation", "mle"],
+    "model.forgetting": [0.99],
+    "model.recovery": ["conversion"],
+    "model.max_passes": [1, 4],
+    "model.tolerance": [0.01],
+    "model.sketch_size": [2],
+    "model.first": [2],
+    "model.group_by": ["labels.npy"],
+    "model.rotation": ["varimax"],
+    "model.method": ["nystrom_extension", "exact"],
+    "model.sampling": ["rpcholesky"],
+    "preprocess.missing": ["drop_rows", "mean", "pairwise"],
+    "preprocess.scale": [True, "block", "patterson"],
+    "preprocess.center": [False],
+    "preprocess.remove": [{"trend": 1}],
+    "preprocess.sample_weight": ["weights.npy"],
+    "statistics.sampling_errors": [10],
+    "output.state": [True],
+    "output.diagnostics": [True],
+    "output.anndata": [True],
+}
+"""Keys with values of which some do not go together, whatever the data."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_check_refuses_what_plan_refuses(call, seed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("labels.npy", np.arange(150) % 2)
+    np.save("weights.npy", np.ones(150))
+    random, refused = np.random.default_rng(seed), 0
+    for _ in range(25):
+        document = {"source": {"path": "builtin:iris"}}
+        for key in random.choice(list(CHOICES), 3, replace=False):
+            section, name = key.split(".")
+            document.setdefault(section, {})[name] = CHOICES[key][random.integers(len(CHOICES[key]))]
+        model = document.get("model", {})
+        if model.get("kind") == "mca":
+            model["first"] = 2
+        if "group_by" in model:
+            document.setdefault("output", {})["scores"] = False
+        (tmp_path / "c.yaml").write_text(json.dumps(document))
+        checked, planned = call("check", "c.yaml"), call("plan", "c.yaml")
+        assert (checked.status, checked.err) == (planned.status, planned.err), document
+        refused += checked.status == 2
+    assert 0 < refused < 25
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "preprocess: {missing: drop_rows}\nmodels: {raw: {}, rbf: {kind: kernel_pca}}",
+            "models.rbf: preprocess.missing: drop_rows is not available for kind: kernel_pca",
+        ),
+        ("model: {solver: qr, forgetting: 0.9}", "solver='qr' does not take forgetting=0.9"),
+        ("model: {kind: cca}\noutput: {diagnostics: true}", "output.diagnostics: true, but kind: cca has no T² and Q"),
+        ("model: {kind: mca}\noutput: {anndata: true}", "output.anndata: true, but kind: mca"),
+        ("preprocess: {sample_weight: w.npy, missing: mean}\nmodel: {forgetting: 0.9}", "do not go together"),
+        ("preprocess: {remove: {covariates: c.npy}}\nmodel: {group_by: time.month}\noutput: {scores: false}", "remove"),
+        ("model: {n_components: parallel, forgetting: 0.9}", "n_components='parallel' does not apply"),
+        ("model: {kind: kernel_pca, method: nystrom_extension, sampling: rpcholesky}", "chance of being drawn"),
+    ],
+)
+def test_check_refuses_combinations_without_data(call, tmp_path, text, words):
+    (tmp_path / "c.yaml").write_text(f"source: {{path: none.zarr}}\n{text}\n")
+    for name in ("check", "plan", "run"):
+        call(name, tmp_path / "c.yaml").refused(2, words)
 
 
 @pytest.mark.parametrize("place", ["job.yaml/out", "/proc/nowhere/out"])

@@ -10,8 +10,12 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
+import yaml
+import zarr
 from facade import cli, run_command
 from run_page import blocks, run_page
 from stores import REPOSITORY
@@ -48,13 +52,37 @@ def test_examples_print_what_the_page_says(page: Path, tmp_path: Path, monkeypat
         process.submit(run_page, page, _run_script).result()
 
 
+def _stand_in(source: dict[str, Any]) -> str:
+    """Write a small store of what `source` names in the working directory, with files of weights, and return its path; none for others."""
+    path, dims = str(source["path"]), ("time", "lat", "lon")
+    if path.startswith("builtin:") or "://" in path or not path.endswith(".zarr"):
+        return path if path.startswith("builtin:") else ""
+    group, shape = zarr.open_group(path, mode="w", zarr_format=3), (120, 6, 10)
+    if not ({"samples", "variables"} & source.keys()):
+        zarr.create_array(path, data=np.ones((120, 60)), overwrite=True)
+        return path
+    for name in source.get("variables", [source.get("array", "x")]):
+        group.create_array(name, data=np.ones(shape), dimension_names=dims)
+    for name, length in zip(dims, shape, strict=True):
+        units = "days since 2000-01-01" if name == "time" else "degrees"
+        group.create_array(name, data=10.0 * np.arange(length), dimension_names=(name,), attributes={"units": units})
+    np.save("land.npy", np.ones(shape[1:], dtype=bool))
+    np.save("indices.npy", np.ones((shape[0], 2)) * np.arange(shape[0])[:, None] ** [2, 3])
+    return path
+
+
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
-def test_configurations_on_pages_are_valid(page: Path, tmp_path: Path) -> None:
-    """Each block of YAML is a configuration, without its source where the page is about other sections."""
+def test_configurations_on_pages_are_valid(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block of YAML is a configuration that can be planned, without its source where the page is about other sections."""
+    monkeypatch.chdir(tmp_path)
     for text in [text for language, text in blocks(page) if language == "yaml"]:
-        whole = text if re.search("^source:", text, re.MULTILINE) else f"source: {{path: x.zarr}}\n{text}"
-        (tmp_path / "page.yaml").write_text(re.sub(r"\$\{\w+\}", "secret", whole))
-        assert run_command("check", tmp_path / "page.yaml") == 0, text
+        whole = (
+            text if re.search("^source:", text, re.MULTILINE) else f"source: {{path: x.zarr, samples: time}}\n{text}"
+        )
+        Path("page.yaml").write_text(re.sub(r"\$\{\w+\}", "secret", whole))
+        assert run_command("check", "page.yaml") == 0, text
+        if _stand_in(yaml.safe_load(whole)["source"]):
+            assert run_command("plan", "page.yaml") == 0, text
 
 
 def _links(page: Path) -> list[str]:

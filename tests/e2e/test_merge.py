@@ -120,7 +120,7 @@ def test_a_run_keeps_its_state_only_when_asked(call, runs, tmp_path):
     assert again.status == 0
     assert (tmp_path / "run0/model.zarr/state").is_dir()
     call.quietly("run", "c0.yaml", "--set", "model.solver=gram", "--set", "output.directory=wide").refused(
-        2, "output.state: true", "gram keeps no state", "covariance, qr"
+        2, "output.state: true", "solver='gram' keeps no state", "covariance, qr"
     )
     assert not (tmp_path / "wide").exists()
 

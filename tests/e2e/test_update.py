@@ -176,6 +176,112 @@ def test_updates_of_other_models_are_those_of_a_full_run(sections, tmp_path, fin
     assert second.model.n_components_ == expected.n_components_
 
 
+ANALYSES: dict[str, tuple[dict[str, Any], float, tuple[str, ...]]] = {
+    "mca": ({"first": 5}, 1e-12, ("singular_values_", "x_components_", "y_components_", "x_patterns_", "y_patterns_")),
+    "cca": ({"first": 5}, 1e-12, ("correlations_", "x_components_", "y_components_", "x_patterns_", "y_patterns_")),
+    # Factors are where an iteration stops, which amplifies the rounding of a covariance.
+    "factor_analysis": ({}, 1e-7, ("components_", "noise_variance_")),
+}
+"""Parameters, what the results of an update and of a full run may differ by, and their names."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ANALYSES)
+def test_updates_of_analyses_are_those_of_a_full_run(kind, tmp_path, monkeypatch, call):
+    monkeypatch.chdir(tmp_path)
+    more, apart, attributes = ANALYSES[kind]
+    mixed = np.array([[1, 0.5, 0, 0, 0, 0.4, 0, 0], [0, 0, 1, 0, 0.6, 0, -0.7, 0]])
+    rows = ROWS + 9 * np.random.default_rng(8).standard_normal((len(ROWS), 2)) @ mixed
+    write_npy(Path("data"), rows[:4000], CUTS[:5])
+    model = {"kind": kind, "n_components": 2, **more}
+    sp.run(configure(model=model, output={"scores": True}))
+    np.save("data/part-4.npy", rows[4000:])
+    said = call.quietly("update", "runs/job")
+    assert "2,000 new rows of 1 files added, 6,000 in all" in said.out.replace("\n ", ""), said.err
+    full = sp.run("c.yaml", overrides=["output.directory=runs/full", "output.report=false"])
+    updated: Any = sp.load("runs/job")
+    for name in attributes:
+        expected = getattr(full.model, name)
+        np.testing.assert_allclose(getattr(updated, name), expected, rtol=0, atol=apart * np.abs(expected).max())
+    np.testing.assert_allclose(updated.mean_, full.model.mean_, rtol=1e-12)
+    scores, whole = (zarr.open_group(f"runs/{name}/scores.zarr", mode="r") for name in ("job", "full"))
+    np.testing.assert_allclose(scores["scores"][:], whole["scores"][:], atol=100 * apart)
+    assert call.quietly("verify", "runs/job").status == 0
+    assert update("runs/job").n_rows == 0
+
+
+KEPT: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "qr": {"model": {"solver": "qr"}},
+    "sketch": {"model": {"solver": "sketch"}},
+    "sketch with holes": {"model": {"solver": "sketch"}, "preprocess": {"missing": "pairwise"}},
+    "sketch that leaves rows out": {"model": {"solver": "sketch"}, "preprocess": {"missing": "drop_rows"}},
+    "conversion": {"model": {"solver": "sketch", "recovery": "conversion"}},
+    "mean": {"preprocess": {"missing": "mean", "scale": True}},
+    "sampling errors": {"statistics": {"sampling_errors": 5}},
+    "forgetting": {"model": {"forgetting": 0.99}},
+    "cca": {"model": {"kind": "cca", "first": 3}},
+}
+NOT_KEPT: dict[str, tuple[dict[str, Any], str]] = {
+    "remove": ({"preprocess": {"remove": {"trend": 1}}}, "remove keeps no state"),
+    "mca": ({"model": {"kind": "mca", "first": 3}, "preprocess": {"remove": {"trend": 1}}}, "remove keeps no state"),
+    "means first": (
+        {"model": {"solver": "sketch"}, "preprocess": {"missing": "mean"}},
+        "missing='mean' keeps no state",
+    ),
+    "scales first": (
+        {"model": {"solver": "sketch", "recovery": "conversion"}, "preprocess": {"scale": True}},
+        "recovery='conversion' with scale=True",
+    ),
+    "gram": ({"model": {"solver": "gram"}}, "use one of covariance, qr, sketch"),
+    "adaptive": ({"model": {"solver": "adaptive"}}, "solver='adaptive' keeps no state"),
+    "cross-validation": ({"model": {"n_components": "cross_validation"}}, "use fit, and then the number"),
+    "rotation": ({"model": {"rotation": "varimax"}}, "model.rotation keeps no state"),
+    "kernel PCA": ({"model": {"kind": "kernel_pca"}}, "kernel PCA keeps no state"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KEPT)
+def test_a_state_that_is_asked_for_is_written(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", ROWS[:400])
+    finished = sp.run(configure(source={"path": "x.npy"}, **KEPT[name]))
+    assert (finished.directory / "model.zarr/state/zarr.json").is_file()
+    assert update(finished.directory).n_rows == 0
+
+
+@pytest.mark.parametrize("name", NOT_KEPT)
+def test_a_state_that_a_run_would_not_keep_is_refused_before_anything_is_read(name, tmp_path, monkeypatch, call):
+    monkeypatch.chdir(tmp_path)
+    sections, words = NOT_KEPT[name]
+    configure(source={"path": "none.npy"}, **sections)
+    for command in ("check", "plan", "run"):
+        call.quietly(command, "c.yaml").refused(2, "output.state: true, but ", words)
+    models = {"one": sections.get("model", {}) | {key: value for key, value in sections.items() if key != "model"}}
+    document = {"source": {"path": "none.npy"}, "models": models, "output": {"directory": "several", "state": True}}
+    Path("several.yaml").write_text(yaml.safe_dump(document))
+    for command in ("check", "plan", "run"):
+        call.quietly(command, "several.yaml").refused(2, "models.one: output.state: true, but ", words)
+    np.save("none.npy", ROWS[:300])
+    sp.run("c.yaml", overrides=["output.state=false"])
+    call.quietly("update", "runs/job").refused(2, "runs/job cannot be updated: ", words)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_plan_says_that_its_solver_keeps_no_state(several, tmp_path, monkeypatch, call):
+    monkeypatch.chdir(tmp_path)
+    np.save("wide.npy", np.random.default_rng(0).normal(size=(20, 1200)))
+    configure(source={"path": "wide.npy"})
+    if several:
+        document = yaml.safe_load(Path("c.yaml").read_text())
+        document["models"] = {"one": document.pop("model")}
+        Path("c.yaml").write_text(yaml.safe_dump(document))
+    assert call.quietly("check", "c.yaml").status == 0
+    for command in ("plan", "run"):
+        call.quietly(command, "c.yaml").refused(2, "models.one: " if several else "", "solver='gram' keeps no state")
+
+
 @pytest.mark.slow
 def test_a_file_that_was_renamed_or_moved_is_known(finished):
     finished()
@@ -221,7 +327,7 @@ def test_files_that_changed_are_refused_by_name_and_the_run_is_untouched(change,
         (
             {"model": {"kind": "kernel_pca"}, "output": {"state": False}, "source": {"path": "data/p-0.npy"}},
             2,
-            "kernel_pca keeps none",
+            "kernel PCA keeps no state",
         ),
         ({"preprocess": {"sample_weight": "w.npy"}}, 2, "sample_weight cannot be updated"),
         ({"source": {"mask": "observed"}}, 2, "source.mask: observed cannot be updated"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.errors import ParameterError
 from streampca.execution.readings import Readings
@@ -76,18 +77,7 @@ def _model(source: Source, parameters: KernelParameters, landmarks: ChosenLandma
 
 
 def _with_known_chances(parameters: KernelParameters) -> KernelParameters:
-    """Return `parameters` with landmarks that are drawn by known chances, from which their weights follow; "auto" is uniform.
-
-    Raises
-    ------
-    ParameterError
-        If they are drawn by rpcholesky: no weight of a row follows from being chosen by what earlier rows left over.
-    """
-    if parameters.given is None and parameters.sampling == "rpcholesky":
-        raise ParameterError(
-            "method='nystrom_extension' weights landmarks by their chance of being drawn, which sampling='rpcholesky' does not have: "
-            "expected 'uniform', 'diagonal', 'column_norm', or method='nystrom'"
-        )
+    """Return `parameters` with landmarks that are drawn by known chances, from which their weights follow; "auto" is uniform."""
     return replace(parameters, sampling="uniform") if parameters.sampling == "auto" else parameters
 
 
@@ -96,8 +86,18 @@ class ExtensionMethod(KernelMethod):
 
     name = "nystrom_extension"
 
+    @override
+    def require(self, source: Source | None, parameters: KernelParameters) -> None:
+        if parameters.given is None and parameters.sampling == "rpcholesky":
+            # No weight of a row follows from being chosen by what earlier rows left over.
+            raise ParameterError(
+                "method='nystrom_extension' weights landmarks by their chance of being drawn, which sampling='rpcholesky' does not have: "
+                "expected 'uniform', 'diagonal', 'column_norm', or method='nystrom'"
+            )
+
     def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory, `ParameterError` for rpcholesky."""
+        self.require(source, parameters)
         parameters = _with_known_chances(parameters)
         return feature_plan(source, parameters, resources, self.name, landmark_cost(source, parameters))
 
