@@ -42,7 +42,7 @@ from streampca.runs.verify.eigenpairs import (
     checks_of_eigenpairs,
     panel_rows,
 )
-from streampca.runs.verify.statistics import statistics_of
+from streampca.runs.verify.statistics import checks_of_unmeasured, statistics_of
 from streampca.runs.verify.stored import (
     StoredRows,
     check_of_unusual_rows,
@@ -115,6 +115,7 @@ def verify_run(
         checks += [*checks_of_stored, *checks_of_rows(compared_rows, states[0], source, lightest)]
         for (_, checks_of), each in zip(statistics, states[1 : len(parts)], strict=True):
             checks += checks_of(each)
+    checks += checks_of_unmeasured(config, rows, source, manifest)
     if summary is not None and config.output.report:
         checks.append(check_of_unusual_rows(directory, source, [row["row"] for row in summary["unusual_rows"]]))
     return Verification(directory, tuple(checks), source.shape, count, time.perf_counter() - began)

@@ -23,11 +23,12 @@ from streampca.models.sampling_errors import SamplingErrors
 from streampca.parameters import Parameters
 from streampca.planning.covariance import grouped_accumulator
 from streampca.planning.covariance_accumulators import general_form
+from streampca.runs.config import RunConfig
 from streampca.runs.manifest import Manifest
 from streampca.runs.quality import quality_figures, quality_from
 from streampca.runs.verify.checks import Check, compared, shown
 from streampca.solvers.covariance_model import prediction_errors_of
-from streampca.solvers.quality import QualityFound, with_statistics
+from streampca.solvers.quality import STATISTICS, QualityFound, with_statistics
 from streampca.solvers.sampling_figures import errors_of
 from streampca.solvers.sampling_groups import errors_of_groups
 from streampca.sources import Source
@@ -77,6 +78,20 @@ def statistics_of(
     return statistics
 
 
+def checks_of_unmeasured(config: RunConfig, rows: Source, source: Source, manifest: Manifest) -> list[Check]:
+    """Return rows that say which figures of quality are not measured again, and why; none where all are, or none were asked for."""
+    if manifest.get("quality") is None:
+        why = "the run has no figures: its fit did not read all rows"
+        if manifest.get("updates"):
+            why = "the run has no figures: an update reads new rows alone; run again in full for them"
+    elif rows is not source:
+        why = "figures of the rows before a part of them was removed, which are not read here"
+    else:
+        return []
+    names = ("quality", *(_label(kind.name) for kind in STATISTICS))
+    return [Check(name, note=why) for name in names] if config.quality else []
+
+
 def _checks_of_quality(
     examining: Joint,
     recorded: Json,
@@ -87,8 +102,13 @@ def _checks_of_quality(
 ) -> list[Check]:
     """Compare the figures of the quality of the data that the run has; one of an earlier version has fewer."""
     figures = quality_figures(QualityFound(examining.parts, states), source, model, written)
-    names = [name for name in figures if name in recorded and name != "examined"]
-    return [_check_of_quality(name, recorded[name], figures[name]) for name in names]
+    del figures["examined"]
+    return [
+        _check_of_quality(name, recorded[name], measured)
+        if name in recorded
+        else Check(_label(name), note="the run has no such figures: an earlier version made it")
+        for name, measured in figures.items()
+    ]
 
 
 def _groups(accumulator: ByGroup, state: GroupStates) -> list[Any]:
@@ -137,9 +157,14 @@ def _checks_of_errors(model: PCAModel | KernelModel, measured: SamplingErrors) -
     return checks
 
 
+def _label(name: str) -> str:
+    """Return the name of the row of a group of figures."""
+    return f"quality {name.replace('_', ' ')}"
+
+
 def _check_of_quality(name: str, recorded: object, measured: object) -> Check:
     """Compare one group of figures of the quality of the data; the first that differs is shown."""
-    label = f"quality {name.replace('_', ' ')}"
+    label = _label(name)
     if isinstance(recorded, dict) and isinstance(measured, dict) and "compared" in measured:
         before, now = recorded.get("compared"), measured["compared"]
         if before != now:
