@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 import shlex
@@ -41,8 +42,16 @@ _BEHIND_URLS = frozenset({"parquet", "arrow"})
 _ZARR = ("zarr.json", ".zarray", ".zgroup")
 _PATTERN = re.compile(r"[*?\[]")
 _PARTITION = re.compile(r"([^=._][^=]*)=(.*)")
+_STATE, _SPLITS = "state.json", "dataset_dict.json"  # of data sets that the package datasets saved
+_MOST_STATE = 2**24  # bytes
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.")
 _MOST_FILES = 100_000
+_LAKES = {
+    re.compile(r"_delta_log/"): ("Delta", "DeltaTable(path).file_uris() of the package deltalake"),
+    re.compile(r"\.hoodie/"): ("Hudi", "get_file_slices() of a table of the package hudi"),
+    re.compile(r"metadata/[^/]+\.metadata\.json$"): ("Iceberg", "table.inspect.files() of the package pyiceberg"),
+}
+"""Tables whose log says which files are current, by the names of files of the log: what they are called, and what lists current files."""
 
 
 class Files(NamedTuple):
@@ -91,6 +100,7 @@ def files_of(data: Paths, storage_options: StorageOptions | None = None) -> File
         paths += found or []
     if not paths:
         return None
+    _require_shards([path.path for path in paths if isinstance(path, LocalFile)])
     return _files(paths, _shown(given[0]) + (f" and {len(given) - 1} more" if len(given) > 1 else ""))
 
 
@@ -118,6 +128,14 @@ def files_below(url: str, storage_options: StorageOptions | None = None) -> File
     from streampca.sources.files.remote_file import keys_below, remote_file
 
     names, stores, url = keys_below(url, storage_options), dict[str, object](), url.rstrip("/")
+    _require_no_lake(names, shown(url))
+
+    def content(name: str) -> bytes:
+        return remote_file(f"{url}/{name}", storage_options, stores).pieces([(0, _MOST_STATE)])[0]
+
+    _refuse_splits(content(_SPLITS) if _SPLITS in names else None, shown(url))
+    if _STATE in names and (shards := _shards_of(content(_STATE), shown(url))) is not None:
+        names = shards
     found = sorted(_below([name for name in names if _is_of_rows(os.path.basename(name))], shown(url)), key=_natural)
     if not found:
         return None
@@ -222,6 +240,8 @@ def _expanded(text: str) -> list[StoredFile] | None:
     files = [match for match in matches if match.is_file() and kind_of(match) is not None]
     if not files:
         raise DataError(f"{text}: no .npy, Parquet, Arrow or HDF5 file matches this pattern")
+    for directory in dict.fromkeys(file.parent for file in files):
+        _require_no_lake_at(directory)
     return list(map(LocalFile, sorted(files, key=_natural)))
 
 
@@ -232,13 +252,102 @@ def _of_directory(path: Path) -> list[Path] | None:
     """
     if any((path / name).exists() for name in _ZARR):
         return None
+    _require_no_lake_at(path)
     try:
+        _refuse_splits((path / _SPLITS).read_bytes() if (path / _SPLITS).is_file() else None, str(path))
+        if (shards := _local_shards(path)) is not None:
+            return sorted((path / name for name in shards), key=_natural)
         entries = list(_entries(path)) or [file for part in _partitions(path) for file in _of_directory(part) or []]
         data = path / "data"
         entries = entries or _of_hub(list(_entries(data)) if data.is_dir() else [], path)
     except OSError as error:
         raise DataError(f"{path} cannot be listed: {error.strerror}") from error
     return sorted(entries, key=_natural) or None
+
+
+def _require_no_lake_at(directory: Path) -> None:
+    """Raise `NotAvailableError` if a directory is a table with a log of its current files, or one of its partitions."""
+    while True:
+        names = [f"{name}/" for name in ("_delta_log", ".hoodie") if (directory / name).is_dir()]
+        names += [f"metadata/{file.name}" for file in (directory / "metadata").glob("*.metadata.json")]
+        _require_no_lake(names, str(directory))
+        if not _PARTITION.fullmatch(directory.name) and directory.name != "data":
+            return
+        directory = directory.parent
+
+
+def _require_no_lake(names: Iterable[str], label: str) -> None:
+    """Raise `NotAvailableError` if files of these names below a directory are the log of its current files."""
+    for name in names:
+        for log, (kind, listing) in _LAKES.items():
+            if log.match(name):
+                raise NotAvailableError(
+                    f"{label} is a table of {kind}, whose log says which files are current; the log is not read here, and without it rows "
+                    f"that were removed would count: give the list of the current files ({listing}), or write the current rows to Parquet"
+                )
+
+
+def _refuse_splits(splits: bytes | None, label: str) -> None:
+    """Raise `DataError` for a directory of several data sets, by the content of ``dataset_dict.json``."""
+    if splits is None:
+        return
+    try:
+        names = list(map(str, json.loads(splits)["splits"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{label}: {_SPLITS} is damaged: expected a list of splits; name the directory to read"
+        ) from error
+    raise DataError(
+        f"{label} has the splits {', '.join(names)[:200]}: name the one to read, as in {label}/{(names or ['…'])[0][:60]}"
+    )
+
+
+def _local_shards(path: Path) -> list[str] | None:
+    """Return the names of the shards in a directory, None where it has no ``state.json`` that names them."""
+    return _shards_of((path / _STATE).read_bytes(), str(path)) if (path / _STATE).is_file() else None
+
+
+def _shards_of(state: bytes, label: str) -> list[str] | None:
+    """Return the names of the shards of a data set that the package datasets saved, by its ``state.json``; None if it is something else.
+
+    Other Arrow files beside them are results that the package keeps (``cache-*.arrow``).
+
+    Raises
+    ------
+    NotAvailableError
+        If its rows are chosen by a file of indices.
+    DataError
+        If a name leads out of the directory.
+    """
+    try:
+        known = json.loads(state)
+        names = [str(each["filename"]) for each in known["_data_files"]]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if known.get("_indices_data_files"):
+        raise NotAvailableError(
+            f"{label}: the rows of the data set are chosen by a file of indices: save it again with dataset.flatten_indices().save_to_disk(…)"
+        )
+    if not names or any(os.path.basename(name) != name or kind_of(name) is None for name in names):
+        raise DataError(
+            f"{label}: {_STATE} names {', '.join(names)[:120] or 'no shards'}: expected names of files beside it"
+        )
+    return names
+
+
+def _require_shards(files: Sequence[Path]) -> None:
+    """Raise `DataError` if files of a data set are both shards that its ``state.json`` names, and others."""
+    beside: dict[Path, list[str]] = {}
+    for file in files:
+        beside.setdefault(file.parent, []).append(file.name)
+    for directory, names in beside.items():
+        shards = _local_shards(directory) if len(names) > 1 else None
+        others = [name for name in names if name not in (shards or names)]
+        if others and len(others) < len(names):
+            raise DataError(
+                f"{directory / others[0]} is no shard of the data set in {directory}, by its {_STATE}, and its rows would count twice: "
+                f"name the directory, whose shards are read"
+            )
 
 
 def _entries(path: Path) -> Iterator[Path]:

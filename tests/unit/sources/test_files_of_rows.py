@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shlex
@@ -230,3 +231,58 @@ def test_the_line_that_converts_csv_does_so_piece_by_piece(tmp_path, name, delim
     assert "block_size" in code
     subprocess.run([sys.executable, option, code], check=True)
     np.testing.assert_array_equal(sp.open(tmp_path / "t.parquet").to_dask().compute(), values)
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("_delta_log/00000000000000000000.json", "Delta"),
+        (".hoodie/hoodie.properties", "Hudi"),
+        ("metadata/v1.metadata.json", "Iceberg"),
+    ],
+)
+def test_tables_with_a_log_of_their_files_are_refused_by_name(tmp_path, values, log, kind):
+    """Files that the log has removed are still there, and would count."""
+    pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    place = tmp_path / "table"
+    for name in (log, "data/year=2024/a.parquet", "year=2024/a.parquet", "a.parquet"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"x": values[:, 0]}), place / name)
+    inside = (
+        place,
+        [place],
+        f"{place}/*.parquet",
+        place / "year=2024",
+        f"{place}/data/*/*.parquet",
+        [f"{place}/*.parquet"],
+    )
+    for data in inside:
+        with pytest.raises(NotAvailableError, match=f"is a table of {kind}, whose log"):
+            sp.open(data)
+    assert sp.open([place / "a.parquet", place / "year=2024/a.parquet"]).shape == (800, 1)  # as the caller lists them
+
+
+def test_shards_are_those_that_the_state_of_a_data_set_names(tmp_path, values):
+    """Beside which the package datasets keeps results of its functions."""
+    pa = pytest.importorskip("pyarrow")
+    names = [f"data-{index:05d}-of-00002.arrow" for index in range(2)]
+    for part, name in enumerate([*names, "cache-1f.arrow"]):
+        table = pa.table({"x": values[:, part]})
+        with pa.ipc.new_stream(str(tmp_path / name), table.schema) as writer:
+            writer.write_table(table)
+    state = {"_data_files": [{"filename": name} for name in names], "_split": None}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    for data in (tmp_path, tmp_path / "data-*.arrow"):
+        np.testing.assert_array_equal(sp.open(data).to_dask().compute()[:, 0], np.r_[values[:, 0], values[:, 1]])
+    for data in (tmp_path / "*.arrow", sorted(tmp_path.glob("*.arrow"))):
+        with pytest.raises(DataError, match=r"cache-1f.arrow is no shard of the data set .* by its state.json"):
+            sp.open(data)
+    (tmp_path / "state.json").write_text(json.dumps(state | {"_indices_data_files": [{"filename": "i.arrow"}]}))
+    with pytest.raises(NotAvailableError, match="flatten_indices"):
+        sp.open(tmp_path)
+    (tmp_path / "state.json").write_text(json.dumps(state | {"_data_files": [{"filename": "../a.arrow"}]}))
+    with pytest.raises(DataError, match="expected names of files beside it"):
+        sp.open(tmp_path)
+    (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    with pytest.raises(DataError, match="has the splits train, test: name the one to read"):
+        sp.open(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import threading
@@ -135,6 +136,28 @@ def test_lists_and_directories_behind_urls_are_tables(bucket: dict[str, Any], tm
         sp.open([names[0], "s3://c/x.parquet"], storage_options=bucket)
     with pytest.raises(DataError, match="is not a zarr store"):
         sp.open("s3://b/nothing", storage_options=bucket)
+
+
+def test_what_a_directory_behind_a_url_says_of_its_files_is_followed_or_refused(
+    bucket: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "b/saved").mkdir(parents=True)
+    for index, name in enumerate(("data-00000-of-00002", "data-00001-of-00002", "cache-1f")):
+        rows = parquet_table(VALUES[index * 100 :][:50], "fixed")
+        with pa.ipc.new_stream(str(tmp_path / f"b/saved/{name}.arrow"), rows.schema) as writer:
+            writer.write_table(rows)
+    state = {"_data_files": [{"filename": f"data-0000{index}-of-00002.arrow"} for index in range(2)]}
+    (tmp_path / "b/saved/state.json").write_text(json.dumps(state))
+    table = sp.open("s3://b/saved", storage_options=bucket)
+    np.testing.assert_array_equal(table.read(0, 100)[0], VALUES[np.r_[0:50, 100:150]])
+    (tmp_path / "b/dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))
+    with pytest.raises(DataError, match="has the splits saved: name the one to read, as in s3://b/saved"):
+        sp.open("s3://b", storage_options=bucket)
+    write_parquet(tmp_path / "b/lake/part-0.parquet", parquet_table(VALUES, "fixed"))
+    (tmp_path / "b/lake/_delta_log").mkdir()
+    (tmp_path / "b/lake/_delta_log/00000000000000000000.json").write_text("{}")
+    with pytest.raises(NotAvailableError, match="s3://b/lake is a table of Delta, whose log"):
+        sp.open("s3://b/lake", storage_options=bucket)
 
 
 def test_shards_of_a_data_hub_are_read_where_they_are_of_one_split(bucket: dict[str, Any], tmp_path: Path) -> None:
