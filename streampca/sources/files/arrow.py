@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from streampca.errors import DamagedChunkError, DataError, NotAvailableError
+from streampca.errors import DamagedChunkError, DataError
 from streampca.labels import Dimension, Labels, SampleColumns
 from streampca.sources.base import ReadCount
 from streampca.sources.columns import Column, chosen_columns, common_type, feature_error, labels_of
@@ -84,6 +84,8 @@ def _column(name: str, kind: Any) -> Column:
         inner, shape = inner.value_type, (*(shape or ()), int(inner.list_size))
     if text.startswith(("list<", "large_list<")):
         inner, shape = kind.value_type, None
+    elif text.startswith("dictionary<"):
+        inner = kind.value_type
     dtype = "float64" if _is_decimal(inner) else _NUMBERS.get(str(inner))
     return Column(name, text, None if dtype is None else np.dtype(dtype), shape)
 
@@ -111,7 +113,9 @@ def values_of_table(table: Table, columns: Sequence[Column]) -> tuple[Array, lis
 def _nulls_in(column: Any) -> bool:
     """Return whether there are nulls in a chunked array or in its lists."""
     return any(
-        chunk.null_count or (hasattr(chunk, "flatten") and _nulls_in([chunk.flatten()]))
+        chunk.null_count
+        or (hasattr(chunk, "dictionary") and chunk.dictionary.null_count)
+        or (hasattr(chunk, "flatten") and _nulls_in([chunk.flatten()]))
         for chunk in getattr(column, "chunks", column)
     )
 
@@ -131,6 +135,8 @@ def _with_width(column: Column, label: str, chunks: Any) -> Column:
 def _write(chunk: ArrowArray, column: Column, out: Array, name: str) -> None:
     """Write an array of Arrow to `out`, ``(n, n_features)``; NaN for nulls."""
     shape = column.shape or ()
+    if hasattr(chunk, "dictionary_decode"):
+        chunk = chunk.dictionary_decode()
     if not shape:
         _write_numbers(chunk, column, out[:, 0], name)
         return
@@ -203,8 +209,8 @@ def _is_decimal(kind: Any) -> bool:
 def _refuse_nulls(dtype: DType, column: Column, name: str) -> None:
     if dtype.kind != "f":
         raise DataError(
-            f"{name}: column {column.name} of {column.dtype} has nulls that the statistics of the file do not count, so the table has "
-            f"dtype {dtype}, which holds no NaN: write the column as float64, or write statistics"
+            f"{name}: column {column.name} of {column.dtype} has nulls although the file counts none, so the table has "
+            f"dtype {dtype}, which holds no NaN: the file is damaged; write it again"
         )
 
 
@@ -339,10 +345,6 @@ def open_arrow_files(paths: Sequence[StoredFile], options: ReadOptions, label: s
     NotAvailableError
         If pyarrow is not installed.
     """
-    if options.columns is not None and (options.array or options.variables):
-        raise NotAvailableError(
-            "columns and array or variables were given: these files have columns, so leave the others out"
-        )
     first = opened_file(paths[0])
     known, label_of_first = columns_of(first.schema), str(paths[0])
     names = options.columns if isinstance(options.columns, tuple) else None

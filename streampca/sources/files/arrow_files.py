@@ -23,6 +23,8 @@ _HOLE_BYTES = 2**18  # between two parts of a chunk that are requested as one
 _MOST_AT_ONCE = 2**31  # bytes of a record batch of which a column is read before there is a plan
 _SCHEMA, _BATCH = 1, 3
 _MAGIC = b"ARROW1\0\0"
+_END_BYTES = 10
+"""The length of the footer, and the magic bytes without padding."""
 
 _last = threading.local()  # the file that was read last
 
@@ -54,7 +56,7 @@ class ArrowFile(ABC):
         """Yield where in the file the bytes are that decoding some columns of a chunk reads, in order, chunk by chunk."""
 
     def counts_nulls(self, columns: Sequence[str]) -> bool:
-        """Return whether some columns of integers have nulls, as far as the description tells."""
+        """Return whether some columns of integers have nulls, or may have some, as far as the description tells."""
         return False
 
     @abstractmethod
@@ -91,10 +93,18 @@ class ParquetFile(ArrowFile):
         return self._file.read(columns=[name], use_threads=False).column(name)
 
     def counts_nulls(self, columns: Sequence[str]) -> bool:
-        """Return whether the statistics of some columns count nulls; for floats it does not matter."""
+        """Return whether the statistics of some columns count nulls, or columns that may have some have no statistics.
+
+        For floats it does not matter.
+        """
         schema, floats = self._file.metadata.schema, ("FLOAT", "DOUBLE", "FIXED_LEN_BYTE_ARRAY")
-        leaves = [leaf for leaf in self._leaves(columns) if schema.column(leaf).physical_type not in floats]
-        return bool(leaves) and any(group[leaf].n_nulls for group in self._row_groups() for leaf in leaves)
+        columns_of = {leaf: schema.column(leaf) for leaf in self._leaves(columns)}
+        leaves = [
+            leaf
+            for leaf, column in columns_of.items()
+            if column.physical_type not in floats and column.max_definition_level > 0
+        ]
+        return bool(leaves) and any(group[leaf].n_nulls != 0 for group in self._row_groups() for leaf in leaves)
 
     def spans(self, columns: Sequence[str]) -> Iterator[list[Span]]:
         """Yield where the pages of some columns are, row group by row group."""
@@ -185,17 +195,23 @@ class IpcFile(ArrowFile):
         self.scratch_bytes = max((m.n_bytes + m.stop - m.start for m in self._batches), default=0)
 
     def _headers(self, size: int) -> Iterator[_Message]:
-        start = len(_MAGIC) if self._file.read(len(_MAGIC)) == _MAGIC else 0
+        start, footer = 0, size
+        if self._file.read(len(_MAGIC)) == _MAGIC:  # the format for files, which end with a footer and its length
+            start = len(_MAGIC)
+            self._file.seek(max(start, size - _END_BYTES))
+            footer = size - _END_BYTES - int.from_bytes(self._file.read(4), "little", signed=True)
         while start + 8 <= size:
             self._file.seek(start)
             head = self._file.read(8)
-            length = int.from_bytes(head[4:], "little", signed=True)
-            if head[:4] != b"\xff\xff\xff\xff" or length == 0:  # the end, or the footer of the format for files
+            n_before = 8 if head[:4] == b"\xff\xff\xff\xff" else 4  # Arrow before 0.15 writes the length alone
+            length = int.from_bytes(head[n_before - 4 : n_before], "little", signed=True)
+            if length == 0 or (n_before == 4 and start >= footer):
                 return
-            if not 0 < length <= size - start - 8:
+            if not 0 < length <= size - start - n_before:
                 raise ValueError("it is cut short")
+            self._file.seek(start + n_before)
             header = _Table.root(self._file.read(length))
-            body = start + 8 + length
+            body = start + n_before + length
             stop = body + header.number(3, 8)
             if not body <= stop <= size:
                 raise ValueError("it is cut short")
@@ -251,7 +267,8 @@ class IpcFile(ArrowFile):
         first = 0
         for field in self.schema:
             n = _n_nodes(field.type)
-            if field.name in columns and any(any(batch.nulls[first : first + n]) for batch in self._batches):
+            known = any(any(batch.nulls[first : first + n]) for batch in self._batches)
+            if field.name in columns and (known or "dictionary" in str(field.type)):  # which may hold nulls itself
                 return True
             first += n
         return False

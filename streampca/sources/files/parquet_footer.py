@@ -24,8 +24,8 @@ class ColumnChunk(NamedTuple):
     """Their first byte in the file."""
     stop: int
     """The byte behind their last."""
-    n_nulls: int
-    """Nulls that the statistics count; 0 where there are none."""
+    n_nulls: int | None
+    """Nulls that the statistics count; None where they count none, so that there may be some."""
 
 
 def row_groups(footer: bytes) -> Iterator[list[ColumnChunk]]:
@@ -40,7 +40,7 @@ def row_groups(footer: bytes) -> Iterator[list[ColumnChunk]]:
 
 def _column_chunk(reader: _Reader) -> ColumnChunk:
     numbers = {_SIZE: 0, _DATA_PAGE: 0, _DICTIONARY_PAGE: 0}
-    n_nulls = 0
+    n_nulls = None
     for field, kind in reader.fields():
         if (field, kind) != (_METADATA, _STRUCT):
             reader.skip(kind)
@@ -49,7 +49,7 @@ def _column_chunk(reader: _Reader) -> ColumnChunk:
             if inner in numbers and inner_kind == _I64:
                 numbers[inner] = reader.number()
             elif (inner, inner_kind) == (_STATISTICS, _STRUCT):
-                n_nulls = reader.numbers().get(_NULL_COUNT, 0)
+                n_nulls = reader.numbers().get(_NULL_COUNT)
             else:
                 reader.skip(inner_kind)
     start = numbers[_DATA_PAGE]

@@ -112,3 +112,37 @@ def test_damaged_files_are_read_or_refused_by_name(form, seed, tmp_path, values)
         except StreamPCAError as error:
             refused = str(error)
     assert "\n" not in refused
+
+
+@pytest.mark.parametrize("form", ["file", "stream"])
+def test_files_of_arrow_before_0_15_are_read(form, tmp_path, values):
+    """Of which messages begin with their length alone."""
+    path, table = tmp_path / "x.arrow", table_of(values)
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4, use_legacy_format=True)
+    with (pa.ipc.new_file if form == "file" else pa.ipc.new_stream)(str(path), table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=60)
+    opened = sp.open(path, columns=["a", "v"])
+    assert opened.grid.edges == (0, 60, 120, 180, 240, 250)
+    np.testing.assert_array_equal(opened.read(0, 250)[0], values)
+    stored = path.read_bytes()
+    path.write_bytes(stored[: len(stored) // 2])
+    with pytest.raises(StreamPCAError):
+        sp.open(path, columns=["a", "v"])
+
+
+@pytest.mark.parametrize("kind", ["int64", "float32", "uint8"])
+def test_numbers_of_a_dictionary_are_numbers(kind, tmp_path):
+    expected = np.array([1, 2, np.nan, 5, 1, 2, 5], dtype=float)
+    indices = pa.array([0, 1, None, 2, 0, 1, 2], pa.int8())
+    holes = pa.DictionaryArray.from_arrays(pa.array([0, 1, 3, 2, 0, 1, 2]), pa.array([1, 2, 5, None], kind))
+    table = pa.table({"a": pa.DictionaryArray.from_arrays(indices, pa.array([1, 2, 5], kind)), "b": np.arange(7)})
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "x.parquet")
+    inside = table.set_column(0, "a", holes)
+    for data in (
+        table,
+        tmp_path / "x.parquet",
+        write_arrow(tmp_path / "x.arrow", table, "file"),
+        inside,
+        write_arrow(tmp_path / "y.arrow", inside, "stream"),
+    ):
+        np.testing.assert_array_equal(sp.open(data).to_dask().compute(), np.c_[expected, np.arange(7)])
