@@ -44,6 +44,7 @@ from streampca.sources.cells.normalization import NORMALIZE as NORMALIZE_KEYS
 from streampca.sources.cells.normalization import ElementwiseCounts, Normalization
 from streampca.sources.fetching import division
 from streampca.sources.grid import Grid
+from streampca.sources.options import TAKEN, ReadOptions
 from streampca.sources.row_range import RowRange
 from streampca.sources.steps import Elementwise, Step, SteppedSource
 from streampca.sources.subsets import with_features
@@ -60,6 +61,7 @@ __all__ = [
     "CONTINUABLE",
     "NORMALIZE_KEYS",
     "SOLVERS",
+    "TAKEN",
     "AtomicDirectory",
     "Block",
     "CheckpointDirectory",
@@ -69,6 +71,7 @@ __all__ = [
     "Normalization",
     "Parameters",
     "ReadCount",
+    "ReadOptions",
     "Resources",
     "RowRange",
     "Source",

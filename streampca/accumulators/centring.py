@@ -203,7 +203,13 @@ def refuse_not_finite(rows: Array, start: int, first_column: int = 0) -> None:
     if count:
         row, column = (int(index) for index in np.argwhere(bad)[0])
         value = "NaN" if np.isnan(rows[row, column]) else "infinity"
+        advice = "clean or impute these values first"
+        if value == "NaN":
+            advice += (
+                "; missing='mean' or 'drop_rows' (preprocess.missing) does so in PCA; sp.open(…, mask='observed') (source.mask) leaves out "
+                "features that are never observed, such as land"
+            )
         raise NotFiniteError(
             f"Input contains {value}: first at row {start + row}, column {first_column + column} ({count} such value(s) in rows {start} to "
-            f"{start + len(rows) - 1}; reading stopped there): expected finite numbers; clean or impute these values first"
+            f"{start + len(rows) - 1}; reading stopped there): expected finite numbers; {advice}"
         )

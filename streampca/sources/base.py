@@ -87,6 +87,11 @@ class Source(ABC):
     watch: InputWatch | None = None
     """The version of the stored data that was read first, shared by all views of the source; None where none is known."""
 
+    def __repr__(self) -> str:
+        n, d = self.shape
+        kind = "sparse table" if self.sparse else "table"
+        return f"<{type(self).__name__} of {self.description}: {kind} of {n:,} samples x {d:,} features, {self.dtype}>"
+
     @property
     def fingerprint(self) -> str:
         """Return a hash that identifies the data without reading it: of description, shape and type; `version` tells when they change."""

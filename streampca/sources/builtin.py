@@ -59,7 +59,7 @@ def open_builtin(name: str, options: ReadOptions) -> Source:
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         raise DataError(f"builtin:{name} is not a built-in data set: expected one of {', '.join(BUILTIN_NAMES)}{hint}")
     label = f"builtin:{name}"
-    options.require_only(label, "samples", "features", "mask", "orientation")
+    options.require_only("built-in data", label)
     source: Source = PatchSource() if name == "photo-patches" else SmallTable(name)
     dimensions = ("patch", "pixel") if name == "photo-patches" else ("sample", "feature")
     dims = [Dimension(*each) for each in zip(dimensions, source.shape, strict=True)]

@@ -54,15 +54,13 @@ def open_frame(data: Any, options: ReadOptions) -> Source:
     ParameterError
         If there is no column of a name.
     """
-    others = [name for name in options.by_name if name not in ("columns", "id_column")]
-    if others or options.array is not None or options.transposed:
-        raise NotAvailableError(
-            "a data frame has columns: expected none of the options of a source but columns and id_column"
-        )
+    options.require_only("a data frame", f"{package_of(data)} {type(data).__name__}")
     whole = wrapped(data)
     wanted = None if options.columns is None else list(options.columns)
     columns = chosen_columns(_columns(whole), wanted, options.id_column, _LABEL)
     names = [column.name for column in columns]
+    if whole.implementation.is_pandas():
+        _require_dense(_with(whole, names))
     frame = _with(whole, names if options.id_column is None else [*names, options.id_column])
     values, shapes = _values(frame, columns)
     source = ArraySource(values, f"{package_of(data)} {type(data).__name__}")
@@ -91,6 +89,7 @@ def numeric_frame(data: Any) -> Any:
     frame = wrapped(data)
     columns = chosen_columns(_columns(frame), None, None, _LABEL)
     frame = _with(frame, [column.name for column in columns])
+    _require_dense(frame)
     if any(column.shape != () for column in columns):
         return _values(frame, columns)[0]
     return _without_decimals(frame, columns).to_native()
@@ -208,7 +207,7 @@ def _columns(frame: Frame) -> Mapping[Any, Column]:
         return columns_of(frame.to_native().schema)
     import narwhals as nw
 
-    columns = {}
+    columns, sparse = {}, _sparse_columns(frame)
     for name, kind in frame.collect_schema().items():
         shape: tuple[int, ...] | None = ()
         inner: Any = kind
@@ -218,13 +217,30 @@ def _columns(frame: Frame) -> Mapping[Any, Column]:
             shape = kind.shape
             for _ in shape:
                 inner = inner.inner
-        numbers = inner.is_numeric() or inner == nw.Boolean
+        numbers = inner.is_numeric() or inner == nw.Boolean or name in sparse
         if kind == nw.Object and _begins_with_list(_with(frame, [name]).get_column(name).to_numpy()):
             numbers, shape = True, None
         plain = numbers and (inner.is_float() or inner.is_integer()) and "128" not in str(inner)
         dtype = np.dtype(str(inner).lower() if plain else "bool" if inner == nw.Boolean else "float64")
         columns[name] = Column(name, str(kind), dtype if numbers else None, shape)
     return columns
+
+
+def _sparse_columns(frame: Frame) -> list[Any]:
+    """Return the names of the columns of pandas' type Sparse."""
+    if not frame.implementation.is_pandas():
+        return []
+    native: Any = frame.to_native()
+    return [name for name, kind in native.dtypes.items() if type(kind).__name__ == "SparseDtype"]
+
+
+def _require_dense(frame: nw.DataFrame[Any]) -> None:
+    """Raise `NotAvailableError` if columns that are features are of pandas' type Sparse."""
+    if sparse := _sparse_columns(frame):
+        raise NotAvailableError(
+            f"{_LABEL} has columns of pandas' type Sparse, which are not read: {listed(sparse)}; give the matrix data.sparse.to_coo(), whose "
+            "rows stay sparse, or dense columns, data.astype('float64')"
+        )
 
 
 def _values(frame: nw.DataFrame[Any], columns: Sequence[Column]) -> tuple[Array, list[tuple[int, ...]]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.errors import DataError, NotAvailableError, ParameterError, StreamPCAError
+from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.redaction import redacted
 from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source, require_unmasked
@@ -23,7 +23,7 @@ from streampca.sources.frames import is_frame, open_frame
 from streampca.sources.lagged import Lags, with_lags
 from streampca.sources.named_arrays import open_named
 from streampca.sources.numbered import NumberedArray
-from streampca.sources.options import BY_NAME, OF_COLUMNS, ReadOptions, StorageOptions
+from streampca.sources.options import OF_COLUMNS, ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
 from streampca.sources.table import with_missing_value
 from streampca.sources.xarray_data import open_xarray
@@ -71,7 +71,8 @@ def open_source(
         and those of a list in its order; they must have the same columns and the same data type. So are several AnnData stores and files. A DataArray that was opened from zarr and
         not changed since is read from there; its Dask array is used otherwise, or its values in memory.
     array : str, optional
-        Name of the array within a zarr group, or of the dataset in an HDF5 file. Without it, the only array of two or more dimensions that is no bounds, mask or
+        Name of the array within a zarr group, or of the dataset in an HDF5 file; of AnnData ``X``, ``layers/NAME``, ``raw/X`` or
+        ``obsm/NAME``. Without it, the only array of two or more dimensions that is no bounds, mask or
         coordinate of another; the image of full resolution in OME-Zarr.
     variables : str or sequence of str, optional
         Names of several arrays of a zarr group on the same samples; their features are put side by side.
@@ -117,7 +118,7 @@ def open_source(
         all, as of ``x.groupby("time.month") - x.groupby("time.month").mean()``, and computing all rows at once takes up to a quarter
         of the memory ceiling, they are computed once and kept.
     layer : str, optional
-        Layer of AnnData that is read in place of X; ``raw/X`` for the matrix of ``raw``, with its own features.
+        Layer of AnnData that is read in place of X; ``raw/X`` for the matrix of ``raw``, with its own features; ``obsm/NAME`` for one of ``obsm``.
     mask_var : str, optional
         Column of truth values in ``var`` of AnnData, such as ``highly_variable``: features that are used.
     normalize : dict, optional
@@ -140,6 +141,9 @@ def open_source(
         `PackedDataError` if attributes of packed values contradict each other.
     ParameterError
         If a choice is none of its values, or a name is not that of a dimension.
+    NotAvailableError
+        If an option does not apply to this kind of data, or rows are of a table whose log of current files is not read (Delta, Hudi,
+        Iceberg).
 
     Examples
     --------
@@ -178,6 +182,7 @@ def open_source(
 def open_with(data: object, options: ReadOptions) -> Source:
     """Return `data` opened with the options of `open_source`; a source as it is, but for a missing value and lags."""
     if isinstance(data, Source):
+        options.require_only("a table that is open", data.description)
         return with_lags(with_missing_value(data, options.missing_value), options.lags)
     kind = next((kind for kind in _KINDS if kind.matches(data)), None)
     if kind is None:
@@ -186,7 +191,10 @@ def open_with(data: object, options: ReadOptions) -> Source:
         raise DataError(
             f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map{hint}"
         )
-    kind.require_suitable(data, options)
+    if options.storage_options and not (is_paths(data) and "://" in str(data)):
+        raise NotAvailableError(
+            f"storage_options does not apply to {str(data)[:80] if is_paths(data) else _kind_of(data)}: it is for URLs; leave it out"
+        )
     require_unmasked(data, "the masked array")
     return with_lags(with_missing_value(kind.opened(data, options), options.missing_value), options.lags)
 
@@ -223,7 +231,6 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
     if several is not None:
         from streampca.sources.cells.several import open_several_cells
 
-        options.require_only(several[0], "layer", "mask_var", "normalize", "mask", "verify")
         return open_several_cells(several, options)
     path = str(data)
     files = files_of(path if isinstance(data, str | Path) else data, options.storage_options)
@@ -231,26 +238,12 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
         files.kind != "npy" or options.mask is not None or files.description != str(files.paths[0])
     ):
         return _open_files(files, options)
-    kind = _kind_of_path(path)
-    given = [name for name in OF_COLUMNS if getattr(options, name) is not None]
-    if given and not kind.columns:
-        raise _no_columns(path, given)
-    if options.of_cells and not kind.cells:
-        raise ParameterError(f"{path}: {', '.join(options.of_cells)} is for AnnData: leave it out")
-    return kind.opened(path, options)
-
-
-def _no_columns(path: str, given: Sequence[str]) -> NotAvailableError:
-    return NotAvailableError(
-        f"{redacted(path)}: {', '.join(given)}: expected a Parquet or Arrow file, or a data frame, which have columns"
-    )
+    return _kind_of_path(path).opened(path, options)
 
 
 def _open_files(files: Files, options: ReadOptions) -> Source:
     from streampca.sources.files.opening import open_files
 
-    if options.of_cells:
-        raise ParameterError(f"{files.description}: {', '.join(options.of_cells)} is for AnnData: leave it out")
     return open_files(files, options)
 
 
@@ -279,16 +272,15 @@ def _open_h5ad(path: str, options: ReadOptions) -> Source:
 def _open_zarr(path: str, options: ReadOptions) -> Source:
     from streampca.sources.zarr.opening import open_path
 
-    reason: StreamPCAError
-    if given := [name for name in OF_COLUMNS if getattr(options, name) is not None]:
-        reason = _no_columns(path, given)
-    else:
-        try:
-            return open_path(path, options)
-        except DataError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
-            reason = error
+    of_columns = not set(OF_COLUMNS).isdisjoint(options.given)
+    try:
+        if of_columns:  # of no store, so none is looked for
+            options.require_only("a zarr group", redacted(path))
+        return open_path(path, options)
+    except StreamPCAError as error:
+        if not of_columns and not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        reason = error
     files = files_below(path, options.storage_options)  # behind a URL, which is first looked at when there is no store
     if files is None:
         raise reason
@@ -296,23 +288,20 @@ def _open_zarr(path: str, options: ReadOptions) -> Source:
 
 
 def _open_npy(path: str, options: ReadOptions) -> Source:
-    options.require_only(path, "orientation")
+    options.require_only("an .npy file", path)
     if not Path(path).exists():
         raise DataError(f"{path}: no such file")
     source = MappedSource.open(Path(path))
-    if options.transposed:
-        raise NotAvailableError(
-            f"{path}: orientation features_first is read from zarr stores and arrays in memory, not from .npy files"
-        )
     source.fragments = (Fragment.of(LocalFile(Path(path)), source.shape, source.dtype),)
     return source
 
 
-def _in_memory(opened: Callable[[Any], Source]) -> Opener:
+def _in_memory(opened: Callable[[Any], Source], kind: str) -> Opener:
     """Return a function that opens values in memory, transposed if they are stored as (features, samples)."""
 
     def open_array(data: Any, options: ReadOptions) -> Source:
-        if isinstance(data, np.ndarray) and (options.by_name or data.ndim > 2):
+        options.require_only(kind, _kind_of(data))
+        if isinstance(data, np.ndarray) and (options.by_dimension or data.ndim > 2):
             return open_named(NumberedArray(data), options)
         return opened(data.T if options.transposed else data)
 
@@ -336,7 +325,8 @@ def _open_zarr_node(data: ZarrArray | zarr.Group, options: ReadOptions) -> Sourc
 def _open_dask(data: da.Array, options: ReadOptions) -> Source:
     from streampca.sources.dask import DaskSource
 
-    if options.by_name or data.ndim > 2:
+    options.require_only("a Dask array", _kind_of(data))
+    if options.by_dimension or data.ndim > 2:
         return open_named(NumberedArray(data), options)
     return DaskSource(data.T if options.transposed else data, options.max_reads)
 
@@ -351,32 +341,7 @@ class _Kind(NamedTuple):
     matches: Callable[[object], bool]
     """Whether data are of this kind."""
     opened: Opener
-    """Function that returns their source."""
-    verifies: bool = False
-    """Whether the function compares chunks with a fingerprint, or refuses one by itself."""
-    understood: tuple[str, ...] = ()
-    """Options about names of dimensions, variables and columns that it has, or refuses by itself."""
-    cells: bool = False
-    """Whether it may be AnnData, or the function refuses options of AnnData by itself."""
-
-    def require_suitable(self, data: object, options: ReadOptions) -> None:
-        """Raise an error for options that data of this kind do not have."""
-        if options.verify is not None and not self.verifies:
-            raise DataError(
-                f"verify: fingerprints are of zarr arrays, found {type(data).__name__}: expected verify=None"
-            )
-        others = [name for name in options.by_name if name not in self.understood]
-        if others:
-            raise NotAvailableError(
-                f"{', '.join(others)}: {_kind_of(data)} has no named dimensions: expected a zarr store"
-            )
-        if options.of_cells and not self.cells:
-            raise ParameterError(
-                f"{', '.join(options.of_cells)} is for AnnData, found {_kind_of(data)}: expected an AnnData object or store"
-            )
-
-
-_OF_ARRAYS = ("samples", "features", "mask")
+    """Function that returns their source; it calls `ReadOptions.require_only` with what they are."""
 
 
 class _Path(NamedTuple):
@@ -387,38 +352,31 @@ class _Path(NamedTuple):
     ends: str
     """With what it ends."""
     opened: Callable[[str, ReadOptions], Source]
-    """Function that returns the source; it refuses options that it does not have, see `ReadOptions.require_only`."""
-    columns: bool = False
-    """Whether it has the options of columns with names, or the function refuses them by itself."""
-    cells: bool = False
-    """Whether it may be AnnData."""
+    """Function that returns the source; it calls `ReadOptions.require_only` with what they are."""
 
 
 _PATHS = (
     _Path("builtin:", "", _open_builtin),
     _Path("", ".npy", _open_npy),
-    _Path("", ".h5ad", _open_h5ad, cells=True),
-    _Path("", "", _open_zarr, columns=True, cells=True),
+    _Path("", ".h5ad", _open_h5ad),
+    _Path("", "", _open_zarr),
 )
 """Kinds of paths that are no Parquet, HDF5 or several files (`files.paths`); the first that fits is opened. A new one has a line here."""
 
 _KINDS = (
-    _Kind(is_paths, _opened_path, verifies=True, understood=BY_NAME, cells=True),
+    _Kind(is_paths, _opened_path),
     _Kind(
         lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
-        _in_memory(lambda array: MappedSource(array, "memory map")),
-        understood=_OF_ARRAYS,
+        _in_memory(lambda array: MappedSource(array, "memory map"), "an array"),
     ),
-    _Kind(lambda data: isinstance(data, np.ndarray), _in_memory(ArraySource), understood=_OF_ARRAYS),
-    _Kind(_is_zarr_store, _open_zarr_store, verifies=True, understood=BY_NAME, cells=True),
-    _Kind(
-        lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node, verifies=True, understood=BY_NAME, cells=True
-    ),
-    _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask, understood=_OF_ARRAYS),
-    _Kind(is_xarray, open_xarray, understood=BY_NAME),
-    _Kind(is_anndata, _open_anndata, understood=BY_NAME, cells=True),
-    _Kind(is_sparse, _in_memory(SparseSource)),
-    _Kind(is_frame, open_frame, understood=BY_NAME),
+    _Kind(lambda data: isinstance(data, np.ndarray), _in_memory(ArraySource, "an array")),
+    _Kind(_is_zarr_store, _open_zarr_store),
+    _Kind(lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node),
+    _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
+    _Kind(is_xarray, open_xarray),
+    _Kind(is_anndata, _open_anndata),
+    _Kind(is_sparse, _in_memory(SparseSource, "a sparse matrix")),
+    _Kind(is_frame, open_frame),
 )
 """Kinds of data; the first that matches is opened. A new kind of source has a line here."""
 

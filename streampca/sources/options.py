@@ -24,13 +24,38 @@ _CHOICES = {
 }
 
 OF_COLUMNS = ("columns", "id_column")
-"""Options of tables whose columns have names: Parquet files and data frames."""
+"""Options of tables whose columns have names: Parquet and Arrow files and data frames."""
 
-_OF_STORES = ("decode", "missing_chunks", "missing_value", "lags", "follow_symlinks", "storage_options", "max_reads")
-"""Options about chunks and stores, and that of missing values, which all tables have."""
+_TABLE = frozenset({"missing_value", "lags"})
+_ARRAY = _TABLE | {"samples", "features", "mask", "orientation"}
+_COLUMNS = _TABLE | {*OF_COLUMNS, "mask"}
+_PACKED = _ARRAY | {"decode", "missing_chunks"}
+_ZARR = _PACKED | {"verify", "follow_symlinks", "storage_options"}
+_CELLS = _TABLE | {"array", "mask", "layer", "mask_var", "normalize"}
+_CHOICE = frozenset({"array", "variables"})
 
-BY_NAME = ("variables", "samples", "features", "mask", *OF_COLUMNS)
-"""Options about names of dimensions, variables and columns."""
+TAKEN: Mapping[str, frozenset[str]] = {
+    "a table that is open": _TABLE,
+    "an array": _ARRAY,
+    "a Dask array": _ARRAY | {"max_reads"},
+    "a sparse matrix": frozenset({"lags", "orientation"}),
+    "a data frame": _TABLE | {*OF_COLUMNS},
+    "a DataArray": _PACKED | {"follow_symlinks", "max_reads"},
+    "a Dataset": _PACKED | {"follow_symlinks", "max_reads"} | _CHOICE,
+    "built-in data": _ARRAY,
+    "an .npy file": _TABLE | {"mask"},
+    "Parquet files": _COLUMNS | {"storage_options"},
+    "Arrow files": _COLUMNS | {"storage_options"},
+    "HDF5 and NetCDF files": _PACKED | _CHOICE,
+    "PLINK files": _ARRAY - {"missing_value"} | _CHOICE,
+    "a zarr array": _ZARR,
+    "a zarr group": _ZARR | _CHOICE,
+    "an AnnData object": _CELLS,
+    "an AnnData file": _CELLS | {"missing_chunks"},
+    "an AnnData store": _CELLS | (_ZARR - _ARRAY) | _CHOICE,
+    "several AnnData": _CELLS | (_ZARR - _ARRAY - {"verify"}),
+}
+"""Options that each kind of data takes; all others are refused (`ReadOptions.require_only`). A new kind of data has a line here."""
 
 
 class SourceKeywords(TypedDict, total=False):
@@ -134,9 +159,10 @@ class ReadOptions:
             )
         if self.mask is not None and self.mask_var is not None:
             raise ParameterError(f"mask and mask_var={self.mask_var!r} were given: leave one out")
-        if self.names and self.of_cells:
+        of_cells = [name for name in ("layer", "mask_var", "normalize") if getattr(self, name) is not None]
+        if self.names and of_cells:
             raise ParameterError(
-                f"{', '.join(self.of_cells)} is for AnnData, of which X or a layer is read: leave array and variables out"
+                f"{', '.join(of_cells)} is for AnnData, of which X or a layer is read: leave array and variables out"
             )
 
     @property
@@ -145,25 +171,35 @@ class ReadOptions:
         return tuple(self.variables or (() if self.array is None else (self.array,)))
 
     @property
-    def by_name(self) -> dict[str, object]:
-        """Return those of the options that are about names of dimensions, variables and columns and are given."""
-        return {name: value for name in BY_NAME if (value := getattr(self, name)) is not None}
+    def by_dimension(self) -> bool:
+        """Return whether an array is read by the names of its dimensions, or with a mask."""
+        return not (self.samples is None and self.features is None and self.mask is None)
 
     @property
-    def of_cells(self) -> tuple[str, ...]:
-        """Return the names of those of the options that are about AnnData alone and are given."""
-        return tuple(name for name in ("layer", "mask_var", "normalize") if getattr(self, name) is not None)
+    def given(self) -> tuple[str, ...]:
+        """Return the names of the options that have another value than by default."""
+        ordinary = {
+            "decode": "auto",
+            "missing_chunks": "error",
+            "orientation": "samples_first",
+            "follow_symlinks": False,
+        }
+        names = []
+        for name in (each.name for each in fields(self)):
+            value = getattr(self, name)
+            plain = isinstance(value, str | bool | Mapping)
+            if value is not None and not (plain and value in (ordinary.get(name), {})):
+                names.append(name)
+        return tuple(names)
 
-    def require_only(self, label: str, *names: str) -> None:
-        """Raise `NotAvailableError` if options are given that a table does not have, which messages call `label`; `names` are those it has.
-
-        Options about chunks and stores say nothing to other tables, and are not refused.
-        """
-        others = (each for each in fields(self) if each.name not in (*names, *_OF_STORES))
-        if given := [each.name for each in others if getattr(self, each.name) is not None]:
+    def require_only(self, kind: str, label: str) -> None:
+        """Raise `NotAvailableError` if options are given that a `kind` of data does not take, see `TAKEN`; messages call the data `label`."""
+        if others := [name for name in self.given if name not in TAKEN[kind]]:
+            users = [
+                f"{name} is for {', '.join(each for each, taken in TAKEN.items() if name in taken)}" for name in others
+            ]
             raise NotAvailableError(
-                f"{label}: {', '.join(given)} does not apply to it (expected of the options of a source: "
-                f"{', '.join(names) or 'none'}); leave it out"
+                f"{label}: {', '.join(others)} does not apply to {kind}: leave it out ({'; '.join(users)})"
             )
 
     @property

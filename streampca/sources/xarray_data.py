@@ -51,9 +51,9 @@ def is_in_memory(data: object) -> bool:
 
 def open_xarray(data: Data, options: ReadOptions) -> Source:
     """Return a DataArray, or the variables of a Dataset side by side, as a table; raises what `open_named` raises."""
-    if options.names and not _is_dataset(data):
-        raise DataError(f"a DataArray has no variables: expected no name, found {', '.join(options.names)}")
-    return open_named(XarrayArrays(data), options)
+    arrays = XarrayArrays(data)
+    options.require_only(f"a {arrays.place}", arrays.label)
+    return open_named(arrays, options)
 
 
 class XarrayArrays(NamedArrays):

@@ -221,8 +221,8 @@ def test_names_for_a_file_without_names_raise_named_error(key: str, tmp_path: Pa
         "mask: 'time' is neither an .npy file nor an array beside the data",
         r"no dimension 'time': expected one of dim_0 \(3\), dim_1 \(4\)",
     )
-    of_file = "mask: time cannot be read" if key == "mask" else f"{key} does not apply to it"
-    of_array = {"mask": mask, "variables": "no named dimensions: expected a zarr store"}.get(key, numbered)
+    of_file = "mask: time cannot be read" if key == "mask" else f"{key} does not apply to an"
+    of_array = {"mask": mask, "variables": "variables does not apply to an array"}.get(key, numbered)
     for data, words in ((tmp_path / "x.npy", of_file), (CUBE[0], of_array)):
         with pytest.raises(StreamPCAError, match=words) as raised:
             sp.open(data, **{key: "time"})

@@ -99,7 +99,7 @@ def test_every_damage_of_a_store_is_found_by_its_fingerprint(
 
 def test_fingerprints_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
-    with pytest.raises(NotAvailableError, match="fingerprints are of zarr arrays"):
+    with pytest.raises(NotAvailableError, match="verify is for a zarr array"):
         sp.open(cells.write_file(tmp_path / "a.h5ad", COUNTS), verify="manifest")
     store = cells.write_cells(tmp_path / "a.zarr", COUNTS)
     with pytest.raises(StreamPCAError, match="expected manifest"):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streampca.errors import DataError, NotAvailableError, ParameterError
+from streampca.errors import DataError, ParameterError
 from streampca.labels import Dimension, Labels, SampleColumns, Variable
 from streampca.sources.alignment import of_features
 from streampca.sources.base import Source
@@ -22,7 +22,8 @@ MOST_NAMES = 2**20
 """Cells of which names are read; more would take hundreds of megabytes."""
 RAW = "raw/X"
 """The value of the option `layer` for the matrix of ``raw``, whose features are those of ``raw.var``."""
-_REFUSED = ("samples", "features", "orientation", "max_reads")
+OBSM = "obsm"
+"""Where matrices are that have the cells and features of their own: ``obsm/X_pca`` is the value of `layer` for one."""
 
 
 class Cells(NamedTuple):
@@ -40,33 +41,40 @@ class Cells(NamedTuple):
     """Columns of ``obs``."""
 
 
-def require_options(options: ReadOptions, label: str, *, verifies: bool = False) -> Normalization | None:
-    """Return the normalisation that options ask for; raise an error if they have what AnnData does not take.
+def checked(options: ReadOptions, kind: str, label: str) -> ReadOptions:
+    """Return the options of a `kind` of AnnData, in which `layer` names the matrix that `array` names, such as ``obsm/X_pca``.
 
-    `verifies` is whether `options.verify` may ask for fingerprints, each at its default place.
+    Raises
+    ------
+    NotAvailableError
+        For options that it does not take.
+    DataError
+        If `array` names something else than a matrix of cells.
+    ParameterError
+        If `verify` or `mask` names a file.
     """
-    given = [name for name in _REFUSED if getattr(options, name) is not None]
-    if verifies and options.verify is not None and str(options.verify) != "manifest":
+    options.require_only(kind, label)
+    if options.verify is not None and str(options.verify) != "manifest":
         raise ParameterError(
             f"{label}: verify={str(options.verify)[:60]!r}: expected manifest: each array of the matrix has a fingerprint of its own"
-        )
-    if options.verify is not None and not verifies:
-        raise NotAvailableError(
-            f"{label}: verify: fingerprints are of zarr arrays, and this is no store of zarr; leave it out"
-        )
-    if given:
-        raise NotAvailableError(
-            f"{label} is AnnData, whose rows are cells: {', '.join(given)} does not apply to it; leave it out"
         )
     if isinstance(options.mask, str) or hasattr(options.mask, "__fspath__"):
         raise ParameterError(
             f"{label}: mask={str(options.mask)[:60]!r}: expected truth values, or mask_var, the name of a column of var"
         )
-    return Normalization.of(options.normalize)
+    if options.array is None:
+        return options
+    head, _, name = options.array.partition("/")
+    if options.array not in ("X", RAW) and (head not in ("layers", OBSM) or not name):
+        raise DataError(
+            f"{label} has no matrix of cells {options.array[:60]!r}: expected X, layers/NAME, {RAW} or {OBSM}/NAME; without array, X is read"
+        )
+    layer = {"X": None, "layers": name}.get(head, options.array)
+    return replace(options, array=None, layer=layer)
 
 
 def require_layer(layer: str | None, layers: Iterable[str], label: str) -> None:
-    """Raise `DataError` unless `layer` is None or among `layers`."""
+    """Raise `DataError` unless `layer` is None or among `layers`, of those in ``obsm`` with that before their names."""
     known = sorted(layers)
     if layer is None or layer in known:
         return
@@ -125,9 +133,15 @@ class CellsTable(SteppedSource):
         parts, options = self.opened
         return table_of(
             parts._replace(mask=used),
-            replace(options, mask=None, mask_var="highly_variable"),
-            Normalization.of(normalize),
+            replace(options, mask=None, mask_var="highly_variable", normalize=normalize),
         )
+
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return the notes of the rows, and that features without names are not compared."""
+        axis = None if self.labels is None else self.labels.features[0]
+        nameless = axis is not None and axis.name == "var_names" and axis.coordinate is None
+        note = f"{self.description}: names of features are not read (var has none, or more than {MOST_NAMES:,}): their order is not compared"
+        return (*super().plan_notes(), *((note,) if nameless else ()))
 
     def describe(self) -> dict[str, object]:
         """Return the description of the table for a manifest, with what new rows are normalised by."""
@@ -135,13 +149,16 @@ class CellsTable(SteppedSource):
         return super().describe() | {"normalize": known}
 
 
-def table_of(parts: Cells, options: ReadOptions, normalization: Normalization | None) -> CellsTable:
+def table_of(parts: Cells, options: ReadOptions) -> CellsTable:
     """Return AnnData as a table of cells: its rows with the steps that the options ask for."""
+    normalization = Normalization.of(options.normalize)
     rows, mask, cells, features, columns = parts
+    is_own = (options.layer or "").startswith(f"{OBSM}/")
+    axis = "column" if is_own else "var_names"
     labels = Labels(
         (Dimension("obs_names", rows.shape[0], cells),),
-        (Dimension("var_names", rows.shape[1], features),),
-        (Variable(options.layer or "X", ("var_names",), (rows.shape[1],)),),
+        (Dimension(axis, rows.shape[1], features),),
+        (Variable(options.layer or "X", (axis,), (rows.shape[1],)),),
     )
     if mask is None and options.mask is not None:
         what = f"{rows.description}: mask"
@@ -154,7 +171,7 @@ def table_of(parts: Cells, options: ReadOptions, normalization: Normalization | 
         source = normalization.table(rows, labels.mask, CellsTable)
     source.normalization, source.opened = normalization, (parts, options)
     source.details = {
-        "array": f"layers/{options.layer}" if options.layer not in (None, RAW) else options.layer or "X",
+        "array": options.layer or "X" if is_own or options.layer in (None, RAW) else f"layers/{options.layer}",
         "layer": options.layer,
         "mask_var": options.mask_var,
         "normalize": None,  # whose figures `describe` has

@@ -91,6 +91,8 @@ class HDF5Cells(StoredCells):
         Path of the file.
     """
 
+    kind = "an AnnData file"
+
     def __init__(self, path: str):
         super().__init__(path)
         self._place = Path(path).absolute()

@@ -11,11 +11,12 @@ from streampca.errors import DataError
 from streampca.sources.base import Source
 from streampca.sources.cells.description import (
     MOST_NAMES,
+    OBSM,
     RAW,
     Cells,
+    checked,
     mask_of,
     require_layer,
-    require_options,
     table_of,
 )
 from streampca.sources.frames import FrameColumns
@@ -42,8 +43,9 @@ def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Sou
         Opens the matrix: a numpy array, scipy sparse matrix or Dask array.
     """
     label = "AnnData object"
-    normalization = require_options(options, label)
-    layers = [name for name in data.layers if name is not None]  # which is X in anndata 0.13
+    options = checked(options, "an AnnData object", label)
+    layers = {name: data.layers[name] for name in data.layers if name is not None}  # which is X in anndata 0.13
+    layers |= {f"{OBSM}/{name}": data.obsm[name] for name in data.obsm}
     require_layer(options.layer, layers if data.raw is None else [*layers, RAW], label)
     part = data.raw if options.layer == RAW else data
     most = None
@@ -54,7 +56,7 @@ def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Sou
         with stored.opened() as root:
             rows = stored.rows(root, stored.place_of(root, options.layer))
     else:
-        matrix = part.X if options.layer in (None, RAW) else data.layers[options.layer]
+        matrix = part.X if options.layer in (None, RAW) else layers[options.layer]
         if matrix is None:
             raise DataError(f"{label} has no X: name a layer to read that")
         rows = opened(matrix)
@@ -64,9 +66,10 @@ def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Sou
         column = part.var[options.mask_var].array if options.mask_var in part.var else None
         what = f"{label}: mask_var {options.mask_var[:60]}"
         mask = mask_of(column, rows.shape[1], what, list(map(str, part.var.columns)))
-    names = (_names(data.obs_names, most), _names(part.var_names, most))
+    has_genes = not (options.layer or "").startswith(f"{OBSM}/")
+    names = (_names(data.obs_names, most), _names(part.var_names, most) if has_genes else None)
     columns = FrameColumns(data.obs)
-    return table_of(Cells(rows, mask, *names, columns), options, normalization)
+    return table_of(Cells(rows, mask, *names, columns), options)
 
 
 def _names(axis: Any, most: int | None) -> Array | None:

@@ -11,7 +11,7 @@ from scipy.sparse import vstack
 from streampca.errors import DataError
 from streampca.labels import SampleColumns
 from streampca.sources.base import JoinedSource, ReadCount, Source
-from streampca.sources.cells.description import MOST_NAMES, Cells, require_options, table_of
+from streampca.sources.cells.description import MOST_NAMES, Cells, checked, table_of
 from streampca.sources.cells.hdf5 import HDF5Cells
 from streampca.sources.cells.stored import StoredCells, cells_of
 from streampca.sources.grid import Grid
@@ -29,8 +29,11 @@ def open_several_cells(paths: Sequence[str], options: ReadOptions) -> Source:
         If their features, data types or masks differ, or some are sparse and others are not.
     """
     label = f"{paths[0]} and {len(paths) - 1} more"
-    normalization = require_options(options, label)
-    parts = [cells_of(_stored_at(path, options), options) for path in paths]
+    options = checked(options, "several AnnData", label)
+    stored = [_stored_at(path, options) for path in paths]
+    for each in stored:
+        options.require_only(each.kind, each.label)
+    parts = [cells_of(each, options) for each in stored]
     for path, part in zip(paths[1:], parts[1:], strict=True):
         _require_alike(part, parts[0], path, paths[0])
     names = [part.cells for part in parts if part.cells is not None]
@@ -38,7 +41,7 @@ def open_several_cells(paths: Sequence[str], options: ReadOptions) -> Source:
     known = len(names) == len(parts) and rows.shape[0] <= MOST_NAMES
     cells = np.concatenate(names) if known else None
     columns = _StackedColumns([part.columns for part in parts], paths)
-    return table_of(Cells(rows, parts[0].mask, cells, parts[0].features, columns), options, normalization)
+    return table_of(Cells(rows, parts[0].mask, cells, parts[0].features, columns), options)
 
 
 def _stored_at(path: str, options: ReadOptions) -> StoredCells:
@@ -59,6 +62,12 @@ def _require_alike(part: Cells, first: Cells, path: str, other: str) -> None:
     ):
         if found != expected:
             raise DataError(f"{path}: {what} {found}, {other}: {expected}: expected the same in all AnnData of a table")
+    if (part.features is None) != (first.features is None):
+        without, named = (path, other) if part.features is None else (other, path)
+        raise DataError(
+            f"{without} has no names of features in var, and {named} has: expected them in all AnnData of a table, so that their order "
+            "can be compared"
+        )
     if part.features is not None and first.features is not None and (part.features != first.features).any():
         at = int(np.flatnonzero(part.features != first.features)[0])
         raise DataError(

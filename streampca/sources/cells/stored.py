@@ -16,19 +16,20 @@ from typing import Any
 import numpy as np
 import zarr
 
-from streampca.errors import DataError, ParameterError, StreamPCAError
+from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.labels import SampleColumns
 from streampca.sources.base import Source
 from streampca.sources.cells.compressed import CompressedColumns, CompressedRows
 from streampca.sources.cells.description import (
     MOST_NAMES,
+    OBSM,
     RAW,
     Cells,
+    checked,
     mask_of,
     require_layer,
     require_length,
-    require_options,
     table_of,
     text_of,
 )
@@ -75,8 +76,8 @@ class StoredCells(ABC):
         What messages call it.
     """
 
-    verifies = False
-    """Whether its arrays may have fingerprints."""
+    kind: str
+    """Which kind of data it is in `TAKEN`."""
 
     def __init__(self, label: str):
         self.label = label
@@ -101,12 +102,11 @@ class StoredCells(ABC):
         """Return the place of X or a layer; `DataError` if there is no such layer."""
         if layer is None:
             return "X"
-        layers = self.child(root, "layers")
+        layers, others = (_keys_of(self.child(root, group)) for group in ("layers", OBSM))
         raws = [name for name in (RAW, "raw.X") if self.child(root, name) is not None]  # the second before anndata 0.7
-        require_layer(
-            layer, [*(layers.keys() if hasattr(layers, "keys") else ()), *(RAW for _ in raws[:1])], self.label
-        )
-        return raws[0] if layer == RAW else f"layers/{layer}"
+        others = [f"{OBSM}/{name}" for name in others]
+        require_layer(layer, [*layers, *(RAW for _ in raws[:1]), *others], self.label)
+        return raws[0] if layer == RAW else layer if layer in others else f"layers/{layer}"
 
     def rows(self, root: Any, name: str) -> Source:
         """Return the rows of the matrix `name`; reads where they begin.
@@ -157,28 +157,48 @@ class StoredCells(ABC):
         return Vector(Nothing(self.label, np.dtype(array.dtype)) if empty else self.table(array, name))
 
     def names(self, root: Any, axis: str, size: int) -> Array | None:
-        """Return the names of cells or features, of which the matrix has `size`; None where there are none, or too many."""
+        """Return the names of cells or features, of which the matrix has `size`; None where there are none, or too many.
+
+        Raises
+        ------
+        DataError
+            If they cannot be read.
+        """
         frame = self.child(root, axis)
-        if not hasattr(frame, "keys"):
+        if frame is None:
             return None
-        node = self.child(frame, str(frame.attrs.get("_index", "_index")))
-        if node is None:
-            return None
-        stored = node if _is_array(node) else self.child(node, "values")
+        is_old = _is_records(frame)
+        if not is_old and _is_array(frame):
+            raise DataError(
+                f"{self.label}: {axis} is an array of type {frame.dtype}: expected a data frame with the names"
+            )
+        index = str(frame.attrs.get("_index", "_index"))
+        node = frame if is_old else self.child(frame, index)
+        stored = node if node is None or _is_array(node) else self.child(node, "values") or self.child(node, "codes")
         if not _is_array(stored) or stored.ndim != 1:
-            return None
+            raise DataError(
+                f"{self.label}: {axis} has no names that can be read: expected a vector {index[:60]} of text in it"
+            )
         require_length(stored.shape[0], size, axis, self.label)
-        return text_of(self._element(node, f"names of {axis}")) if size <= MOST_NAMES else None
+        if size > MOST_NAMES:
+            return None
+        return text_of(
+            self._field(root, axis, frame.dtype.names[0]) if is_old else self._element(node, f"names of {axis}")
+        )
 
     def columns(self, root: Any, axis: str) -> tuple[str, ...]:
         """Return the names of the columns of a data frame."""
         frame = self.child(root, axis)
+        if _is_records(frame):
+            return tuple(frame.dtype.names[1:])
         order = frame.attrs.get("column-order") if hasattr(frame, "keys") else None
         return tuple(map(str, order)) if isinstance(order, list | tuple | np.ndarray) else ()
 
     def column(self, root: Any, axis: str, name: str) -> Any:
         """Return a column of a data frame as anndata does, an array of numpy or pandas; None if there is none of that name."""
         frame = self.child(root, axis)
+        if _is_records(frame):
+            return self._field(root, axis, name) if name in self.columns(root, axis) else None
         node = self.child(frame, name) if name in self.columns(root, axis) else None
         if node is None:
             return None
@@ -194,6 +214,24 @@ class StoredCells(ABC):
         import pandas as pd
 
         return pd.Categorical.from_codes(values, self._element(categories, f"{axis}/__categories/{name[:60]}"))
+
+    def _field(self, root: Any, axis: str, name: str) -> Any:
+        """Return names or a column of a data frame that anndata wrote before version 0.7, as one dataset of records.
+
+        Categories of codes are beside it, in ``uns``.
+        """
+        frame, categories = self.child(root, axis), self.child(root, f"uns/{name}_categories")
+        if frame.size * frame.dtype.itemsize > _MOST_BYTES:
+            raise DataError(f"{self.label}/{axis} takes more bytes than expected: at most {_MOST_BYTES:,}")
+        values = np.asarray(frame[name])
+        if values.dtype.kind not in "iu" or not _is_array(categories):
+            return values
+        known = text_of(np.atleast_1d(categories[()]))
+        if not (-1 <= int(values.min(initial=0)) <= int(values.max(initial=0)) < len(known)):
+            return values
+        import pandas as pd
+
+        return pd.Categorical.from_codes(values, known)
 
     def _element(self, node: Any, what: str) -> Any:
         """Return names or a column as anndata reads them, each array of them strictly."""
@@ -241,16 +279,11 @@ class ZarrCells(StoredCells):
         What messages call it.
     """
 
-    verifies = True
+    kind = "an AnnData store"
 
     def __init__(self, group: zarr.Group, options: ReadOptions, label: str):
         super().__init__(label)
         self._group, self._options = group, options
-        if not is_anndata_group(group):
-            given = ", ".join(options.of_cells)
-            raise ParameterError(
-                f"{label}: {given} is for AnnData stores, and the group has no encoding-type: anndata: leave it out"
-            )
 
     def opened(self) -> AbstractContextManager[Any]:
         """Return the root, which needs no closing."""
@@ -334,8 +367,8 @@ def open_cells(stored: StoredCells, options: ReadOptions) -> Source:
     NotAvailableError
         For options that AnnData does not take, and if anndata is not installed.
     """
-    normalization = require_options(options, stored.label, verifies=stored.verifies)
-    return table_of(cells_of(stored, options), options, normalization)
+    options = checked(options, stored.kind, stored.label)
+    return table_of(cells_of(stored, options), options)
 
 
 def cells_of(stored: StoredCells, options: ReadOptions) -> Cells:
@@ -352,12 +385,22 @@ def cells_of(stored: StoredCells, options: ReadOptions) -> Cells:
             if column is not None:
                 require_length(len(column), rows.shape[1], what, stored.label)
             mask = mask_of(column, rows.shape[1], what, stored.columns(root, var))
-        names = (stored.names(root, "obs", rows.shape[0]), stored.names(root, var, rows.shape[1]))
+        features = None if name.startswith(f"{OBSM}/") else stored.names(root, var, rows.shape[1])
+        names = (stored.names(root, "obs", rows.shape[0]), features)
     return Cells(rows, mask, *names, ColumnsOfObs(stored))
 
 
 def _is_array(node: Any) -> bool:
     return hasattr(node, "shape")
+
+
+def _is_records(node: Any) -> bool:
+    """Return whether a node is a data frame that anndata wrote before version 0.7: a vector of records, the first field of which is the index."""
+    return _is_array(node) and node.ndim == 1 and bool(node.dtype.names)
+
+
+def _keys_of(group: Any) -> list[str]:
+    return list(group.keys()) if hasattr(group, "keys") else []
 
 
 def _require_edges(dtype: DType, shape: tuple[int, ...], n_rows: int, label: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from streampca.errors import NotAvailableError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import Source
 from streampca.sources.files.arrays import ArrayFile, ArrayFiles
@@ -21,14 +20,7 @@ from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.table import table_of
 
-_UNDERSTOOD = {
-    "npy": frozenset({"mask"}),
-    "parquet": frozenset({"columns", "id_column", "mask"}),
-    "arrow": frozenset({"columns", "id_column", "mask"}),
-    "hdf5": frozenset({"array", "variables", "samples", "features", "mask", "missing_chunks", "orientation"}),
-}
-"""Options that files of a kind have."""
-_NAMES = {"npy": ".npy files", "parquet": "Parquet files", "arrow": "Arrow files", "hdf5": "HDF5 files"}
+_NAMES = {"npy": "an .npy file", "parquet": "Parquet files", "arrow": "Arrow files", "hdf5": "HDF5 and NetCDF files"}
 
 
 def open_files(files: Files, options: ReadOptions) -> Source:
@@ -41,7 +33,8 @@ def open_files(files: Files, options: ReadOptions) -> Source:
     NotAvailableError
         For options that such files do not have, and if the package that reads them is not installed.
     """
-    _require_understood(files, options)
+    is_bed = str(files.paths[0]).lower().endswith(".bed")
+    options.require_only("PLINK files" if is_bed else _NAMES[files.kind], files.description)
     columns = None
     if files.kind == "npy":
         readers = open_npy_files([Path(str(file)) for file in files.paths])
@@ -66,23 +59,6 @@ def _fetched_rows() -> type[FragmentedRows]:
     from streampca.sources.files.fetched_rows import FetchedRows
 
     return FetchedRows
-
-
-def _require_understood(files: Files, options: ReadOptions) -> None:
-    """Raise `NotAvailableError` for options that these files do not have."""
-    given = {
-        name
-        for name in ("array", "variables", "samples", "features", "columns", "id_column", "mask", "verify")
-        if getattr(options, name) is not None
-    }
-    given |= {"orientation"} if options.transposed else set()
-    given |= {"missing_chunks"} if options.fills_labels else set()
-    others = sorted(given - _UNDERSTOOD[files.kind])
-    if others:
-        raise NotAvailableError(
-            f"{files.description}: {', '.join(others)} cannot be given for {_NAMES[files.kind]}: expected none of the options of a source "
-            f"but {', '.join(sorted(_UNDERSTOOD[files.kind]))}"
-        )
 
 
 def _nameless(source: Source) -> Labels:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
-from streampca.errors import DataError, ParameterError, StreamPCAError
+from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import Source
@@ -43,10 +42,6 @@ def open_stored(store: Store, options: ReadOptions, label: str) -> Source:
 
 def _open_node(node: ZarrArray | zarr.Group, label: str, options: ReadOptions) -> Source:
     if isinstance(node, zarr.Array):
-        if options.names:
-            raise DataError(
-                f"{label} is an array, not a group: expected no array name, found {', '.join(options.names)}"
-            )
         return open_array(node, options, label)
     return open_group(node, options, label)
 
@@ -107,15 +102,15 @@ def open_group(group: zarr.Group, options: ReadOptions, description: str | None 
         others (bounds, masks, coordinates); lists names, shapes and axes.
     """
     description, group = description or place_of(group), strict_group(group)
-    if not options.names and (options.of_cells or is_anndata_group(group)):
+    arrays = ZarrArrays(group, options, description)
+    sparse = options.array is not None and arrays.find(options.array) is None
+    if is_anndata_group(group) and options.variables is None and (options.array is None or sparse):
         return open_cells(ZarrCells(group, options, description), options)
-    return open_named(ZarrArrays(group, options, description), options)
+    options.require_only("a zarr group", description)
+    return open_named(arrays, options)
 
 
 def open_array(array: ZarrArray, options: ReadOptions, description: str | None = None) -> Source:
     """Return the source of an open zarr array; raises what `open_named` raises."""
-    if options.of_cells:
-        raise ParameterError(
-            f"{description or place_of(array)}: {', '.join(options.of_cells)} is for AnnData stores, found an array: leave it out"
-        )
-    return open_named(ZarrArrays(array, options, description), replace(options, array=None, variables=None))
+    options.require_only("a zarr array", description or place_of(array))
+    return open_named(ZarrArrays(array, options, description), options)

@@ -107,11 +107,11 @@ def test_features_can_be_rows_and_some_can_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"array": "x"}, NotAvailableError, "builtin:iris: array does not apply to it"),
-        ({"variables": ["x", "y"]}, NotAvailableError, "variables does not apply to it"),
-        ({"verify": "manifest"}, NotAvailableError, "verify does not apply to it"),
-        ({"layer": "counts"}, ParameterError, "layer is for AnnData"),
-        ({"columns": ["a"]}, NotAvailableError, "expected a Parquet or Arrow file"),
+        ({"array": "x"}, NotAvailableError, "builtin:iris: array does not apply to built-in data"),
+        ({"variables": ["x", "y"]}, NotAvailableError, "variables does not apply"),
+        ({"verify": "manifest"}, NotAvailableError, "verify does not apply"),
+        ({"layer": "counts"}, NotAvailableError, "layer is for an AnnData object"),
+        ({"columns": ["a"]}, NotAvailableError, "columns is for a data frame, Parquet files, Arrow files"),
         ({"samples": "flower"}, ParameterError, "there is no dimension 'flower'"),
     ],
 )

@@ -303,7 +303,7 @@ def test_options_of_anndata_are_refused_for_other_data(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", COUNTS.toarray())
     zarr.open_group(tmp_path / "g.zarr", mode="w").create_array("x", data=COUNTS.toarray())
     for data in (COUNTS, COUNTS.toarray(), tmp_path / "x.npy", tmp_path / "g.zarr", tmp_path / "g.zarr" / "x"):
-        with pytest.raises(ParameterError, match="for AnnData"):
+        with pytest.raises(NotAvailableError, match="layer is for an AnnData object"):
             sp.open(data, layer="counts")
 
 
@@ -501,3 +501,55 @@ def test_columns_that_are_no_labels_are_refused_before_they_are_read(tmp_path: P
     for name, words in (("nested", "is dict: expected"), ("wide", "has 2 axes"), ("long", "takes 8,000,000,000,000")):
         with pytest.raises(DataError, match=words):
             sp.PCA(2).fit_groups(table, name)
+
+
+def test_files_of_anndata_before_0_7_have_names_and_columns(tmp_path: Path) -> None:
+    """Of which ``var`` and ``obs`` are datasets of records, and categories of codes are in ``uns``."""
+    h5py, anndata = pytest.importorskip("h5py"), pytest.importorskip("anndata")
+    path, rows = tmp_path / "old.h5ad", np.random.default_rng(0).normal(size=(30, 5)).astype("f4")
+    used = np.array([1, 0, 1, 1, 0], dtype=bool)
+    genes = [(f"g{i}".encode(), used[i], i / 2) for i in range(5)]
+    persons = [(f"c{i}".encode(), i % 3, i) for i in range(30)]
+    with h5py.File(path, "w") as file:
+        file["X"] = rows
+        file["var"] = np.array(genes, dtype=[("index", "S3"), ("used", "?"), ("mean", "f8")])
+        file["obs"] = np.array(persons, dtype=[("index", "S4"), ("phase", "i1"), ("n", "i8")])
+        file["uns/phase_categories"] = np.array([b"G1", b"G2M", b"S"])
+    with warnings.catch_warnings(action="ignore"):  # of the age of the file
+        known = anndata.read_h5ad(path)
+    table = sp.open(path)
+    assert table.feature_names == tuple(known.var_names)
+    assert table.labels is not None
+    assert table.labels.sample_name(3) == "obs_names=c3"
+    np.testing.assert_array_equal(rows_of(sp.open(path, mask_var="used")), rows[:, known.var["used"]])
+    assert table.sample_columns is not None
+    np.testing.assert_array_equal(table.sample_columns.values("phase"), np.asarray(known.obs["phase"]))
+    assert table.sample_columns.names == ("phase", "n")
+    groups = sp.PCA(1).fit_groups(table, "phase")
+    assert {"G1", "G2M", "S"} <= set(groups)
+    with pytest.raises(StreamPCAError, match="the same values in another order"):
+        sp.PCA(2).fit(path).transform(known[:, ::-1])
+
+
+def test_names_that_cannot_be_read_are_errors_and_absent_ones_a_note(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "x.h5ad"
+    with h5py.File(path, "w") as file:
+        file["X"] = np.ones((4, 3))
+        file["var"] = np.arange(3)
+    with pytest.raises(DataError, match="var is an array of type int64: expected a data frame"):
+        sp.open(path)
+    with h5py.File(path, "a") as file:
+        del file["var"]
+        file.create_group("var").attrs["_index"] = "gene"
+    with pytest.raises(DataError, match="var has no names that can be read: expected a vector gene"):
+        sp.open(path)
+    with h5py.File(path, "a") as file:
+        del file["var"]
+    assert any("their order is not compared" in note for note in sp.PCA(1).plan(path).notes)
+    named = cells.write_file(tmp_path / "named.h5ad", csr_array(np.ones((4, 3))))
+    with h5py.File(named, "a") as file:
+        del file["X"]
+        file["X"] = np.ones((4, 3))
+    with pytest.raises(DataError, match="has no names of features in var"):
+        sp.open([named, path])

@@ -61,7 +61,7 @@ def test_columns_and_names_of_rows_are_chosen_by_name(make, values):
     assert table.labels.sample_name(5) == "id=r5"
     with pytest.raises(ParameterError, match=r"no column 'bb'.*did you mean 'b'"):
         sp.open(frame, columns=["a", "bb"])
-    with pytest.raises(NotAvailableError, match="a data frame has columns"):
+    with pytest.raises(NotAvailableError, match="samples does not apply to a data frame"):
         sp.open(frame, samples="x")
 
 
@@ -244,3 +244,14 @@ def test_frames_of_other_packages_are_collected(values):
             return nw.from_native(pl.DataFrame(values, schema=["a", "b", "c"]))._compliant_frame
 
     np.testing.assert_array_equal(sp.open(Frame()).array, values)
+
+
+def test_sparse_columns_of_pandas_are_refused_for_what_they_are():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": pandas.arrays.SparseArray([0.0, 0, 1], fill_value=0.0), "b": [1.0, 2, 3]})
+    for use in (sp.open, sp.PCA(1).fit):
+        with pytest.raises(NotAvailableError, match=r"columns of pandas' type Sparse, .*: a; give .*to_coo"):
+            use(frame)
+    np.testing.assert_array_equal(sp.open(frame, columns=["b"]).array, [[1], [2], [3]])
+    np.testing.assert_array_equal(sp.open(frame.astype("float64")).array, [[0, 1], [0, 2], [1, 3]])
+    assert sp.open(frame[["a"]].sparse.to_coo()).sparse

@@ -211,7 +211,7 @@ def test_damaged_chunks_are_named(path, cube):
 
 def test_options_of_other_files_are_refused(path, cube):
     write_hdf5(path, cube)
-    with pytest.raises(NotAvailableError, match="columns cannot be given for HDF5"):
+    with pytest.raises(NotAvailableError, match="columns does not apply to HDF5"):
         sp.open(path, columns="x")
 
 
