@@ -16,7 +16,7 @@ from streampca.labels import Labels, SampleColumns
 from streampca.models.removal import Given, removed_by, rows_of
 from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources import Source
-from streampca.sources.base import require_unmasked
+from streampca.sources.dask import as_declared
 from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.packing import with_nan
 from streampca.sources.residuals import RowResiduals, subtract_fitted
@@ -81,13 +81,12 @@ class _BlockFunction:
         return str(getattr(inner, "__name__", type(inner).__name__))
 
     def __call__(self, rows: Array, block_id: tuple[int, ...]) -> Array:
-        start = int(self.starts[block_id[0]])
-        require_unmasked(rows, f"the block of the Dask array that begins with row {start}")
-        return self.function(rows, start)
+        return self.function(rows, int(self.starts[block_id[0]]))
 
 
 def map_rows(function: Callable[[Array, int], Array], lazy: Any, n_columns: int, dtype: DType) -> da.Array:
     """Return the lazy array, `n_columns` wide, of `function` of every block of rows of the Dask array `lazy` and of its first row."""
+    lazy = as_declared(lazy)
     if lazy.numblocks[1] > 1:
         lazy = lazy.rechunk({1: -1})
     meta = np.empty((0, 0), dtype=dtype)
@@ -127,6 +126,7 @@ def map_fitted(
 
 def _map_sum(lazy: Any, rows: RowRegressors, fitted: FittedRegression, dtype: DType, sign: int) -> da.Array:
     """Return the lazy array whose blocks are those of `lazy` plus or minus what is fitted to them."""
+    lazy = as_declared(lazy)
     if lazy.numblocks[1] > 1:
         lazy = lazy.rechunk({1: -1})
 

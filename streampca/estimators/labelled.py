@@ -23,6 +23,7 @@ from streampca.models.scoring import rows_from_scores
 from streampca.regressors import Basis
 from streampca.sources import Source
 from streampca.sources.coordinates import dimension_of, is_xarray
+from streampca.sources.dask import as_declared
 from streampca.sources.named_arrays import ArrayColumns
 from streampca.sources.xarray_data import XarrayArrays
 from streampca.system.optional import is_installed, optional_module
@@ -90,7 +91,7 @@ def rows_of_scores(
     columns = ArrayColumns(XarrayArrays(X), samples.samples)
     rows: Any
     if X.chunks is not None:
-        lazy = X.data.rechunk({X.ndim - 1: -1}).reshape(math.prod(sizes), k)
+        lazy = as_declared(X.data).rechunk({X.ndim - 1: -1}).reshape(math.prod(sizes), k)
         rows = map_rows(partial(rows_from_scores, model), lazy, d, model.score_dtype(X.dtype))
         rows = map_fitted(rows, model, remove, samples, columns)
     else:

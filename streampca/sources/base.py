@@ -481,6 +481,34 @@ def require_unmasked(values: object, what: str) -> None:
         )
 
 
+def require_declared(block: Any, shape: tuple[float, ...], dtype: DType, what: str) -> None:
+    """Raise `DataError` unless a block that a lazy array computes is what the array declares, or has a type whose values this type holds.
+
+    Parameters
+    ----------
+    block : ndarray or sparse matrix
+        The block.
+    shape : tuple
+        The shape that is declared; sizes that are not known are NaN.
+    dtype : dtype
+        The type that is declared.
+    what : str
+        What messages call the block.
+    """
+    require_unmasked(block, what)
+    found, of_block = tuple(np.shape(block)), np.dtype(getattr(block, "dtype", type(block)))
+    if len(found) != len(shape) or any(a != b for a, b in zip(found, shape, strict=True) if b == b):
+        raise DataError(
+            f"{what} has shape {found}, and the array declares {tuple(shape)}: expected blocks of the declared shapes; give map_blocks "
+            "the chunks of its results, chunks=(…)"
+        )
+    if not np.can_cast(of_block, dtype, "safe"):
+        raise DataError(
+            f"{what} has dtype {of_block}, and the array declares {dtype}, which does not hold all values of {of_block}: expected blocks of the "
+            f"declared type; declare theirs, x.map_blocks(numpy.asarray, dtype={str(of_block)!r}), or convert them where they are made"
+        )
+
+
 def require_numbers(dtype: DType, description: str) -> None:
     """Raise `DataError` unless `dtype` is one of real numbers."""
     if dtype.kind == "c":

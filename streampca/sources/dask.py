@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
-from streampca.sources.base import JoinedSource, ReadCount, Source, SourceArray, require_table, require_unmasked
+from streampca.sources.base import JoinedSource, ReadCount, Source, SourceArray, require_declared, require_table
 from streampca.sources.grid import Grid
 from streampca.sources.sparse import is_sparse, joined
 from streampca.sources.versions import InputVersion
 from streampca.system.optional import package_of
-from streampca.typing import Array, IntArray
+from streampca.typing import Array, DType, IntArray
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -187,6 +187,31 @@ class _Kept:
         return self._values
 
 
+@dataclass(frozen=True)
+class _AsDeclared:
+    """Blocks of a Dask array as it declares them, see `require_declared`."""
+
+    name: str
+    """Name of the array."""
+    chunks: tuple[tuple[float, ...], ...]
+    """Sizes of its chunks; NaN where they are not known."""
+    dtype: DType
+    """Its type."""
+
+    def __call__(self, block: Any, block_id: tuple[int, ...]) -> Any:
+        shape = tuple(sizes[index] for sizes, index in zip(self.chunks, block_id, strict=True))
+        require_declared(block, shape, self.dtype, f"dask array {self.name}: block {block_id}")
+        return block.astype(self.dtype, copy=False)
+
+
+def as_declared(lazy: Any) -> da.Array:
+    """Return a Dask array whose blocks are checked before Dask joins or casts them: it would cast them to the type of the first."""
+    checked: da.Array = lazy.map_blocks(
+        _AsDeclared(lazy.name, lazy.chunks, lazy.dtype), dtype=lazy.dtype, meta=lazy._meta
+    )
+    return checked
+
+
 class DaskSource(JoinedSource):
     """A two-dimensional Dask array of numpy blocks, or of sparse ones.
 
@@ -219,11 +244,11 @@ class DaskSource(JoinedSource):
         self.array: da.Array | None = array
         self.shape, self.dtype = (int(array.shape[0]), int(array.shape[1])), array.dtype
         self.edges = np.concatenate([[0], np.cumsum(array.chunks[0])]).astype(int)
-        sizes = array.chunks[0]
-        n_bytes = int(max(sizes) * max(array.chunks[1]) * self.dtype.itemsize)
+        sizes, self._widths = array.chunks
+        n_bytes = int(max(sizes) * max(self._widths) * self.dtype.itemsize)
         self.grid = Grid.of_edges(self.edges.tolist(), n_bytes)
         self._keys: dict[int, list[Key]] = {
-            i: [(array.name, i, j) for j in range(len(array.chunks[1]))] for i in range(len(sizes))
+            i: [(array.name, i, j) for j in range(len(self._widths))] for i in range(len(sizes))
         }
         values = (
             value
@@ -260,7 +285,6 @@ class DaskSource(JoinedSource):
         for index, blocks in enumerate(self._blocks(range(len(self._keys)))):
             column = 0
             for block in blocks:
-                require_unmasked(block, f"{self.description}: block {index} of rows")
                 values[self.edges[index] : self.edges[index + 1], column : column + block.shape[1]] = block
                 column += block.shape[1]
         return values
@@ -377,8 +401,6 @@ class DaskSource(JoinedSource):
             del _last.block
             return cached[2], ReadCount()
         blocks = self._blocks(range(index, index + 1))[0]
-        for block in blocks:
-            require_unmasked(block, f"{self.description}: block {index} of rows")
         values = np.asarray(blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1))
         return values, self._count(index, values.nbytes)
 
@@ -391,19 +413,26 @@ class DaskSource(JoinedSource):
         return ReadCount(reads, n_bytes, n_bytes)
 
     def _blocks(self, bands: range) -> list[list[Any]]:
-        """Return the blocks of some bands of rows, computed at once."""
+        """Return the blocks of some bands of rows, computed at once; `DataError` for one that is not of the declared type and shape."""
         keys = [key for band in bands for key in self._keys[band]]
         if self._graph is None:  # parts are held by a cluster, which computes the rest
             from dask.base import compute
 
-            grid = self.array.blocks[bands.start : bands.stop].to_delayed().tolist()  # type: ignore[union-attr]
-            return list(compute(grid)[0])  # type: ignore[no-untyped-call]
-        blocks = iter(self._graph.compute(keys))
-        return [[next(blocks) for _ in self._keys[band]] for band in bands]
+            grid = self.array.blocks[bands.start : bands.stop].to_delayed().ravel().tolist()  # type: ignore[union-attr]
+            computed = list(compute(*grid))  # type: ignore[no-untyped-call]
+        else:
+            computed = self._graph.compute(keys)
+        for position, block in enumerate(computed):
+            band, column = divmod(position, len(self._widths))
+            band += bands.start
+            shape = (int(self.edges[band + 1] - self.edges[band]), self._widths[column])
+            require_declared(block, shape, self.dtype, f"{self.description}: block ({band}, {column})")
+        blocks = iter(computed)
+        return [[next(blocks) for _ in self._widths] for _ in bands]
 
     def _read_sparse(self, first: int, last: int, start: int, stop: int) -> tuple[Any, ReadCount]:
         """Compute blocks `first` to `last` of rows; return rows `start` to `stop` of them, still sparse."""
-        rows = joined(self._blocks(range(first, last)))
+        rows = joined(self._blocks(range(first, last))).astype(self.dtype, copy=False)
         n_bytes = rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes
         n_blocks = sum(len(self._keys[band]) for band in range(first, last))
         factor = self.repeats

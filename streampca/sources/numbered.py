@@ -82,6 +82,8 @@ def as_table(lazy: Any, axes: Axes) -> Any:
     """
     import dask
 
+    from streampca.sources.dask import as_declared
+
     rows, columns = axes
     moved = lazy.transpose((*rows, *columns))
     shape = tuple(math.prod(lazy.shape[axis] for axis in side) for side in axes)
@@ -89,4 +91,4 @@ def as_table(lazy: Any, axes: Axes) -> Any:
     settings = {"array.rechunk.method": "tasks", "array.slicing.split-large-chunks": False}
     with dask.config.set(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return moved.rechunk(dict.fromkeys(inner, -1)).reshape(shape) if inner else moved
+        return as_declared(moved).rechunk(dict.fromkeys(inner, -1)).reshape(shape) if inner else moved

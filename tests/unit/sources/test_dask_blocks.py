@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,88 @@ def test_the_ceiling_of_a_plan_says_whether_all_rows_are_computed_at_once() -> N
     pca = sp.PCA(2, memory="2GiB").fit(rows)
     assert (array.n_reads, pca.plan_.notes) == (30, ())
     assert pca.plan_.projected_bytes > 2 * array.values.nbytes
+
+
+def declared(block: Any, dtype: str, shape: tuple[int, int] = (30, 4)) -> da.Array:
+    """Return an array of two blocks, the second of which is `block`, whatever it declares."""
+    first = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    return da.concatenate(
+        [
+            da.map_blocks(lambda _, value=value: value, da.zeros(shape, chunks=shape), dtype=dtype, meta=first[:0])
+            for value in (first, block)
+        ]
+    )
+
+
+ROWS = np.random.default_rng(1).standard_normal((30, 4)) * 1e3
+
+
+@pytest.mark.parametrize(
+    ("block", "dtype"),
+    [
+        (ROWS, "i8"),
+        (np.where(ROWS > 900, np.nan, 3.0), "i4"),
+        (ROWS, "u1"),
+        (ROWS, "?"),
+        (ROWS + 1j, "f8"),
+        (ROWS, "f4"),
+        (ROWS.astype("i8"), "u8"),
+        (ROWS.astype("i4"), "f4"),
+        (ROWS.astype("M8[s]"), "f8"),
+        (ROWS.astype(object), "f8"),
+    ],
+)
+@pytest.mark.parametrize(
+    "use",
+    [
+        sp.PCA(2).fit,
+        lambda x: sp.PCA(2).fit(da.concatenate([x[:40], x[40:]])),  # tasks are repeated: all rows are computed at once
+        lambda x: sp.PCA(2).fit(np.random.default_rng(2).standard_normal((9, 4))).transform(x).compute(),
+    ],
+    ids=["fit", "fit at once", "transform"],
+)
+def test_blocks_of_another_type_than_the_array_declares_are_refused(block: Any, dtype: str, use: Any) -> None:
+    found, expected = re.escape(np.dtype(block.dtype).name), np.dtype(dtype).name
+    with pytest.raises(DataError, match=f"dtype {found}, and the array declares {expected}"):
+        use(declared(block, dtype))
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [("f4", "f8"), ("i4", "f8"), ("i2", "i8"), ("?", "u1"), ("f2", "f4")])
+def test_blocks_of_a_type_that_the_declared_one_holds_are_taken(stored: str, dtype: str) -> None:
+    block = (ROWS / 100).astype(stored)
+    x = declared(block, dtype)
+    rows = np.concatenate([x.blocks[0].compute(), block]).astype("f8")
+    pca = sp.PCA(2, solver="covariance").fit(x)
+    expected = np.linalg.eigvalsh(np.cov(rows.T))[::-1][:2]
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-6)
+    scores = pca.transform(x)
+    assert scores.dtype == scores.compute().dtype
+    np.testing.assert_allclose(scores.compute(), (rows - rows.mean(0)) @ pca.components_.T, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (29, 4), (30, 3), (30, 5), (30,)])
+def test_blocks_of_another_shape_than_the_array_declares_are_refused(shape: tuple[int, ...]) -> None:
+    x = declared(np.ones(shape), "f8")
+    with pytest.raises(DataError, match=r"block \(1, 0\) has shape .* declares \(30, 4\)"):
+        sp.PCA(2).fit(x)
+    pca = sp.PCA(2).fit(np.random.default_rng(2).standard_normal((9, 4)))
+    with pytest.raises(DataError, match=r"declares \(30, 4\)"):
+        pca.transform(x).compute()
+
+
+def test_objects_of_xarray_whose_blocks_have_another_type_are_refused() -> None:
+    import xarray as xr
+
+    data = xr.DataArray(declared(ROWS, "i2"), dims=("time", "x"))
+    with pytest.raises(DataError, match="float64, and the array declares int16"):
+        sp.PCA(2).fit(sp.open(data, samples="time"))
+
+
+def test_blocks_that_rows_are_joined_of_are_refused_before_dask_casts_them() -> None:
+    x = da.stack([declared(ROWS, "i8").rechunk((30, 4)), declared(ROWS, "i8")], axis=1)
+    with pytest.raises(DataError, match="float64, and the array declares int64"):
+        sp.PCA(2).fit(sp.open(x, samples="dim_0"))
+    wide = da.concatenate([x[:, 0], x[:, 1]], axis=1)
+    pca = sp.PCA(2).fit(np.random.default_rng(2).standard_normal((9, 8)))
+    with pytest.raises(DataError, match="float64, and the array declares int64"):
+        pca.transform(wide).compute()
