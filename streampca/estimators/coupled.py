@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -257,6 +257,37 @@ class Coupled(StateEstimator):
             if scores is not None
         ]
         return rows[0] if len(rows) == 1 else tuple(rows)
+
+    def inverse_transform_to(self, X: Any, path: str | Path, *, side: Literal["x", "y"] = "x", **options: Any) -> Path:
+        """Stream the rows of one table that belong to its scores to a zarr group; see `PCA.inverse_transform_to`.
+
+        Parameters
+        ----------
+        X : array-like, path, zarr array, Dask array or DataArray, shape (n_samples, k)
+            Scores of the first table, or with ``side="y"`` of the second.
+        path : str or Path
+            Directory of the group.
+        side : {"x", "y"}
+            Whose scores they are, and whose rows are written.
+        **options
+            ``dtype``, ``clip``, ``overwrite`` and ``remove``, as in `PCA.inverse_transform_to`.
+
+        Returns
+        -------
+        Path
+            `path`.
+
+        Raises
+        ------
+        ParameterError
+            If `side` is none of these or the scores are those of the other table, and as `PCA.inverse_transform_to`.
+        """
+        check_is_fitted(self)
+        if side not in ("x", "y"):
+            raise ParameterError(f"side={side!r}: expected 'x' or 'y'")
+        if _table_of(X) not in (None, side):
+            raise ParameterError(f"the scores are those of table {_table_of(X)!r}, and side={side!r}: give the other side")
+        return Transforming.inverse_transform_to(self._sides()[side == "y"], X, path, **options)
 
     @overload
     def predict(self, X: InMemory, *, remove: Given | None = None) -> Floats: ...

@@ -82,7 +82,7 @@ def rows_of_scores(
     What the model removes is added, for the coordinates of `X` or what `remove` tells.
     """
     k, labels = model.n_components, model.labels
-    X = _of_all_modes(X, k)
+    X = of_all_modes(X, k)
     if X.ndim < 2 or X.shape[-1] != k:
         raise ParameterError(f"scores of shape {X.shape}: expected the dimension {MODE!r} of size {k}")
     sizes = X.shape[:-1]
@@ -113,7 +113,7 @@ def rows_of_scores(
     return dataset
 
 
-def _of_all_modes(X: xr.DataArray, k: int) -> xr.DataArray:
+def of_all_modes(X: xr.DataArray, k: int) -> xr.DataArray:
     """Return scores along all modes 1 to k in this order, the last dimension: 0 for those that `X`, by its coordinate, does not have."""
     if MODE in X.coords:
         X = X if MODE in X.dims else X.expand_dims(MODE)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from streampca.errors import ParameterError
 from streampca.estimators.exporting import Exporting
@@ -28,14 +28,14 @@ from streampca.estimators.interface import (
     check_is_fitted,
     validate_data,
 )
-from streampca.estimators.labelled import is_data_array, is_labelled, rows_of_scores, scores_array
+from streampca.estimators.labelled import is_data_array, is_labelled, of_all_modes, rows_of_scores, scores_array
 from streampca.execution.progress import ProgressCallback
 from streampca.labels import Labels
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import Given, removed_by, residuals_of, residuals_step, with_fitted
 from streampca.models.scoring import rows_from_scores, scores_of
-from streampca.planning.scores import plan_scores
+from streampca.planning.scores import plan_rows, plan_scores
 from streampca.sources import Source, open_source
 from streampca.sources.base import require_unmasked
 from streampca.sources.cells.objects import is_anndata
@@ -46,7 +46,7 @@ from streampca.sources.like import open_like, open_xarray_like, with_features_of
 from streampca.sources.packing import with_nan
 from streampca.sources.steps import SteppedSource
 from streampca.sources.xarray_data import is_in_memory
-from streampca.storage.directories import AtomicDirectory, require_apart
+from streampca.storage.directories import AtomicDirectory, read_record, require_apart
 from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
@@ -253,7 +253,8 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         """Return the rows that belong to scores, in the units of the data.
 
         `PCA` returns the rows of the space of the components, and `KernelPCA` pre-images by kernel ridge regression. What a model
-        removes is added again.
+        removes is added again. Lazy rows are as large a block as their scores are, whatever `memory`: `inverse_transform_to` writes
+        rows within the ceiling.
 
         Parameters
         ----------
@@ -288,6 +289,82 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         scores = np.asarray(X)
         self._require_scores(scores.shape, scores.dtype)
         return with_fitted(rows_from_scores(self._model, scores), self._model, remove)
+
+    def inverse_transform_to(
+        self,
+        X: ArrayLike | Lazy | Source | xr.DataArray,
+        path: str | Path,
+        *,
+        dtype: DTypeLike | None = None,
+        clip: bool = False,
+        overwrite: bool = False,
+        remove: Given | None = None,
+    ) -> Path:
+        """Stream the rows that belong to scores to a zarr group at `path`: whole or not at all.
+
+        Reads the scores once, a block of rows at a time, within `memory`, and makes the rows of `inverse_transform`.
+
+        Parameters
+        ----------
+        X : array-like, path, zarr array, Dask array or DataArray, shape (n_samples, k)
+            Scores, such as the store that `transform_to` wrote.
+        path : str or Path
+            Directory of the group. It has an array for each variable of the fit, ``(n_samples, *feature dimensions)``, with the
+            coordinates of samples and features as arrays; without names of variables the array ``rows``.
+        dtype : dtype, optional
+            Type of the arrays. None = float32 for float32 scores, else float64. For integers, such as ``"uint16"``, values are
+            rounded to the nearest integer, halves to the even one.
+        clip : bool
+            Whether values outside of the range of an integer type become its smallest or largest value; otherwise they are refused.
+        overwrite : bool
+            Whether rows that streampca wrote at `path` are replaced.
+        remove : mapping, optional
+            As in `inverse_transform`.
+
+        Returns
+        -------
+        Path
+            `path`.
+
+        Raises
+        ------
+        ParameterError
+            If scores have another shape or type, values are outside of the range of an integer type (names the first), or of
+            `KernelPCA` that was not fitted with ``fit_inverse_transform=True``.
+        NotFiniteError
+            If scores hold infinity or NaN, as in `inverse_transform`, or rows overflow.
+        NotAvailableError
+            If integers are to be written and a mask left out features, which are NaN.
+        OutputError
+            If there is something at `path` other than rows of streampca, or rows and `overwrite` is not set.
+        NoSpaceError
+            If there is less disk space than the rows take uncompressed; nothing is read then.
+        PlanError
+            If the work does not fit in `memory`.
+        """
+        from streampca.execution.reconstruction import reconstruction, write_rows  # here, because it imports zarr
+
+        check_is_fitted(self)
+        scores = self._open_scores(X)
+        require_apart(Path(path), scores.description)
+        rows = reconstruction(scores, self._model, remove, dtype, clip=clip)
+        plan = plan_rows(rows, self._model, self.memory)
+        with AtomicDirectory(Path(path), "reconstruction", overwrite=overwrite) as aside:
+            write_rows(rows, self._model, plan, aside, samples=scores.labels, progress=self.progress)
+        return Path(path)
+
+    def _open_scores(self, X: Any) -> Source:
+        """Return a reader of scores: those of `transform_to` at a path, all modes of a DataArray, or what `open_source` opens."""
+        if is_data_array(X):
+            X = of_all_modes(X, self.n_components_)
+            source = open_source(X, samples=[str(dim) for dim in X.dims[:-1]])
+        elif is_paths(X):
+            record = read_record(Path(str(X))) or {}
+            source = open_source(X, array="scores" if record.get("format") == "streampca-scores" else None)
+        else:
+            source = open_source(np.asarray(X) if isinstance(X, list | tuple) else X)
+        self._require_scores(source.shape, source.dtype)
+        return source
 
     def _require_scores(self, shape: tuple[int, ...], dtype: DType) -> None:
         """Raise `ParameterError` unless an array of this shape and type can be scores."""

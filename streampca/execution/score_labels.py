@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,15 +39,21 @@ def write_sample_labels(
     `further` are names of arrays that will stand beside them.
     """
     _write(group, "mode", np.arange(1, n_components + 1), {})
-    names = ["mode"]
-    for dimension in () if labels is None else labels.samples:
-        several = labels is not None and len(labels.samples) > 1
-        usable = _NAME.fullmatch(dimension.name) and dimension.name not in _OTHERS
-        if dimension.coordinate is not None and usable and not (several and dimension.name == "sample"):
+    samples = () if labels is None else labels.samples
+    names = write_coordinates(group, samples, [*_OTHERS, *(["sample"] if len(samples) > 1 else [])])
+    document = None if labels is None else labels.to_dict()["samples"]
+    group.attrs.update({ARRAYS_BESIDE_SCORES: ["mode", *names, *further], "samples": document})
+
+
+def write_coordinates(group: zarr.Group, dimensions: Iterable[Dimension], taken: Collection[str]) -> list[str]:
+    """Write the coordinates of dimensions that have one and a name which no array can be mistaken for, or has `taken`; return these names."""
+    names: list[str] = []
+    for dimension in dimensions:
+        usable = _NAME.fullmatch(dimension.name) and dimension.name not in (*taken, *names)
+        if dimension.coordinate is not None and usable:
             _write_coordinate(group, dimension)
             names.append(dimension.name)
-    document = None if labels is None else labels.to_dict()["samples"]
-    group.attrs.update({ARRAYS_BESIDE_SCORES: [*names, *further], "samples": document})
+    return names
 
 
 def _write_coordinate(group: zarr.Group, dimension: Dimension) -> None:

@@ -5,25 +5,28 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import numpy as np
+import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from streampca.accumulators.score_groups import GroupMoments
 from streampca.block import Block
 from streampca.errors import OutputError
 from streampca.execution.leaf import Task
 from streampca.execution.score_groups import GroupsOfRows, ScoreGroups
+from streampca.execution.score_labels import sample_axis, write_sample_labels
 from streampca.models.diagnostics import row_diagnostics
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.scoring import require_finite_scores
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
-from streampca.storage.directories import DIAGNOSTICS
+from streampca.storage.directories import DIAGNOSTICS, require_space
 from streampca.storage.zarr_interface import opened_for_writing
 from streampca.system.workspace import borrow
-from streampca.typing import Array
+from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ZarrArray
@@ -48,7 +51,7 @@ class WritingTask(Task[_State]):
 
     @property
     @abstractmethod
-    def writers(self) -> tuple[ScoreTask, ...]:
+    def writers(self) -> tuple[Writer, ...]:
         """Return the task of each model alone, for rows without what it removes."""
 
     @abstractmethod
@@ -69,8 +72,58 @@ class WritingTask(Task[_State]):
         return tuple(None if sums is None or one.moments is None else sums.absorb(one.moments) for sums, one in pairs)
 
 
+class Writer(WritingTask[WrittenScores]):
+    """A task that writes arrays of one zarr group, whose first axis are the rows."""
+
+    model: PCAModel | KernelModel
+    """The model."""
+    path: Path
+    """Path of the zarr group."""
+
+    @property
+    @abstractmethod
+    def by_row(self) -> tuple[str, ...]:
+        """Return the names of the arrays."""
+
+    @abstractmethod
+    def create(self, rows_per_chunk: int) -> None:
+        """Make the group and its arrays."""
+
+    @property
+    def writers(self) -> tuple[Writer, ...]:
+        """Return the task itself."""
+        return (self,)
+
+    def written(self, state: WrittenScores) -> tuple[WrittenScores, ...]:
+        """Return the result of a leaf."""
+        return (state,)
+
+    @property
+    def no_moments(self) -> GroupMoments | None:
+        """Return the sums of no rows; None where none are asked for."""
+        return None
+
+    def for_leaf(self, leaf: Leaf) -> Self:
+        """Return the task with no more of the source than `leaf` needs."""
+        return replace(self, source=self.source.slice(leaf.edges[0], leaf.edges[-1]))
+
+    def init(self, leaf: Leaf) -> WrittenScores:
+        """Return the sums of no rows; the first block opens the arrays."""
+        return WrittenScores(moments=self.no_moments)
+
+    def opened(self, state: WrittenScores) -> tuple[ZarrArray, ...]:
+        """Return the arrays, open for writing; `OutputError` if the directory was removed."""
+        if not (self.path / "zarr.json").exists():  # zarr would make the directories again, for nobody
+            raise OutputError(f"{self.path} is gone: the run that it was written for has ended, or somebody removed it")
+        return state.arrays or tuple(opened_for_writing(self.path / name) for name in self.by_row)
+
+    def finish(self, state: WrittenScores) -> WrittenScores:
+        """Return the sums alone: values are in the store."""
+        return WrittenScores(moments=state.moments)
+
+
 @dataclass(frozen=True)
-class ScoreTask(WritingTask[WrittenScores]):
+class ScoreTask(Writer):
     """Transform the blocks of a leaf and write each as one chunk."""
 
     common: ClassVar[str] = "model"
@@ -93,13 +146,13 @@ class ScoreTask(WritingTask[WrittenScores]):
         return replace(self, source=self.source.slice(start, stop), groups=groups)
 
     @property
-    def writers(self) -> tuple[ScoreTask, ...]:
-        """Return the task itself."""
-        return (self,)
+    def by_row(self) -> tuple[str, ...]:
+        """Return the names of the arrays."""
+        return ("scores", *DIAGNOSTICS) if self.diagnostics else ("scores",)
 
-    def written(self, state: WrittenScores) -> tuple[WrittenScores, ...]:
-        """Return the result of a leaf."""
-        return (state,)
+    def create(self, rows_per_chunk: int) -> None:
+        """Make the group and its arrays."""
+        create_scores(self.path, self.model, self.source, rows_per_chunk, diagnostics=self.diagnostics)
 
     @property
     def no_moments(self) -> GroupMoments | None:
@@ -107,10 +160,6 @@ class ScoreTask(WritingTask[WrittenScores]):
         model = self.model
         n_features = model.n_features if isinstance(model, KernelModel) else len(model.mean)
         return None if self.groups is None else self._score_groups(self.groups).init(n_features)
-
-    def init(self, leaf: Leaf) -> WrittenScores:
-        """Return the sums of no rows; the first block opens the arrays."""
-        return WrittenScores(moments=self.no_moments)
 
     def update(self, state: WrittenScores, block: Block) -> WrittenScores:
         """Transform `block` and write its scores, and T² and Q; add its products of scores to the sums.
@@ -127,14 +176,7 @@ class ScoreTask(WritingTask[WrittenScores]):
             values = self._values(block)
         scores = values[0]
         require_finite_scores(self.model, block.values, scores, block.start)
-        if not (self.path / "zarr.json").exists():  # zarr would make the directories again, for nobody
-            raise OutputError(
-                f"{self.path} is gone: the run that scores were written for has ended, or somebody removed it"
-            )
-        arrays, moments = state.arrays, state.moments
-        if not arrays:
-            names = ("scores", *DIAGNOSTICS)[: len(values)]
-            arrays = tuple(opened_for_writing(self.path / name) for name in names)
+        arrays, moments = self.opened(state), state.moments
         for array, value in zip(arrays, values, strict=True):
             array[block.start : block.start + n_rows] = value
         if moments is not None and self.groups is not None:
@@ -174,6 +216,35 @@ class ScoreTask(WritingTask[WrittenScores]):
                 value[first:last] = value[runs[0][0]]
         return values
 
-    def finish(self, state: WrittenScores) -> WrittenScores:
-        """Return the sums alone: scores are in the store."""
-        return WrittenScores(moments=state.moments)
+
+def create_scores(
+    path: Path, model: PCAModel | KernelModel, source: Source, rows_per_chunk: int, *, diagnostics: bool = False
+) -> ZarrArray:
+    """Make the group of the scores of `source` and its arrays; return that of the scores."""
+    n, k, dtype = source.shape[0], model.n_components, model.score_dtype(source.dtype)
+    names = DIAGNOSTICS if diagnostics else ()
+    require_space(path, n * (k * dtype.itemsize + 8 * len(names)))
+    group = zarr.open_group(path, mode="a", zarr_format=3)
+    group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
+    write_sample_labels(group, source.labels, k, names)
+    axis, rows = sample_axis(source.labels), min(n, rows_per_chunk)
+    array = new_array(group, "scores", (n, k), (rows, k), dtype, (axis, "mode"))
+    for name in names:
+        new_array(group, name, (n,), (rows,), np.dtype(np.float64), (axis,))
+    array.attrs.update(model.score_attributes)
+    return array
+
+
+def new_array(
+    group: zarr.Group, name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: DType, axes: tuple[str, ...]
+) -> ZarrArray:
+    """Return a new array, every chunk of which has a checksum and is written."""
+    return group.create_array(
+        name,
+        shape=shape,
+        chunks=chunks,
+        dtype=dtype,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        dimension_names=axes,
+        config={"write_empty_chunks": True},
+    )

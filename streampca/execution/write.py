@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from streampca.accumulators.score_groups import GroupMoments
 from streampca.errors import NotFiniteError, OutputError
@@ -21,8 +20,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import drive
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.score_groups import GroupsOfRows
-from streampca.execution.score_labels import sample_axis, write_sample_labels
-from streampca.execution.score_task import ScoreTask, WritingTask
+from streampca.execution.score_task import ScoreTask, Writer, WritingTask, create_scores
 from streampca.execution.scores_by_features import scores_by_features
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -30,13 +28,12 @@ from streampca.planning.plan import Plan
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
 from streampca.sources.zarr.strictness import strict
-from streampca.storage.directories import DIAGNOSTICS, arrays_of_scores, require_space
+from streampca.storage.directories import arrays_beside
 from streampca.storage.files import flush_one, writing
 from streampca.system.blas_threads import one_blas_thread
-from streampca.typing import DType, FloatArray
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
-    from streampca.storage.zarr_interface import ZarrArray
     from streampca.typing import DaskClient
 
 _CHUNK_BYTES = 8 * 2**20
@@ -81,30 +78,29 @@ def write_scores(
 
 
 def write_by_rows(
-    task: WritingTask[Any], plan: Plan, progress: ProgressCallback | None
+    task: WritingTask[Any], plan: Plan, progress: ProgressCallback | None, phase: str = "scores"
 ) -> tuple[ReadCount, tuple[GroupMoments | None, ...]]:
     """Run `task` from where a stopped run had come; return the cost of reading and the sums of each of its writers, see `write_scores`."""
     source, plan, writers = task.source, _in_small_leaves(plan), task.writers
-    paths = [writer.path for writer in writers]
 
     def flush(first: int, last: int) -> None:
-        for path in paths:
-            _flush_chunks(path, plan, first, last)
+        for writer in writers:
+            _flush_chunks(writer, plan, first, last)
 
     digests = " ".join(model_digest(writer.model) for writer in writers)
-    record = next_pass("scores", plan, digests, before_saving=flush)
+    record = next_pass(phase, plan, digests, before_saving=flush)
     no_sums = task.no_sums
     start = record.begin(no_sums)
-    if start.next_leaf and not all(_are_whole(path, plan, start.next_leaf) for path in paths):
+    if start.next_leaf and not all(_are_whole(writer, plan, start.next_leaf) for writer in writers):
         start = record.restart(no_sums)
     for writer in writers:
         if start.next_leaf:
             _sweep(writer.path)
             continue
         _remove_unfinished(writer.path)
-        _create(writer.path, writer.model, source, plan.rows_per_block, diagnostics=writer.diagnostics)
+        writer.create(plan.rows_per_block)
     client = active_client(source)
-    require_writable_by_workers(client, paths[0])
+    require_writable_by_workers(client, writers[0].path)
     with one_blas_thread():
         sums, count = drive(task, plan, record, start, task.with_sums, client=client, progress=progress)
     return count, (None,) * len(writers) if sums is None else sums
@@ -163,12 +159,12 @@ def _in_small_leaves(plan: Plan) -> Plan:
     return replace(plan, n_blocks=n_blocks, edges=None, n_leaves=n_leaves)
 
 
-def _are_whole(path: Path, plan: Plan, n_leaves: int) -> bool:
-    """Tell whether the scores of the first leaves can all be read; every chunk has a checksum."""
+def _are_whole(writer: Writer, plan: Plan, n_leaves: int) -> bool:
+    """Tell whether the rows of the first leaves can all be read; every chunk has a checksum."""
     try:
-        names = arrays_of_scores(path)
-        arrays = {name: strict(zarr.open_array(path / name, mode="r")) for name in names}
-        by_row = [arrays.pop(name) for name in ("scores", *DIAGNOSTICS) if name in arrays]
+        names = {*writer.by_row, *arrays_beside(writer.path)}
+        arrays = {name: strict(zarr.open_array(writer.path / name, mode="r")) for name in names}
+        by_row = [arrays.pop(name) for name in writer.by_row]
         for array in arrays.values():
             array[:]
         for index in range(n_leaves):
@@ -187,20 +183,20 @@ def _sweep(path: Path) -> None:
             file.unlink()
 
 
-def _flush_chunks(path: Path, plan: Plan, first: int, last: int) -> None:
+def _flush_chunks(writer: Writer, plan: Plan, first: int, last: int) -> None:
     """Force the chunks of the arrays of leaves `first` to before `last` to the disk, before a ledger says that they are there."""
-    rows = int(zarr.open_array(path / "scores", mode="r").chunks[0])
+    path = writer.path
     start, stop = plan.leaf(first).edges[0], plan.leaf(last - 1).edges[-1]
-    by_row = [path / name for name in ("scores", *DIAGNOSTICS) if (path / name).is_dir()]
+    arrays = {path / name: zarr.open_array(path / name, mode="r") for name in writer.by_row}
     with writing(path):
-        for chunk in range(start // rows, -(-stop // rows)):
-            flush_one(path / f"scores/c/{chunk}/0")
-            for array in by_row:
-                flush_one(array / f"c/{chunk}")
-        for beside in (path / name for name in arrays_of_scores(path) if path / name not in by_row):
+        for place, array in arrays.items():
+            rows, others = int(array.chunks[0]), "/0" * (array.ndim - 1)
+            for chunk in range(start // rows, -(-stop // rows)):
+                flush_one(place / f"c/{chunk}{others}")
+        for beside in (path / name for name in arrays_beside(path) if path / name not in arrays):
             for file in (*beside.rglob("*"), beside):
                 flush_one(file)
-        for place in (*(array / name for array in by_row for name in ("zarr.json", "c", "")), path / "zarr.json", path):
+        for place in (*(array / name for array in arrays for name in ("zarr.json", "c", "")), path / "zarr.json", path):
             flush_one(place)
         flush_one(path.parent)
 
@@ -218,7 +214,7 @@ def _write_by_features(
         )
     rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
     _remove_unfinished(path)
-    array = _create(path, model, source, rows)
+    array = create_scores(path, model, source, rows)
     for start in range(0, len(scores), rows):
         part = scores[start : start + rows]
         array[start : start + rows] = part / model.deviations if model.whiten else part
@@ -228,7 +224,7 @@ def _write_by_features(
 def write_known_scores(source: Source, model: PCAModel, scores: FloatArray, path: Path) -> None:
     """Write the scores that a solver has found without another reading, ``(n_samples, k)``, as `write_scores` does."""
     rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
-    array = _create(path, model, source, rows)
+    array = create_scores(path, model, source, rows)
     for start in range(0, len(scores), rows):
         part = scores[start : start + rows]
         bad = ~np.isfinite(part).all(axis=1)
@@ -238,35 +234,3 @@ def write_known_scores(source: Source, model: PCAModel, scores: FloatArray, path
                 "out of the data, or ask for no scores"
             )
         array[start : start + rows] = part / model.deviations if model.whiten else part
-
-
-def _create(
-    path: Path, model: PCAModel | KernelModel, source: Source, rows_per_chunk: int, *, diagnostics: bool = False
-) -> ZarrArray:
-    n, k, dtype = source.shape[0], model.n_components, model.score_dtype(source.dtype)
-    names = DIAGNOSTICS if diagnostics else ()
-    require_space(path, n * (k * dtype.itemsize + 8 * len(names)))
-    group = zarr.open_group(path, mode="a", zarr_format=3)
-    group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
-    write_sample_labels(group, source.labels, k, names)
-    axis, rows = sample_axis(source.labels), min(n, rows_per_chunk)
-    array = _array(group, "scores", (n, k), (rows, k), dtype, (axis, "mode"))
-    for name in names:
-        _array(group, name, (n,), (rows,), np.dtype(np.float64), (axis,))
-    array.attrs.update(model.score_attributes)
-    return array
-
-
-def _array(
-    group: zarr.Group, name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: DType, axes: tuple[str, ...]
-) -> ZarrArray:
-    """Return a new array, every chunk of which has a checksum and is written."""
-    return group.create_array(
-        name,
-        shape=shape,
-        chunks=chunks,
-        dtype=dtype,
-        compressors=[ZstdCodec(level=1), Crc32cCodec()],
-        dimension_names=axes,
-        config={"write_empty_chunks": True},
-    )

@@ -209,6 +209,49 @@ class ByFeatures(ScoresWork):
         return Figures(reason, 2.0 * n * d * k)
 
 
+@dataclass(frozen=True)
+class RowsOfScores(ScoresWork):
+    """Rows that are made of scores, a block of rows after the other."""
+
+    merge: ClassVar[str] = "every block is written as a chunk of its own"
+
+    @override
+    def needs(self, shape: WorkShape) -> list[MemoryNeed]:
+        """Return what blocks, axes and chunks that are being written take.
+
+        Axes: 24 L k d for components in memory, of those on disk a slab of c' features; of kernel PCA the kernel matrix of a panel, and
+        what the kernel prepares. Scratch: 2 L b d e for a chunk and its compressed form.
+        """
+        rows, leaves = shape.rows_per_block, shape.leaves_in_flight
+        needs = [
+            MemoryNeed("blocks", leaves * buffer_bytes(self.source, rows)),
+            MemoryNeed("scratch", leaves * 2 * rows * self.source.row_bytes),
+        ]
+        if isinstance(self.model, KernelModel):
+            m = 0 if self.model.preimage is None else len(self.model.preimage.scores)
+            panel = 8 * min(rows, panel_rows(m, work_dtype(self.source.dtype))) * (m + self.source.shape[1])
+            axes = self.model.kernel.prepared_bytes(m, self.model.n_components) + panel
+            return [*needs, MemoryNeed("axes", leaves * axes)]
+        stored = self.model.components
+        width = stored.width if isinstance(stored, StoredComponents) else self.source.shape[1]
+        return [*needs, MemoryNeed("axes", leaves * 24 * len(stored) * width)]
+
+    @override
+    def figures(self, shape: WorkShape, reading: int) -> Figures:
+        (n, d), k = self.source.shape, self.model.n_components
+        return Figures("rows are made of scores that are there already", 2.0 * n * d * k)
+
+
+def plan_rows(rows: Source, model: PCAModel | KernelModel, memory: int | str | None) -> Plan:
+    """Return how `rows`, which are made of scores, are written within the memory that is allowed; `PlanError` if it does not fit."""
+    resources = Resources(allowed_bytes(memory), process_bytes(), n_cores())
+    rows.settle(resources.allowed_bytes)
+    plan = RowsOfScores(rows, model.n_components, resources, model).first_that_fits()
+    if not plan.budget.fits:
+        raise plan.budget.refusal("", subject="writing rows: ")
+    return plan
+
+
 def plan_by_features(source: Source, model: PCAModel, resources: Resources) -> Plan | None:
     """Return how scores are computed by features, with the least memory if nothing fits; None if `source` has no such view."""
     try:

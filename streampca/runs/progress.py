@@ -17,6 +17,7 @@ _LABELS = {
     "pilot": "reading a sample",
     "fit": "reading",
     "scores": "writing scores",
+    "reconstruction": "writing rows",
     "components": "reading for components",
     "fingerprint": "reading as stored",
     "verify": "reading again",

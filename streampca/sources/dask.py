@@ -204,12 +204,9 @@ class _AsDeclared:
         return block.astype(self.dtype, copy=False)
 
 
-def as_declared(lazy: Any) -> da.Array:
+def as_declared(lazy: Any) -> Any:
     """Return a Dask array whose blocks are checked before Dask joins or casts them: it would cast them to the type of the first."""
-    checked: da.Array = lazy.map_blocks(
-        _AsDeclared(lazy.name, lazy.chunks, lazy.dtype), dtype=lazy.dtype, meta=lazy._meta
-    )
-    return checked
+    return lazy.map_blocks(_AsDeclared(lazy.name, lazy.chunks, lazy.dtype), dtype=lazy.dtype, meta=lazy._meta)
 
 
 class DaskSource(JoinedSource):

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from streampca.typing import Json
 
 _log = logger(__name__)
-_NOUNS = {"scores": "store of scores", "models": "run of several models", "groups": "run of groups"}
+_NOUNS = {
+    "scores": "store of scores",
+    "reconstruction": "store of reconstructed rows",
+    "models": "run of several models",
+    "groups": "run of groups",
+}
 _RUNS = ("run", "models", "groups")
 _MOST_NAME_BYTES, _MOST_PATH_BYTES = 220, 3900
 """Length of the name of an output, less than the 255 of file systems, which the names beside it need."""
@@ -69,12 +74,13 @@ _RUN_FILES = (
 _OUTPUT_FILES = {
     "model": re.compile(_MODEL_FILES),
     "scores": re.compile(_GROUP_FILES),
+    "reconstruction": re.compile(_GROUP_FILES),
     "run": re.compile(_RUN_FILES),
     "models": re.compile(rf"{_names(_DOCUMENTS)}|models(/[A-Za-z0-9][\w.-]*(/({_RUN_FILES}))?)?"),
     "groups": re.compile(rf"{_names(_DOCUMENTS)}|models(/[A-Za-z0-9][\w.-]*\.zarr(/({_MODEL_FILES}))?)?"),
 }
 _MODELS = {"model": "", "run": "model.zarr", "models": "models/*/model.zarr", "groups": "models/*.zarr"}
-_SCORES = {"scores": "", "run": "scores.zarr", "models": "models/*/scores.zarr"}
+_SCORES = {"scores": "", "reconstruction": "", "run": "scores.zarr", "models": "models/*/scores.zarr"}
 """Where outputs of a kind have groups of models, and of scores."""
 
 
@@ -92,7 +98,7 @@ def foreign_entry(path: Path, kind: str) -> str | None:
     def places(known: Mapping[str, str]) -> list[Path]:
         return [] if kind not in known else list(path.glob(known[kind])) if known[kind] else [path]
 
-    arrays: dict[Path, set[str | None]] = {group: {*arrays_of_scores(group)} for group in places(_SCORES)}
+    arrays: dict[Path, set[str | None]] = {group: {*arrays_beside(group)} for group in places(_SCORES)}
     for model in places(_MODELS):
         for group, beside in ((model, _STATE), (model / _STATE, None)):
             digests = _attributes_of(group).get("sha256")
@@ -179,10 +185,12 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
         )
 
 
-def arrays_of_scores(path: Path) -> list[str]:
-    """Return the names of the arrays in the group of scores at `path`, as its attributes name them."""
-    named = _attributes_of(path).get(ARRAYS_BESIDE_SCORES)
-    return ["scores", *(name for name in (named if isinstance(named, list) else ()) if isinstance(name, str))]
+def arrays_beside(path: Path) -> list[str]:
+    """Return the names of the arrays in the group of scores or rows at `path`, as its attributes name them."""
+    attributes = _attributes_of(path)
+    named = attributes.get(ARRAYS_BESIDE_SCORES)
+    names = [name for name in (named if isinstance(named, list) else ()) if isinstance(name, str)]
+    return names if attributes.get("format") == "streampca-reconstruction" else ["scores", *names]
 
 
 def _attributes_of(path: Path) -> Json:

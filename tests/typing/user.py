@@ -65,6 +65,7 @@ def charts(pca: sp.PCA, kernel_pca: sp.KernelPCA, rows: NDArray[np.float64], ax:
 def store(pca: sp.PCA, path: Path) -> sp.PCA | sp.KernelPCA | sp.RotatedPCA | sp.MCA | sp.CCA | sp.FactorAnalysis:
     assert_type(pca.save(path, overwrite=True, state=True), Path)
     assert_type(pca.transform_to("rows.zarr", path), Path)
+    assert_type(pca.inverse_transform_to(path, path, dtype="uint16", clip=True), Path)
     return sp.load(path)
 
 
