@@ -119,7 +119,7 @@ def opened_for_writing(path: Path) -> ZarrArray:
     return array_of(array.metadata, array.store, array.path, write_empty_chunks=True)
 
 
-def has_regular_chunks(metadata: ArrayV3Metadata) -> bool:
-    """Return whether all chunks of an array with `metadata` of version 3 have one shape, but for those at the edges."""
-    grid = metadata.to_dict()["chunk_grid"]
+def has_regular_chunks(metadata: ArrayMetadata) -> bool:
+    """Return whether all chunks of an array have one shape, but for those at the edges: always in version 2 of the format."""
+    grid = metadata.to_dict().get("chunk_grid") if metadata.zarr_format == 3 else {"name": "regular"}
     return isinstance(grid, Mapping) and grid["name"] == "regular"

@@ -6,6 +6,7 @@ import asyncio
 import bz2
 import lzma
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from zarr.abc.codec import BytesBytesCodec, Codec
 from zarr.abc.store import ByteRequest
 from zarr.codecs import ShardingCodec
 
-from streampca.errors import MissingInnerChunkError
+from streampca.errors import MissingInnerChunkError, NotAvailableError
 from streampca.sources.zarr.headers import blosc_size, number_at, zstd_size
 from streampca.sources.zarr.metadata import MOST_GROWTH, most_stored
 from streampca.storage.zarr_interface import ArraySpec, BatchedCodecPipeline, Buffer, NDBuffer, ZarrArray, array_of
@@ -57,6 +58,7 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
+_NOT_INSTALLED = re.compile(r"(?:codec not available|Unknown codec): ['\"]*([\w.-]+)")
 _MAX_MEMBERS = 1024
 """Largest number of concatenated streams in one chunk."""
 _PIECE_BYTES = (2**16, 2**18)
@@ -76,6 +78,16 @@ _ENGINES: dict[str, Callable[[Any], Callable[[], _Decompressor]]] = {
         **({} if codec.format == lzma.FORMAT_RAW else {"memlimit": 2**28}),
     ),
 }
+
+
+def require_codecs(error: Exception, label: str) -> None:
+    """Raise `NotAvailableError` if an error of zarr or numcodecs, of what messages call `label`, says that a codec is not installed."""
+    missing = _NOT_INSTALLED.search(str(error))
+    if missing is not None:
+        raise NotAvailableError(
+            f"{label}: the codec {missing[1]} is not installed here: install the package that registers it (of numcodecs, the extra of its name), "
+            "or write the array with another codec"
+        ) from error
 
 
 def decode_into(codec: Decoder, stored: NDArray[np.uint8], chunk: Array) -> None:

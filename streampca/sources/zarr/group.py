@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import zarr
 
-from streampca.errors import DataError, StoreError, StreamPCAError
+from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.sources.conventions import describes_others, dimensions_of, packing
 from streampca.sources.dimensions import Axes
@@ -16,12 +16,17 @@ from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.sources.remote import place_of
 from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.zarr.codecs import require_codecs
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.sources.zarr.strictness import as_stored, quietly, read_labels
-from streampca.storage.zarr_interface import ZarrArray
+from streampca.storage.zarr_interface import ZarrArray, has_regular_chunks, sync
 from streampca.typing import Array, Json
+
+IRREGULAR = "has chunks of several shapes, which are not read: write it with chunks of one shape (a regular chunk grid)"
+"""What messages say of an array with a rectilinear chunk grid."""
+_DEPTH = 4
 
 
 class ZarrArrays(NamedArrays):
@@ -53,7 +58,10 @@ class ZarrArrays(NamedArrays):
                 member = self.node[name]
         except StreamPCAError:
             raise
-        except (KeyError, ValueError, OSError):  # also names that no file can have
+        except (KeyError, ValueError, OSError) as error:  # also names that no file can have
+            require_codecs(error, f"{self.label}: {name}")
+            if "data type" in str(error):
+                raise DataError(f"{self.label}: {name} cannot be opened: {one_line(error)}") from error
             return None
         except Exception as error:  # clients of stores have no class of errors in common
             raise StoreError(f"{self.label}: {name} cannot be opened: {one_line(error)}") from error
@@ -70,8 +78,10 @@ class ZarrArrays(NamedArrays):
             return {}
         try:
             with quietly():
-                return dict(self.node.members(max_depth=4))
+                return dict(self.node.members(max_depth=_DEPTH))
         except Exception as error:
+            if found := _members_one_by_one(self.node, _DEPTH):
+                return found
             raise DataError(
                 f"the members of {self.label} cannot be listed: {one_line(error)}; name the array to read, or the URL of the array itself"
             ) from error
@@ -91,8 +101,10 @@ class ZarrArrays(NamedArrays):
             raise DataError(f"{self.label} is a group: name the array to read, one of: {self.listing()}")
         return super().default(options)
 
-    def chunks(self, array: NamedArray) -> tuple[int, ...]:
-        """Return the shape of the chunks of an array; inside of shards, where it has some."""
+    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
+        """Return the shape of the chunks of an array; inside of shards, where it has some. None where they are of several shapes."""
+        if not has_regular_chunks(array.stored.metadata):
+            return None
         return tuple(map(int, array.stored.chunks))
 
     def _named(self, name: str | None, array: ZarrArray) -> NamedArray:
@@ -115,6 +127,7 @@ class ZarrArrays(NamedArrays):
             raise DataError(
                 "verify='manifest' is for paths, beside which the fingerprint stands: name the file of the fingerprint"
             )
+        self._require_regular(array)
         digests = verified_by(options.verify, self.description or "", array.name)
         place = self.description or place_of(array.stored)
         stored = as_stored(array.stored, place, options.follow_symlinks)
@@ -125,10 +138,40 @@ class ZarrArrays(NamedArrays):
 
     def read(self, array: NamedArray, label: str) -> Array:
         """Return the stored values of an array beside the data."""
+        self._require_regular(array)
         stored = as_stored(array.stored, label, self.options.follow_symlinks)
         if array.dtype.kind in "biufMm":
             require_readable(stored.metadata, array.dtype.itemsize, label)
         return read_labels(stored, label, fill=self.options.fills_labels)
+
+    def _require_regular(self, array: NamedArray) -> None:
+        if not has_regular_chunks(array.stored.metadata):
+            raise NotAvailableError(f"{self.title(array)} {IRREGULAR}")
+
+
+def _members_one_by_one(group: zarr.Group, depth: int, prefix: str = "") -> dict[str, ZarrArray | zarr.Group]:
+    """Return the members of a group that zarr can open, those of groups in it included; none where the store cannot list them."""
+
+    async def listed() -> list[str]:
+        return [name async for name in group.store.list_dir(group.path)]
+
+    found: dict[str, ZarrArray | zarr.Group] = {}
+    try:
+        names = sorted(sync(listed()))
+    except Exception:  # noqa: BLE001 stores have no class of errors in common
+        return found
+    for name in names:
+        try:
+            with quietly():
+                member = group[name]
+        except StreamPCAError:
+            raise
+        except (KeyError, ValueError, TypeError, OSError):  # no member, or one that zarr does not know
+            continue
+        found[prefix + name] = member
+        if isinstance(member, zarr.Group) and depth > 0:
+            found |= _members_one_by_one(member, depth - 1, f"{prefix}{name}/")
+    return found
 
 
 def _is_sparse(node: zarr.Group | ZarrArray) -> bool:

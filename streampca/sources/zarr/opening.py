@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
-from streampca.errors import DataError, StreamPCAError
+from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import Source
@@ -16,7 +17,8 @@ from streampca.sources.cells.stored import ZarrCells, is_anndata_group, open_cel
 from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.remote import open_store, place_of, retrying
-from streampca.sources.zarr.group import ZarrArrays
+from streampca.sources.zarr.codecs import require_codecs
+from streampca.sources.zarr.group import IRREGULAR, ZarrArrays
 from streampca.sources.zarr.strictness import StrictStore, quietly, strict_group
 from streampca.storage.zarr_interface import ZarrArray
 
@@ -76,7 +78,7 @@ def _node_of(store: Store, label: str, *, links: bool) -> ZarrArray | zarr.Group
     """Return the zarr array or group in `store`, read strictly."""
     try:
         with quietly():
-            node = zarr.open(StrictStore(retrying(store), follow_symlinks=links), mode="r")
+            node = _opened(StrictStore(retrying(store), follow_symlinks=links))
     except DataError as error:
         raise type(error)(str(error) if label in str(error) else f"{label} cannot be opened: {error}") from error
     except StreamPCAError:
@@ -86,10 +88,25 @@ def _node_of(store: Store, label: str, *, links: bool) -> ZarrArray | zarr.Group
             f"{label} is not a zarr store: found no zarr.json, .zarray or .zgroup in it; expected {DATA}"
         ) from error
     except Exception as error:
+        require_codecs(error, label)
+        if "chunk grid" in str(error):
+            raise NotAvailableError(f"{label} {IRREGULAR} ({one_line(error)})") from error
         raise DataError(
             f"{label} cannot be opened as zarr: {one_line(error)}; expected a zarr array or group of format 2 or 3"
         ) from error
     return node
+
+
+def _opened(store: Store) -> ZarrArray | zarr.Group:
+    """Return the array or group in a store; consolidated metadata of an array that zarr does not know hide no other array."""
+    try:
+        return zarr.open(store, mode="r")
+    except (StreamPCAError, FileNotFoundError):
+        raise
+    except Exception:
+        with suppress(Exception):  # the first error says what is wrong
+            return zarr.open_group(store, mode="r", use_consolidated=False)
+        raise
 
 
 def open_group(group: zarr.Group, options: ReadOptions, description: str | None = None) -> Source:

@@ -36,7 +36,7 @@ from streampca.sources.remote import RemoteStore, retrying
 from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
 from streampca.sources.zarr.chains import chain_of_array
-from streampca.sources.zarr.codecs import bounded, chain_of
+from streampca.sources.zarr.codecs import bounded, chain_of, require_codecs
 from streampca.sources.zarr.digests import DIGEST_BYTES, ChunkDigests, Digests, deciding_metadata
 from streampca.sources.zarr.direct import DirectReader
 from streampca.sources.zarr.fetched import FetchedReader
@@ -392,6 +392,7 @@ class ZarrSource(Source):
             except Exception as error:
                 if isinstance(error, MissingChunkError) and not isinstance(error, MissingInnerChunkError):
                     raise
+                require_codecs(error, self.label)
                 if n_left:
                     self.store.forget_shards()
                     continue

@@ -23,7 +23,7 @@ from zarr.storage import LocalStore, StorePath
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.sources.remote import RemoteStore, retrying
-from streampca.sources.zarr.codecs import bounded
+from streampca.sources.zarr.codecs import bounded, require_codecs
 from streampca.sources.zarr.digests import ChunkDigests, Digests, note
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import (
@@ -302,6 +302,7 @@ def read_labels(
     except StreamPCAError as error:
         raise type(error)(f"{label}: {error}") from error
     except Exception as error:  # codecs have no class of errors in common
+        require_codecs(error, label)
         raise DataError(f"{label} cannot be decoded: a chunk is damaged or cut short ({one_line(error)})") from error
 
 

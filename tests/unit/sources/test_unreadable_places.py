@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import zarr
 from stores import make_values, write_store
 
 import streampca as sp
-from streampca.errors import DataError, MissingChunkError
+from streampca.errors import DataError, MissingChunkError, NotAvailableError
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, below: Path, number: int) -> None:
@@ -83,3 +85,80 @@ def test_a_path_that_is_no_utf_8_is_a_named_error(tmp_path: Path) -> None:
         sp.PCA(2).fit(path)
     (tmp_path / "link.npy").symlink_to(path)
     assert sp.PCA(2).fit(tmp_path / "link.npy").n_samples_seen_ == 400
+
+
+def changed(path: Path, **entries: Any) -> Path:
+    """Change entries of the metadata of the zarr array at `path`."""
+    place = path / ("zarr.json" if (path / "zarr.json").exists() else ".zarray")
+    place.write_text(json.dumps(json.loads(place.read_text()) | entries))
+    return path
+
+
+ROWS = np.random.default_rng(0).standard_normal((20, 3))
+
+
+@pytest.mark.parametrize(
+    ("version", "entries", "codec"),
+    [
+        (2, {"compressor": {"id": "jpegxl", "level": 1}}, "jpegxl"),
+        (2, {"filters": [{"id": "zfpy", "mode": 4}]}, "zfpy"),
+        (3, {"codecs": [{"name": "nobodys", "configuration": {}}]}, "nobodys"),
+    ],
+)
+def test_codecs_that_are_not_installed_are_no_damage(version: Any, entries: Any, codec: str, tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w", zarr_format=version)
+    group.create_array("x", data=ROWS)
+    changed(tmp_path / "g.zarr/x", **entries)
+    for path, options in ((tmp_path / "g.zarr/x", {}), (tmp_path / "g.zarr", {"array": "x"})):
+        with pytest.raises(NotAvailableError, match=f"the codec {codec} is not installed here"):
+            sp.open(path, **options)
+
+
+@pytest.mark.skipif(find_spec("pcodec") is not None, reason="the codec is installed")
+def test_codecs_that_are_found_missing_when_a_chunk_is_decoded_are_no_damage(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "x.zarr", data=ROWS)
+    changed(tmp_path / "x.zarr", codecs=[{"name": "numcodecs.pcodec", "configuration": {"level": 4}}])
+    with pytest.raises(NotAvailableError, match="the codec pcodec is not installed here"):
+        sp.PCA(2).fit(tmp_path / "x.zarr")
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_array_of_an_unknown_type_hides_no_other(version: Any, consolidated: bool, tmp_path: Path) -> None:
+    path = tmp_path / "g.zarr"
+    group = zarr.open_group(path, mode="w", zarr_format=version)
+    group.create_array("x", data=ROWS)
+    group.create_array("inside/odd", data=np.zeros(3))
+    if consolidated:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            zarr.consolidate_metadata(path)
+    kind = {"dtype": "|O", "filters": [{"id": "json2"}]} if version == 2 else {"data_type": "nobodys"}
+    changed(path / "inside/odd", **kind)
+    if consolidated and version == 2:
+        document = json.loads((path / ".zmetadata").read_text())
+        document["metadata"]["inside/odd/.zarray"] |= kind
+        (path / ".zmetadata").write_text(json.dumps(document))
+    elif consolidated:
+        document = json.loads((path / "zarr.json").read_text())
+        document["consolidated_metadata"]["metadata"]["inside/odd"] |= kind
+        (path / "zarr.json").write_text(json.dumps(document))
+    for options in ({}, {"array": "x"}):
+        np.testing.assert_array_equal(sp.open(path, **options).to_dask().compute(), ROWS)
+    with pytest.raises(DataError, match=r"inside/odd cannot be opened: No Zarr data type"):
+        sp.open(path, array="inside/odd")
+
+
+def test_chunks_of_several_shapes_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    zarr.create_array(path, data=ROWS, chunks=(5, 3))
+    opened = zarr.open_array(path)
+    grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[5, 15], 3]}}
+    changed(path, chunk_grid=grid)
+    with pytest.raises(NotAvailableError, match="has chunks of several shapes"):
+        sp.open(path)
+    # zarr 3.2 and later open such arrays: these are the metadata that they show.
+    told = opened.metadata.to_dict() | {"chunk_grid": grid}
+    object.__setattr__(opened.metadata, "to_dict", lambda: told)
+    with pytest.raises(NotAvailableError, match="has chunks of several shapes"):
+        sp.open(opened)
