@@ -18,8 +18,11 @@ from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources import Source
 from streampca.sources.dask import as_declared
 from streampca.sources.files.paths import Paths, is_paths
+from streampca.sources.frames import is_frame
+from streampca.sources.lazy import is_lazy_array
 from streampca.sources.packing import with_nan
 from streampca.sources.residuals import RowResiduals, subtract_fitted
+from streampca.sources.sparse import is_sparse
 from streampca.sources.xarray_data import is_in_memory
 from streampca.system.optional import package_of
 from streampca.typing import Array, DType, IntArray
@@ -55,9 +58,12 @@ def names_of(estimator: object) -> list[str] | None:
 
 def is_array_like(X: Input) -> TypeGuard[ArrayLike]:
     """Tell whether scikit-learn checks and converts `X`; stores, lazy arrays and memory maps are opened by our own readers."""
-    if isinstance(X, np.memmap | Source) or is_paths(X):
+    if isinstance(X, np.memmap | Source) or is_paths(X) or is_lazy_array(X):
         return False
-    return package_of(X) not in ("zarr", "dask", "xarray", "anndata")
+    if package_of(X) in ("zarr", "dask", "xarray", "anndata"):
+        return False
+    # All else is refused where it is opened, with what it is: scikit-learn would take it for a scalar.
+    return isinstance(X, Sequence) or hasattr(X, "__array__") or is_sparse(X) or is_frame(X)
 
 
 def is_dask(X: Input) -> TypeGuard[da.Array]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,12 +22,14 @@ from streampca.sources.files.places import LocalFile
 from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_frame, open_frame
 from streampca.sources.lagged import Lags, with_lags
+from streampca.sources.lazy import is_lazy_array, lazy_blocks, stored_dataset
 from streampca.sources.named_arrays import open_named
 from streampca.sources.numbered import NumberedArray
 from streampca.sources.options import OF_COLUMNS, ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
 from streampca.sources.table import with_missing_value
 from streampca.sources.xarray_data import open_xarray
+from streampca.system.optional import package_of
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -65,11 +68,12 @@ def open_source(
 
     Parameters
     ----------
-    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame, AnnData, list of paths, or Source
+    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame, AnnData, lazy array, list of paths, or Source
         A path may be a zarr array, a group, an AnnData store or file, an ``.npy`` file, a Parquet, Arrow or HDF5 file (also of NetCDF 4), a pattern such as ``shards/*.npy``, a directory
         of such files, or ``builtin:NAME``. Zarr stores and Parquet and Arrow files may be behind a URL, and directories of such files in an object store. Several files are read as one table, those of a pattern or a directory in natural order
         and those of a list in its order; they must have the same columns and the same data type. So are several AnnData stores and files. A DataArray that was opened from zarr and
-        not changed since is read from there; its Dask array is used otherwise, or its values in memory.
+        not changed since is read from there; its Dask array is used otherwise, or its values in memory. Arrays of other libraries that read a slice when they are
+        indexed, such as datasets of h5py and variables of netCDF4, are read by chunks; a dataset of a file that is open for reading as from its path.
     array : str, optional
         Name of the array within a zarr group, or of the dataset in an HDF5 file; of AnnData ``X``, ``layers/NAME``, ``raw/X`` or
         ``obsm/NAME``. Without it, the only array of two or more dimensions that is no bounds, mask or
@@ -186,10 +190,8 @@ def open_with(data: object, options: ReadOptions) -> Source:
         return with_lags(with_missing_value(data, options.missing_value), options.lags)
     kind = next((kind for kind in _KINDS if kind.matches(data)), None)
     if kind is None:
-        frame = type(data).__module__.startswith("dask.dataframe")
-        hint = "; call .to_dask_array(lengths=True), which reads the data once for its number of rows" if frame else ""
         raise DataError(
-            f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map{hint}"
+            f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map{_hint(data)}"
         )
     if options.storage_options and not (is_paths(data) and "://" in str(data)):
         raise NotAvailableError(
@@ -201,6 +203,17 @@ def open_with(data: object, options: ReadOptions) -> Source:
 
 def _kind_of(data: object) -> str:
     return f"{type(data).__module__}.{type(data).__qualname__}"
+
+
+def _hint(data: object) -> str:
+    """Return what to do with data of a type that is not read."""
+    if _kind_of(data).startswith("dask.dataframe"):
+        return "; call .to_dask_array(lengths=True), which reads the data once for its number of rows"
+    if package_of(data) == "h5py":
+        return "; give one of its datasets, data['name'], or the path of the file"
+    if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
+        return "; rows that come once cannot be read again: write them to Parquet or zarr, or give them in parts to partial_fit"
+    return "; make a data frame of it" if isinstance(data, Mapping) else ""
 
 
 def _is_zarr_store(data: object) -> bool:
@@ -331,6 +344,18 @@ def _open_dask(data: da.Array, options: ReadOptions) -> Source:
     return DaskSource(data.T if options.transposed else data, options.max_reads)
 
 
+def _open_lazy(data: Any, options: ReadOptions) -> Source:
+    """Return an array that reads a slice when it is indexed as a table; a dataset of h5py by our own reader, where that can open it."""
+    options.require_only("a lazy array", _kind_of(data))
+    found = stored_dataset(data)
+    if found is not None:
+        path, name = found
+        return _opened_path(path, replace(options, array=name.strip("/")))
+    source = _open_dask(lazy_blocks(data), options)
+    source.description, source.portable = f"{_kind_of(data)} of shape {tuple(data.shape)}", False
+    return source
+
+
 def _open_anndata(data: Any, options: ReadOptions) -> Source:
     return open_anndata(data, options, lambda values: open_source(values))
 
@@ -377,6 +402,7 @@ _KINDS = (
     _Kind(is_anndata, _open_anndata),
     _Kind(is_sparse, _in_memory(SparseSource, "a sparse matrix")),
     _Kind(is_frame, open_frame),
+    _Kind(is_lazy_array, _open_lazy),
 )
 """Kinds of data; the first that matches is opened. A new kind of source has a line here."""
 

@@ -38,6 +38,7 @@ TAKEN: Mapping[str, frozenset[str]] = {
     "a table that is open": _TABLE,
     "an array": _ARRAY,
     "a Dask array": _ARRAY | {"max_reads"},
+    "a lazy array": _ARRAY,
     "a sparse matrix": frozenset({"lags", "orientation"}),
     "a data frame": _TABLE | {*OF_COLUMNS},
     "a DataArray": _PACKED | {"follow_symlinks", "max_reads"},

@@ -19,7 +19,7 @@ from streampca.sources.base import Source
 from streampca.sources.cells.stored import StoredCells
 from streampca.sources.files.arrays import BoxReader
 from streampca.sources.files.fragments import FragmentedRows, damage_named
-from streampca.sources.files.hdf5 import Hdf5File
+from streampca.sources.files.hdf5 import Hdf5File, opened_beside_others
 from streampca.sources.named_arrays import required
 from streampca.sources.versions import InputVersion, files
 from streampca.storage.regular_files import require_regular
@@ -72,10 +72,10 @@ class H5adFile(Hdf5File):
     @contextmanager
     def open(self) -> Iterator[File]:
         """Open the file for reading; `DataError` if h5py cannot."""
-        h5py = h5py_module()
+        h5py_module()
         try:
             require_regular(self.path)
-            file = h5py.File(self.path, "r")
+            file = opened_beside_others(self.path, locking=None)
         except OSError as error:
             raise opening_error(self.label, error) from error
         with file:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,12 +39,12 @@ class Hdf5File(ArrayFile):
     @contextmanager
     def open(self) -> Iterator[h5py.File]:
         """Open the file without a lock: changes are found by its size and time."""
-        h5py = optional_module("h5py", "HDF5", "hdf5")
+        optional_module("h5py", "HDF5", "hdf5")
         try:
             require_regular(self.path)
             if self.path.stat().st_size == 0:
                 raise DataError(f"{self.label} cannot be opened as HDF5: it is empty")
-            file = h5py.File(self.path, "r", locking=False)
+            file = opened_beside_others(self.path, locking=False)
         except (DataError, MemoryError):
             raise
         except Exception as error:
@@ -77,20 +78,23 @@ class Hdf5File(ArrayFile):
 
     def listed(self) -> Mapping[str, NamedArray]:
         """Return the datasets, without those behind links; `NotAvailableError` if there are too many."""
-        found: dict[str, NamedArray] = {}
+        found: dict[str, h5py.Dataset] = {}
+        names: dict[object, str] = {}
 
         def add(name: str, node: h5py.Dataset | h5py.Group) -> bool | None:
             if getattr(node, "shape", None) is not None:
-                found[name] = _named(name, node)
+                found[name] = node
+                names[_address(node)] = name
             return True if len(found) >= _MOST_LISTED else None
 
         with self.opened_file() as file, self.damage(self.label):
             file.visititems(add)
+            arrays = {name: _named(name, node, names) for name, node in found.items()}
         if len(found) >= _MOST_LISTED:
             raise NotAvailableError(
                 f"{self.label} holds {_MOST_LISTED:,} datasets or more: name the one to read (source.array)"
             )
-        return found
+        return arrays
 
     def _require_inside(self, file: h5py.File, name: str) -> None:
         """Raise `OutsideStoreError` if a path leads through an external link, followed by soft links within the file."""
@@ -170,19 +174,49 @@ class Hdf5File(ArrayFile):
             return all(np.asarray(attributes[name]).dtype == np.float32 for name in names)
 
 
-def _named(name: str, dataset: h5py.Dataset) -> NamedArray:
-    dtype, attributes = np.dtype(dataset.dtype), _attributes(dataset)
+def opened_beside_others(path: Path, *, locking: bool | None) -> h5py.File:
+    """Return an HDF5 file opened for reading; where this process has it open already, with the locking of that, as HDF5 requires."""
+    import h5py
+
+    for each in (locking, None, True, "best-effort", False):
+        try:
+            return h5py.File(path, "r", locking=each)
+        except OSError as error:
+            if "flag values don't match" not in str(error):
+                raise
+            refused = error
+    raise refused
+
+
+def _named(name: str, dataset: h5py.Dataset, names: Mapping[object, str] | None = None) -> NamedArray:
+    """Return a dataset as an array; `names` are those of datasets by their addresses, where they are known."""
+    attributes = _attributes(dataset)
+    try:
+        dtype = np.dtype(dataset.dtype)
+    except (TypeError, ValueError):  # times, or floating point numbers that numpy has not
+        dtype = np.dtype((np.void, dataset.id.get_type().get_size()))
     packed = packed_by(attributes, dtype)
-    return NamedArray(name, _dims(dataset), tuple(map(int, dataset.shape)), dtype, attributes, None, packed)
+    dims = _dims(dataset, names or {})
+    return NamedArray(name, dims, tuple(map(int, dataset.shape)), dtype, attributes, None, packed)
 
 
-def _dims(dataset: h5py.Dataset) -> tuple[str, ...]:
+def _dims(dataset: h5py.Dataset, names: Mapping[object, str]) -> tuple[str, ...]:
     """Return the names of the dimensions of a dataset: of their scales, their labels, or ``dim_0`` and so on."""
-    names = []
+    found = []
     for axis, dimension in enumerate(dataset.dims):
-        scale = dimension[0].name.rsplit("/", 1)[-1] if len(dimension) else ""
-        names.append(scale or str(dimension.label) or f"dim_{axis}")
-    return tuple(names) if len(set(names)) == len(names) else tuple(f"dim_{axis}" for axis in range(len(names)))
+        scale = ""
+        if len(dimension):  # the library searches the whole file for the name of an object that is known by its address
+            scale = names.get(_address(dimension[0])) or dimension[0].name
+        found.append(scale.rsplit("/", 1)[-1] or str(dimension.label) or f"dim_{axis}")
+    return tuple(found) if len(set(found)) == len(found) else tuple(f"dim_{axis}" for axis in range(len(found)))
+
+
+def _address(dataset: h5py.Dataset | h5py.Group) -> tuple[int, int]:
+    """Return what identifies an object of an open file, whatever it is called."""
+    import h5py
+
+    info = h5py.h5o.get_info(dataset.id)
+    return info.fileno, info.addr
 
 
 def _attributes(dataset: h5py.Dataset) -> dict[str, object]:

@@ -249,3 +249,47 @@ def test_variables_are_side_by_side(tmp_path):
         batch.partial_fit(table)
     with pytest.raises(DataError, match="has no dataset 'w'"):
         sp.open(tmp_path / "a.nc", variables=["u", "w"], samples="time")
+
+
+@pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
+def test_a_file_that_the_process_has_open_is_read(locking, path, cube):
+    write_hdf5(path, cube.reshape(60, 20))
+    with h5py.File(path, "r", locking=locking):
+        np.testing.assert_array_equal(sp.open(path).to_dask().compute(), cube.reshape(60, 20))
+        assert sp.PCA(2).fit(path).n_samples_seen_ == 60
+    assert sp.PCA(2).fit(path).n_samples_seen_ == 60
+
+
+def test_datasets_of_types_that_numpy_has_not_are_no_damage(path, cube):
+    write_hdf5(path, cube.reshape(60, 20))
+    quadruple = h5py.h5t.IEEE_F64LE.copy()
+    quadruple.set_size(16)
+    quadruple.set_precision(128)
+    quadruple.set_fields(127, 112, 15, 0, 112)
+    with h5py.File(path, "r+") as file:
+        for name, kind in (("times", h5py.h5t.UNIX_D32LE), ("quadruple", quadruple)):
+            h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple((60,)))
+        file["long"] = np.zeros(60, dtype=np.longdouble)
+    np.testing.assert_array_equal(sp.open(path).to_dask().compute(), cube.reshape(60, 20))
+    for name in ("times", "quadruple", "long"):
+        with pytest.raises(DataError, match=r"dtype .*: expected bool, integers|2D array"):
+            sp.open(path, array=name)
+
+
+def test_names_of_many_dimensions_are_found_without_a_search_for_each(path, cube, monkeypatch):
+    with h5py.File(path, "w") as file:
+        for name, n in (("time", 60), ("x", 20)):
+            file[name] = np.arange(n)
+            file[name].make_scale(name)
+        file["data"] = cube.reshape(60, 20)
+        for axis, name in enumerate(("time", "x")):
+            file["data"].dims[axis].attach_scale(file[name])
+    searched = []
+    monkeypatch.setattr(
+        h5py.Dataset,
+        "name",
+        property(lambda dataset: searched.append(dataset) or h5py.h5i.get_name(dataset.id).decode()),
+    )
+    with pytest.raises(DataError, match=r"data \(60, 20\) \[time, x\]"):
+        sp.open(path, array="other")
+    assert searched == []
