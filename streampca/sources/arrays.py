@@ -82,6 +82,22 @@ _MAPPED_AROUND = 2**17
 """Bytes that the system maps around a line of values, which may begin and end within pages that it maps together."""
 
 
+def mapped_file(path: Path) -> np.memmap[tuple[int, ...], DType]:
+    """Return the array of an ``.npy`` file, mapped into memory; raise `DataError` if it is not one or holds objects."""
+    try:
+        require_regular(path)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except MemoryError:
+        raise
+    except (
+        Exception
+    ) as error:  # numpy reads the header with Python's tokenizer and parser, which have errors of their own
+        raise DataError(f"{path} cannot be opened as an .npy file: {_why(path, error)}") from error
+    if not isinstance(array, np.memmap):
+        raise DataError(f"{path}: expected one array in an .npy file, found {type(array).__name__}")
+    return array
+
+
 class MappedSource(Source):
     """A memory-mapped array; blocks are copies, and their pages are released, so that memory stays bounded."""
 
@@ -95,18 +111,7 @@ class MappedSource(Source):
     @classmethod
     def open(cls, path: Path, description: str | None = None) -> MappedSource:
         """Open an ``.npy`` file; raise `DataError` if it is not one or holds objects."""
-        try:
-            require_regular(path)
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except MemoryError:
-            raise
-        except (
-            Exception
-        ) as error:  # numpy reads the header with Python's tokenizer and parser, which have errors of their own
-            raise DataError(f"{path} cannot be opened as an .npy file: {_why(path, error)}") from error
-        if not isinstance(array, np.memmap):
-            raise DataError(f"{path}: expected one array in an .npy file, found {type(array).__name__}")
-        return cls(array, description or str(path), path.absolute())
+        return cls(mapped_file(path), description or str(path), path.absolute())
 
     def __reduce__(self) -> tuple[object, ...]:
         if self.path is None:
@@ -116,7 +121,8 @@ class MappedSource(Source):
     @property
     def fingerprint(self) -> str:
         """Return a hash of shape, dtype, and size and time of the file where it is known."""
-        stat = self.path.stat() if self.path else None
+        place = self.path or getattr(self.array, "filename", None)
+        stat = Path(place).stat() if place else None
         identity = (
             f"{self.shape}{self.dtype}{self.description}{(stat.st_size, stat.st_mtime_ns) if stat else id(self.array)}"
         )

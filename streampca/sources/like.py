@@ -98,8 +98,11 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> SourceKeywo
     path = str(data) if isinstance(data, str | Path) else ""
     if labels is not None and "normalize" in described and _is_anndata(data):
         return _of_cells(labels, described)
-    if labels is None or not is_paths(data) or path.startswith("builtin:") or path.endswith(".npy"):
+    if labels is None or not is_paths(data) or path.startswith("builtin:"):
         return {}
+    if path.endswith(".npy"):
+        first, samples = labels.variables[0], [dimension.name for dimension in labels.samples]
+        return {"samples": samples, "features": list(first.dims)} if len(samples) + len(first.dims) > 2 else {}
     files = files_of(path or data)
     if files is not None:
         return _of_files(files.kind, labels, described)

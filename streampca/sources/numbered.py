@@ -24,9 +24,9 @@ class NumberedArray(NamedArrays):
 
     kind = place = "array"
 
-    def __init__(self, data: Any):
+    def __init__(self, data: Any, label: str | None = None):
         in_memory = isinstance(data, np.ndarray)
-        self.label = (
+        self.label = label or (
             "memory map" if isinstance(data, np.memmap) else "array" if in_memory else f"dask array {data.name}"
         )
         self.array = NamedArray(

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.redaction import redacted
-from streampca.sources.arrays import ArraySource, MappedSource
+from streampca.sources.arrays import ArraySource, MappedSource, mapped_file
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.coordinates import is_xarray
@@ -304,6 +304,9 @@ def _open_npy(path: str, options: ReadOptions) -> Source:
     options.require_only("an .npy file", path)
     if not Path(path).exists():
         raise DataError(f"{path}: no such file")
+    mapped = mapped_file(Path(path))
+    if options.by_dimension or mapped.ndim > 2:
+        return open_named(NumberedArray(mapped, path), options)
     source = MappedSource.open(Path(path))
     source.fragments = (Fragment.of(LocalFile(Path(path)), source.shape, source.dtype),)
     return source

@@ -44,7 +44,7 @@ TAKEN: Mapping[str, frozenset[str]] = {
     "a DataArray": _PACKED | {"follow_symlinks", "max_reads"},
     "a Dataset": _PACKED | {"follow_symlinks", "max_reads"} | _CHOICE,
     "built-in data": _ARRAY,
-    "an .npy file": _TABLE | {"mask"},
+    "an .npy file": _ARRAY - {"orientation"},
     "Parquet files": _COLUMNS | {"storage_options"},
     "Arrow files": _COLUMNS | {"storage_options"},
     "HDF5 and NetCDF files": _PACKED | _CHOICE,

@@ -16,6 +16,7 @@ from streampca.formatting import one_line
 from streampca.sources.conventions import packed_by
 from streampca.sources.files.arrays import ArrayFile
 from streampca.sources.files.fragments import damage_named
+from streampca.sources.files.paths import found_in
 from streampca.sources.named_arrays import NamedArray
 from streampca.storage.regular_files import require_regular
 from streampca.system.optional import optional_module
@@ -49,6 +50,8 @@ class Hdf5File(ArrayFile):
             raise
         except Exception as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
+            if (found := found_in(self.path)) and "HDF5" not in found:
+                reason = found
             raise DataError(f"{self.label} cannot be opened as HDF5: {reason}") from error
         with file:
             yield file

@@ -16,6 +16,7 @@ from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.redaction import shown
 from streampca.sources.files.places import LocalFile, StoredFile
 from streampca.sources.options import StorageOptions
+from streampca.storage.regular_files import open_regular
 
 Paths: TypeAlias = "str | Path | Sequence[str | Path]"
 """A path, a pattern such as ``shards/*.npy``, a directory, or a list of these."""
@@ -31,12 +32,33 @@ _KINDS = {
     ".hdf5": "hdf5",
     ".nc": "hdf5",
     ".nc4": "hdf5",
+    ".cdf": "hdf5",
+    ".he5": "hdf5",
+    ".hdf": "hdf5",
+    ".nwb": "hdf5",
+    ".loom": "hdf5",
+    ".mat": "hdf5",
     ".bed": "hdf5",
     ".csv": "csv",
     ".tsv": "csv",
     ".csv.gz": "csv",
 }
 """Kinds of files by the ends of their names."""
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_OTHERS = {
+    b"CDF": "it is a NetCDF 3 file: give it a name that ends in .nc",
+    b"\x0e\x03\x13\x01": "it is an HDF4 file, which is not read: convert it, for example by h4toh5 or nccopy -k nc4",
+    b"\xcd\xf3\x00\x01": "it is a CDF file of NASA, which is not read: convert it, for example by cdf-to-netCDF or cdflib",
+    b"\xcd\xf2\x60\x02": "it is a CDF file of NASA, which is not read: convert it, for example by cdf-to-netCDF or cdflib",
+    b"MATLAB 5.0": "it is a MAT file of a version before 7.3, which is not read: save it with -v7.3, or write the array with numpy.save",
+    b"PK\x03\x04": "it is a zip archive, which is not read: unpack it to a directory",
+    b"\x1f\x8b": "it is compressed by gzip: unpack it first",
+    b"GRIB": "it is a GRIB file, which is not read: convert it to NetCDF or zarr, for example with cfgrib",
+    b"PAR1": "it is a Parquet file: give it a name that ends in .parquet",
+    b"ARROW1": "it is an Arrow file: give it a name that ends in .arrow",
+    b"\x93NUMPY": "it is an .npy file: give it a name that ends in .npy",
+}
+"""First bytes of other files, and what to do with them."""
 _BEHIND_URLS = frozenset({"parquet", "arrow"})
 """Kinds of files that are read from URLs."""
 _ZARR = ("zarr.json", ".zarray", ".zgroup")
@@ -190,6 +212,18 @@ def kind_of(path: object) -> str | None:
     """Return the kind of a file by its name, None where it is not one of rows."""
     name = os.path.basename(str(path)).lower()
     return next((kind for end, kind in _KINDS.items() if name.endswith(end) and name != end), None)
+
+
+def found_in(path: Path) -> str:
+    """Return what a file is by its first bytes, for messages and with what to do; empty where that is not known."""
+    try:
+        with open_regular(path) as file:
+            begin = file.read(520)
+    except OSError:
+        return ""
+    if begin[:8] == _HDF5 or begin[512:] == _HDF5:
+        return "it is an HDF5 file: give it a name that ends in .h5"
+    return next((what for first, what in _OTHERS.items() if begin.startswith(first)), "")
 
 
 def is_files_path(path: str) -> bool:

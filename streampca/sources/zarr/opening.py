@@ -14,6 +14,7 @@ from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import Source
 from streampca.sources.cells.stored import ZarrCells, is_anndata_group, open_cells
+from streampca.sources.files.paths import found_in
 from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.remote import open_store, place_of, retrying
@@ -70,7 +71,8 @@ def _store_at(path: str, storage_options: StorageOptions | None) -> tuple[Store,
     if not Path(path).exists():
         raise DataError(f"{path}: no such file or directory: expected {DATA}")
     if Path(path).is_file():
-        raise DataError(f"{path} is a file that cannot be read as data: expected {DATA}")
+        found = found_in(Path(path))
+        raise DataError(f"{path} is a file that cannot be read as data: {f'{found}; ' if found else ''}expected {DATA}")
     return LocalStore(path, read_only=True), path
 
 

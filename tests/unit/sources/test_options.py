@@ -44,6 +44,16 @@ PERMIT = {"missing_chunks", "follow_symlinks", "decode", "max_reads"}
 """Options that change nothing of data that are whole, plain and read once."""
 
 
+class Sliced:
+    """An array of another library, which reads a slice when it is indexed."""
+
+    def __init__(self, values: np.ndarray[Any, Any]):
+        self.values, self.shape, self.dtype, self.ndim = values, values.shape, values.dtype, values.ndim
+
+    def __getitem__(self, at: Any) -> np.ndarray[Any, Any]:
+        return self.values[at]
+
+
 def anndata() -> Any:
     return pytest.importorskip("anndata").AnnData(X=VALUES.astype("f4"))
 
@@ -104,6 +114,7 @@ MAKE: dict[str, Callable[[Path], Any]] = {
     "a table that is open": lambda path: sp.open(VALUES),
     "an array": lambda path: VALUES,
     "a Dask array": lambda path: pytest.importorskip("dask.array").from_array(VALUES, chunks=(5, 6)),
+    "a lazy array": lambda path: Sliced(VALUES),
     "a sparse matrix": lambda path: csr_array(VALUES),
     "a data frame": lambda path: frame(),
     "a DataArray": lambda path: xarray(dataset=False),

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import zarr
@@ -162,3 +163,43 @@ def test_chunks_of_several_shapes_are_refused_by_name(tmp_path: Path) -> None:
     object.__setattr__(opened.metadata, "to_dict", lambda: told)
     with pytest.raises(NotAvailableError, match="has chunks of several shapes"):
         sp.open(opened)
+
+
+@pytest.mark.parametrize("ending", ["he5", "nwb", "loom", "hdf", "cdf", "mat"])
+def test_hdf5_has_many_names(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{ending}"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["x"] = ROWS
+    np.testing.assert_array_equal(sp.open(path).to_dask().compute(), ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("x.hdf", b"\x0e\x03\x13\x01", "an HDF4 file"),
+        ("x.cdf", b"\xcd\xf3\x00\x01", "a CDF file of NASA"),
+        ("x.mat", b"MATLAB 5.0 MAT-file", r"a MAT file of a version before 7\.3"),
+        ("x.zarr.zip", b"PK\x03\x04", "a zip archive"),
+        ("x.h5", b"PK\x03\x04", "a zip archive"),
+        ("x.grib", b"GRIB", "a GRIB file"),
+        ("x.data", b"\x89HDF\r\n\x1a\n", r"an HDF5 file: give it a name that ends in \.h5"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_its_true_name(name: str, content: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content + bytes(600))
+    with pytest.raises(DataError, match=f"it is {what}"):
+        sp.open(tmp_path / name)
+
+
+def test_npy_files_of_any_dimensions_have_samples(tmp_path: Path) -> None:
+    cube = np.random.default_rng(0).standard_normal((20, 3, 4))
+    np.save(tmp_path / "x.npy", cube)
+    table = sp.open(tmp_path / "x.npy", samples="dim_0")
+    np.testing.assert_array_equal(table.to_dask().compute(), cube.reshape(20, 12))
+    assert table.fingerprint == sp.open(tmp_path / "x.npy", samples="dim_0").fingerprint
+    pca = sp.PCA(2).fit(table)
+    expected = np.linalg.eigvalsh(np.cov(cube.reshape(20, 12).T))[::-1][:2]
+    np.testing.assert_allclose(pca.explained_variance_, expected, rtol=1e-12)
+    assert pca.transform(tmp_path / "x.npy").shape == (20, 2)
+    with pytest.raises((DataError, ValueError), match="samples"):
+        sp.open(tmp_path / "x.npy")
