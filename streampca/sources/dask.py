@@ -35,6 +35,15 @@ _ALLOCATOR = 1.5
 _last = threading.local()  # a block of which a reading needed only the first rows: the next reading goes on with it
 
 
+def require_graph(array: da.Array) -> None:
+    """Raise `NotAvailableError` for an array expression, which Dask makes where its setting ``array.query-planning`` is on."""
+    if not hasattr(array.dask, "layers"):
+        raise NotAvailableError(
+            f"dask array {array.name} is an array expression (Dask's setting array.query-planning is on): expected an array with a graph, "
+            "from which memory is planned; set dask.config.set({'array.query-planning': False}) before dask.array is imported"
+        )
+
+
 @dataclass(frozen=True)
 class _Cost:
     """What computing the bands of rows of an array one after the other takes."""
@@ -226,6 +235,7 @@ class DaskSource(JoinedSource):
 
     def __init__(self, array: da.Array, max_reads: float | None = None):
         self.name, self.max_reads = str(array.name), max_reads
+        require_graph(array)
         self.description = f"dask array {array.name}"
         if any(math.isnan(n) for n in array.shape):
             raise DataError(

@@ -82,8 +82,9 @@ def as_table(lazy: Any, axes: Axes) -> Any:
     """
     import dask
 
-    from streampca.sources.dask import as_declared
+    from streampca.sources.dask import as_declared, require_graph
 
+    require_graph(lazy)
     rows, columns = axes
     moved = lazy.transpose((*rows, *columns))
     shape = tuple(math.prod(lazy.shape[axis] for axis in side) for side in axes)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -226,6 +229,40 @@ def test_dask_data_frames_are_refused_with_the_call_that_makes_an_array() -> Non
         sp.PCA(1).fit(frame)
     found = sp.PCA(1).fit(frame.to_dask_array(lengths=True))
     np.testing.assert_allclose(found.explained_variance_, sp.PCA(1).fit(rows).explained_variance_, rtol=1e-12)
+
+
+EXPRESSIONS = """
+import dask.array as da, numpy as np, streampca as sp
+from streampca.errors import NotAvailableError
+rows = np.random.default_rng(0).standard_normal((60, 6))
+if type(da.from_array(rows)).__module__ == "dask.array.core":
+    raise SystemExit  # of a Dask without them
+flat, deep = da.from_array(rows, chunks=(20, 3)), da.from_array(rows.reshape(60, 2, 3), chunks=(20, 2, 3))
+pca, said = sp.PCA(2).fit(rows), []
+for call in (
+    lambda: sp.PCA(2).fit(flat + 1),
+    lambda: sp.open(deep, samples="dim_0"),
+    lambda: pca.transform(flat),
+):
+    try:
+        call()
+    except NotAvailableError as error:
+        said.append(str(error))
+assert len(said) == 3 and all("array.query-planning is on" in each for each in said), said
+assert np.array_equal(sp.open(rows).to_dask().compute(), rows)
+scores = pca.transform(rows)
+lazy = pca.inverse_transform(da.from_array(scores, chunks=(20, 2)))
+assert np.allclose(lazy.compute(), pca.inverse_transform(scores), rtol=1e-12, atol=1e-12)
+"""
+
+
+@pytest.mark.slow
+def test_array_expressions_of_dask_are_refused_by_the_name_of_their_setting() -> None:
+    environment = os.environ | {"DASK_ARRAY__QUERY_PLANNING": "True"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", EXPRESSIONS], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_arrays_whose_blocks_a_cluster_holds_are_computed_there() -> None:
