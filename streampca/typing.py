@@ -54,6 +54,8 @@ class DaskClient(Protocol):
     """What is used of a `distributed.Client`, whose methods have no types."""
 
     status: str
+    scheduler: Any
+    scheduler_comm: object
 
     @property
     def asynchronous(self) -> bool:

@@ -14,6 +14,7 @@ from streampca.estimators.continuing import SOLVED, Continuing, with_names
 from streampca.estimators.inputs import names_of
 from streampca.estimators.pca import PCA
 from streampca.estimators.persistence import record_of_fitted
+from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Readings
 from streampca.models.analysis import AnalysisModel, StrengthErrors
 from streampca.models.certificates import ExactCertificate
@@ -88,7 +89,8 @@ class StateEstimator(Continuing):
 
     def plan(self, X: Input, Y: Input | None = None, *, probe: bool = False) -> Plan:
         """Return what `fit` would do, as `PCA.plan` does; reads metadata only."""
-        return self._plan_source(self._table(X, Y), self._parameters(), alternatives=True, probe=probe)
+        source, parameters = self._table(X, Y), self._parameters()
+        return self._plan_source(source, parameters, client=active_client(source), alternatives=True, probe=probe)
 
     def fit(self, X: Input, Y: Input | None = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Fit to `X`, or to two tables with the same samples, which are read once.

@@ -18,6 +18,7 @@ from streampca.estimators.inputs import is_array_like
 from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.persistence import record_of_fitted
 from streampca.estimators.transforming import Floats
+from streampca.execution.distributed.active_client import active_client
 from streampca.kernels import Kernel, Standardised, kernel_of
 from streampca.linalg.selection import Frobenius, Threshold, from_plain
 from streampca.models.certificates import KernelCertificate
@@ -186,7 +187,8 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         ParameterError, PlanError
             As `fit`.
         """
-        return plan_kernel(self._open(X), self._parameters(), alternatives=True)
+        source = self._open(X)
+        return plan_kernel(source, self._parameters(), client=active_client(source), alternatives=True)
 
     def fit(self, X: Input, y: object = None) -> Self:
         """Find the kernel principal components of `X`.

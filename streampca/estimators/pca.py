@@ -14,6 +14,7 @@ from streampca.estimators.groups import GroupModels, fit_of_groups
 from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics
+from streampca.execution.distributed.active_client import active_client
 from streampca.linalg.component_rules import ComponentRules
 from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate
@@ -225,7 +226,8 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         ParameterError, PlanError
             As `fit`.
         """
-        return plan_fit(self._open(X), self._parameters(), alternatives=True, probe=probe)
+        source = self._open(X)
+        return plan_fit(source, self._parameters(), client=active_client(source), alternatives=True, probe=probe)
 
     def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Find the components of `X`, which is read once, or as often as `plan` says.

@@ -14,7 +14,7 @@ from streampca.execution.checkpoint.pass_record import PassRecord, PassState
 from streampca.execution.checkpoint.progress_log import note_stop
 from streampca.execution.fold import merge_neighbours
 from streampca.execution.leaf import LeafResult, Task, run_leaf
-from streampca.execution.progress import Meter, ProgressCallback
+from streampca.execution.progress import THREADS, WORKERS, Meter, ProgressCallback
 from streampca.formatting import as_text
 from streampca.logs import logger
 from streampca.planning.plan import Plan
@@ -58,7 +58,8 @@ def drive(
         If the cluster lost a task for good.
     """
     total, count, next_leaf = start
-    meter = Meter(record.phase, plan.extent, progress, "features" if plan.axis == "features" else "rows")
+    unit = "features" if plan.axis == "features" else "rows"
+    meter = Meter(record.phase, plan.extent, progress, unit, THREADS if client is None else WORKERS)
     meter.skip(plan, next_leaf, count)
     if client is None:
         meter.skip_begun(plan, record)

@@ -12,6 +12,8 @@ from streampca.execution.checkpoint.pass_record import PassRecord
 from streampca.planning.plan import Plan
 from streampca.sources.base import ReadCount
 
+THREADS, WORKERS = "threads of this process", "workers of a cluster"
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -33,6 +35,8 @@ class Progress:
     """Rows, or what `unit` names, among those done that an earlier process did, before it was stopped."""
     bytes_before: int = 0
     """Bytes among those read that it read."""
+    runs_on: str = THREADS
+    """What reads: ``"threads of this process"`` or ``"workers of a cluster"``."""
     waiting_for: str = ""
     """Why nothing is read at the moment; empty where something is."""
 
@@ -54,8 +58,10 @@ ProgressCallback = Callable[[Progress], None]
 class Meter:
     """Counts rows and bytes of finished blocks, from any thread, and reports them to a callback."""
 
-    def __init__(self, phase: str, n_samples: int, callback: ProgressCallback | None, unit: str = "rows"):
-        self.phase, self.n_samples, self.callback, self.unit = phase, n_samples, callback, unit
+    def __init__(
+        self, phase: str, n_samples: int, callback: ProgressCallback | None, unit: str = "rows", runs_on: str = THREADS
+    ):
+        self.phase, self.n_samples, self.callback, self.unit, self.runs_on = phase, n_samples, callback, unit, runs_on
         self._rows, self._bytes = 0, 0
         self._rows_before, self._bytes_before = 0, 0
         self._lock, self._began = threading.Lock(), time.perf_counter()
@@ -88,7 +94,8 @@ class Meter:
         if self.callback is not None:
             seconds = time.perf_counter() - self._began
             done = self._rows, self.n_samples, self._bytes, seconds
-            self.callback(Progress(self.phase, *done, self.unit, self._rows_before, self._bytes_before, waiting_for))
+            before = self._rows_before, self._bytes_before
+            self.callback(Progress(self.phase, *done, self.unit, *before, self.runs_on, waiting_for))
 
     def wait(self, reason: str) -> None:
         """Report that nothing is read, and why."""

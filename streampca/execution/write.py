@@ -25,6 +25,7 @@ from streampca.execution.scores_by_features import scores_by_features
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.planning.plan import Plan
+from streampca.planning.worker_limits import workers_of
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
 from streampca.sources.zarr.strictness import strict
@@ -120,8 +121,7 @@ def require_writable_by_workers(client: DaskClient | None, directory: Path) -> N
     """
     if client is None:
         return
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    addresses = {info["host"]: address for address, info in workers.items()}.values()
+    addresses = {info["host"]: address for address, info in workers_of(client).items()}.values()
     place = str(directory.absolute())
     asked = {one: client.submit(_why_not_writable, place, workers=[one], pure=False) for one in addresses}
     end = time.monotonic() + _ANSWER_SECONDS

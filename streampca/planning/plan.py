@@ -195,7 +195,7 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
     yield (
         "work",
         f"{plan.flops:.2e} flops in {plan.work_dtype}, {plan.n_leaves:,} leaves, {plan.leaves_in_flight} at once "
-        f"x {plan.threads_per_leaf} thread{'s' if plan.threads_per_leaf > 1 else ''}",
+        f"x {plan.threads_per_leaf} thread{'s' if plan.threads_per_leaf > 1 else ''}, on {plan.runs_on}",
     )
     yield "memory", str(plan.budget)
     yield "merging", plan.merging

@@ -90,8 +90,17 @@ class WorkShape:
     """Seed of the order in which blocks are read; None = in the order of the rows."""
     leaves_per_worker: int = 0
     """Most leaves that one worker of a cluster runs at once; 0 = as many as it has threads."""
+    n_workers: int = 0
+    """Workers of the cluster that read the blocks; 0 = threads of this process read them."""
     read_ahead_bytes: int = 0
     """Memory of a process for stored bytes that are requested ahead of their use; 0 = none."""
+
+    @property
+    def runs_on(self) -> str:
+        """Return what reads the blocks, in words."""
+        if not self.n_workers:
+            return "threads of this process"
+        return f"{self.n_workers} worker{'s' * (self.n_workers > 1)} of a cluster"
 
     @property
     def n_branches(self) -> int:

@@ -1,22 +1,85 @@
-"""Threads and memory of the workers of a cluster, and plans for them."""
+"""The workers of a cluster: their software, threads and memory, and plans for them."""
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from streampca.errors import ClusterError
 from streampca.planning.memory import SAFE_SHARE, WORKER_PROCESS_BYTES
 from streampca.planning.plan import Plan
 from streampca.system.process import available_bytes
+from streampca.system.versions import versions
 from streampca.typing import Json
+from streampca.version import __version__
 
 if TYPE_CHECKING:
     from streampca.typing import DaskClient
 
 _ANSWER_SECONDS = 10
+_addresses: weakref.WeakKeyDictionary[DaskClient, str] = weakref.WeakKeyDictionary()
+"""Of the schedulers of clients, which a client that has given up does not know any more."""
+_software: weakref.WeakKeyDictionary[DaskClient, dict[str, Json]] = weakref.WeakKeyDictionary()
+"""Versions by address of the workers that were asked; none where there was no answer."""
+
+
+def workers_of(client: DaskClient) -> dict[str, Json]:
+    """Return what the scheduler of `client` knows of each worker, by address.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler is gone.
+    """
+    if client.scheduler is not None:
+        _addresses[client] = str(client.scheduler.address)
+    if client.status not in ("closing", "closed"):
+        info = client.scheduler_info(n_workers=-1)
+        if "workers" in info:
+            workers: dict[str, Json] = info["workers"]
+            return workers
+    raise scheduler_gone(client)
+
+
+def scheduler_gone(client: DaskClient) -> ClusterError:
+    """Return the error for a client that has given up its scheduler."""
+    address = _addresses.get(client, "the address of the active client")
+    return ClusterError(
+        f"the connection to the scheduler at {address} was lost: look whether it still runs, start it again if not, and run again, from "
+        'Python with a new Client; dask.config.set(scheduler="threads") computes in this process instead'
+    )
+
+
+def require_same_software(client: DaskClient) -> None:
+    """Raise `ClusterError` if a worker of `client` runs another version of streampca than this process.
+
+    Each worker is asked once. Those that are too busy to answer within seconds are compared when they read their first leaf.
+    """
+    known, workers = _software.setdefault(client, {}), workers_of(client)
+    new = [address for address in workers if address not in known and not address.startswith("inproc://")]
+    asked = {address: client.submit(versions, workers=[address], pure=False) for address in new}
+    end = time.monotonic() + _ANSWER_SECONDS
+    for address, future in asked.items():
+        try:
+            known[address] = future.result(timeout=max(0.1, end - time.monotonic()))
+        except Exception:  # noqa: BLE001 it has other work, was lost, or lacks streampca, which its first leaf says
+            known[address] = {}
+    for address in workers:
+        if (theirs := known.get(address, {}).get("streampca", __version__)) != __version__:
+            raise other_version(address, theirs, __version__)
+
+
+def other_version(address: str, theirs: str, ours: str) -> ClusterError:
+    """Return the error for a worker with another version of streampca than the process that plans, whose numbers may be others."""
+    return ClusterError(
+        f"the worker at {address} runs streampca {theirs}, the process that plans {ours}: expected the same version; install it where the "
+        "workers are, start them again, and run again"
+    )
 
 
 @dataclass(frozen=True)
@@ -27,6 +90,8 @@ class WorkerLimits:
     """Threads."""
     memory_bytes: int | None = None
     """Ceiling of the resident memory of its process; None where it is not known."""
+    other_kernels: str = ""
+    """Its address and its BLAS, where that is known to differ from the BLAS of this process."""
 
 
 def worker_limits(client: DaskClient | None) -> list[WorkerLimits]:
@@ -37,19 +102,21 @@ def worker_limits(client: DaskClient | None) -> list[WorkerLimits]:
     """
     if client is None:
         return []
-    info = client.scheduler_info(n_workers=-1)["workers"]
-    workers: list[Json] = [{**worker, "address": address} for address, worker in info.items()]
+    workers: list[Json] = [{**worker, "address": address} for address, worker in workers_of(client).items()]
     unlimited = [worker for worker in workers if not worker.get("memory_limit")]
     shares = _shares(unlimited, lambda address: _available_at(client, address))
-    return [
-        WorkerLimits(
+    here, software = versions()["blas"], _software.get(client, {})
+
+    def limits_of(worker: Json) -> WorkerLimits:
+        address, limit = worker["address"], worker.get("memory_limit")
+        there = software.get(address, {}).get("blas", here)
+        return WorkerLimits(
             max(1, int(worker["nthreads"])),
-            int(_share_of_limit() * worker["memory_limit"])
-            if worker.get("memory_limit")
-            else shares[worker["address"]],
+            int(_share_of_limit() * limit) if limit else shares[address],
+            "" if there == here else f"{address} with {there}",
         )
-        for worker in workers
-    ] or [WorkerLimits(1)]
+
+    return list(map(limits_of, workers)) or [WorkerLimits(1)]
 
 
 def least_memory(limits: Iterable[WorkerLimits]) -> int | None:
@@ -71,12 +138,24 @@ def for_workers(plan: Plan, limits: list[WorkerLimits], kept_bytes: int) -> Plan
     if not branches:
         window = max(1, min(window, (plan.allowed_bytes - kept_bytes) // max(1, state) - 1))
     return replace(
-        plan,
+        on_workers(plan, limits),
         threads=sum(each.threads for each in limits),
         leaves_in_flight=min(window, at_once),
         window=window,
         leaves_per_worker=at_worker,
     )
+
+
+def on_workers(plan: Plan, limits: list[WorkerLimits]) -> Plan:
+    """Return `plan` with the number of workers that carry it out, and a note on those that multiply by other BLAS kernels."""
+    others = [each.other_kernels for each in limits if each.other_kernels]
+    note = (
+        f"{len(others)} of {len(limits)} workers, first {others[0]}, multiply by other BLAS kernels than this process ({versions()['blas']}): "
+        "equal bits rest on equal kernels, so the last digits may be others where other workers read"
+        if others
+        else ""
+    )
+    return replace(plan, n_workers=len(limits), notes=(*plan.notes, note) if note else plan.notes)
 
 
 def _share_of_limit() -> float:

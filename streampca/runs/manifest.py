@@ -62,6 +62,7 @@ def manifest_of(
             "projected_bytes": plan.projected_bytes,
             "peak_bytes": peak_bytes(),
         },
+        "runs_on": plan.runs_on,
         "seconds": {"total": time.perf_counter() - times[1], **seconds},
         "run_id": log.identity.run_id,
         "started": times[0].isoformat(timespec="seconds"),

@@ -66,7 +66,7 @@ class ProgressBar:
                 initial=progress.bytes_before,
             )
         bar.total = progress.bytes * progress.n_samples / max(1, progress.rows)
-        bar.set_postfix_str(progress.waiting_for, refresh=False)
+        bar.set_postfix_str(progress.waiting_for or f"on {progress.runs_on}", refresh=False)
         bar.update(progress.bytes - bar.n)
         if progress.waiting_for:
             bar.refresh()
@@ -77,7 +77,7 @@ class ProgressBar:
         rate = f"{progress.bytes_per_second / 2**20:,.0f} MiB/s, about {progress.seconds_left:,.0f} s left"
         print(
             f"{label_of(progress.phase)}: {progress.rows:,} of {progress.n_samples:,} {progress.unit} ({share:.0%}), "
-            f"{progress.waiting_for or rate}",
+            f"on {progress.runs_on}, {progress.waiting_for or rate}",
             file=self._stream,
             flush=True,
         )

@@ -11,6 +11,8 @@ def versions() -> dict[str, str]:
     """Return the versions of all packages and libraries that determine the bits of a result."""
     from importlib.metadata import version
 
+    import scipy.linalg  # noqa: F401  brings its BLAS, which a worker may not have in memory yet
+
     from streampca.system.blas_threads import libraries  # here, because it imports numpy
 
     blas = sorted(

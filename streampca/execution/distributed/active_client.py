@@ -7,14 +7,19 @@ import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 
 from streampca.errors import ClusterError
+from streampca.planning.worker_limits import require_same_software, scheduler_gone
 from streampca.sources.base import Source
 from streampca.system.process import worker_of_this_task
 from streampca.typing import DaskClient
 
 _decided: ContextVar[tuple[DaskClient | None] | None] = ContextVar("streampca client in use", default=None)
+_default: weakref.ref[DaskClient] | None = None
+"""The default client of this process when a fit last used it."""
+_IN_THIS_PROCESS = ("threads", "threading", "sync", "synchronous", "single-threaded")
+"""Values of Dask's setting ``scheduler`` that go before an active client."""
 _inherited: weakref.WeakSet[object] = weakref.WeakSet()
 """The client and the worker of the process that this one was forked from: their event loops do not run here."""
 
@@ -29,7 +34,8 @@ def active_client(source: Source) -> DaskClient | None:
     Raises
     ------
     ClusterError
-        In the event loop of an asynchronous client, which a fit would block.
+        In the event loop of an asynchronous client, which a fit would block; if the scheduler is gone, also after its client, the
+        default of this process, has given it up; if a worker runs another version of streampca.
     """
     if not source.portable:
         return None
@@ -41,6 +47,7 @@ def active_client(source: Source) -> DaskClient | None:
         from streampca.execution.distributed.credentials import give_credentials
         from streampca.execution.distributed.forwarded_logs import forward_logs
 
+        require_same_software(client)
         give_credentials(client)
         forward_logs(client)
     return client
@@ -73,8 +80,12 @@ def share_credentials(source: Source) -> None:
 def _usable_client() -> DaskClient | None:
     if "distributed" not in sys.modules:
         return None
+    import dask
     from distributed import Client
 
+    global _default
+    if dask.config.get("scheduler", None) in _IN_THIS_PROCESS:
+        return None
     worker = worker_of_this_task()
     in_task = worker is not None and worker not in _inherited
     try:
@@ -88,7 +99,25 @@ def _usable_client() -> DaskClient | None:
             "the active client is asynchronous and this is its event loop, which a fit would block: expected another thread; "
             "write await asyncio.to_thread(pca.fit, X), or close the client to compute on threads of this process"
         )
+    if client is not None:
+        with suppress(ValueError):
+            if Context().run(Client.current) is client:  # type: ignore[no-untyped-call]
+                _default = weakref.ref(client)
+    elif not in_task and _default is not None and (before := _default()) is not None and _was_lost(before):
+        raise scheduler_gone(before)
     return client
+
+
+def forget(client: DaskClient) -> None:
+    """Have later fits run on threads after `client` was closed, even if its scheduler was lost."""
+    global _default
+    if _default is not None and _default() is client:
+        _default = None
+
+
+def _was_lost(client: DaskClient) -> bool:
+    """Tell whether `client` gave up its scheduler, and was not closed by who made it."""
+    return client.status in ("closing", "closed") and client.scheduler_comm is None
 
 
 def _in_event_loop() -> bool:

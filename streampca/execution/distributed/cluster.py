@@ -28,7 +28,9 @@ from streampca.execution.progress import Meter
 from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
+from streampca.planning.worker_limits import scheduler_gone, workers_of
 from streampca.typing import DaskClient, DaskFuture
+from streampca.version import __version__
 
 _State = TypeVar("_State")
 _log = logger(__name__)
@@ -184,7 +186,7 @@ class _Reading(Generic[_State]):
         if alone and piece.others_before < 0:
             piece.others_before = self._n_lost
         body = dumps([(self._task.for_leaf(leaf), leaf) for leaf in piece.tried])
-        arguments = body, self._common_future(), self._plan.leaves_per_worker, piece.tried is piece.leaves
+        arguments = body, self._common_future(), self._plan.leaves_per_worker, piece.tried is piece.leaves, __version__
         piece.key, self._n_tasks = f"{self._name}-{self._n_tasks}", self._n_tasks + 1
         with _without_size_warning(len(body)):
             piece.future = self._client.submit(read_piece, *arguments, key=piece.key, pure=False, retries=ATTEMPTS - 1)
@@ -301,7 +303,7 @@ class _Reading(Generic[_State]):
         before: set[str] = set()
         while not self._closed.wait(_LOOK_SECONDS):
             try:
-                addresses = set(self._client.scheduler_info(n_workers=-1)["workers"])
+                addresses = set(workers_of(self._client))
                 self._n_lost += len(before - addresses)  # a process that is started again has another address
                 before, self._n_workers, self._unanswered = addresses, len(addresses), 0.0
             except Exception:  # noqa: BLE001 the connection was lost, which `_require_connected` says
@@ -327,9 +329,7 @@ class _Reading(Generic[_State]):
     def _require_connected(self) -> None:
         """Raise `ClusterError` if the client has given up its scheduler."""
         if self._client.status in ("closing", "closed"):
-            raise ClusterError(
-                "the connection to the scheduler was lost: look whether it still runs, start it again if not, and run again"
-            )
+            raise scheduler_gone(self._client)
 
 
 def _ttl_seconds() -> float:

@@ -10,6 +10,7 @@ from functools import partial
 from distributed import Worker, WorkerPlugin
 
 from streampca.logs import ROOT
+from streampca.planning.worker_limits import workers_of
 from streampca.typing import DaskClient
 
 _levels: weakref.WeakKeyDictionary[DaskClient, int] = weakref.WeakKeyDictionary()
@@ -46,4 +47,4 @@ def forward_logs(client: DaskClient) -> None:
 
 def _has_worker_here(client: DaskClient) -> bool:
     """Tell whether a worker of `client` is in this process."""
-    return any(address.startswith("inproc://") for address in client.scheduler_info(n_workers=-1)["workers"])
+    return any(address.startswith("inproc://") for address in workers_of(client))

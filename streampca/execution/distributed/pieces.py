@@ -17,8 +17,10 @@ from streampca.execution.distributed.retries import may_pass
 from streampca.execution.fold import merge_neighbours
 from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.planning.shape import Leaf
+from streampca.planning.worker_limits import other_version
 from streampca.sources.schedule import Schedule
 from streampca.system.blas_threads import one_blas_thread
+from streampca.version import __version__
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Failure:
     """The error."""
 
 
-def read_piece(body: bytes, common: Any, at_once: int, keep: bool) -> LeafResult[Any] | Failure | None:
+def read_piece(body: bytes, common: Any, at_once: int, keep: bool, version: str) -> LeafResult[Any] | Failure | None:
     """Read the leaves in `body` and return their states, merged from left to right.
 
     The function of every task that reads rows. What may pass (an error of the system, or no memory) is raised, so that Dask
@@ -45,7 +47,11 @@ def read_piece(body: bytes, common: Any, at_once: int, keep: bool) -> LeafResult
         Most leaves that this worker may run at once, for its memory; 0 = one for each of its threads.
     keep : bool
         Whether the result is wanted, or only whether there is one.
+    version : str
+        Version of streampca of the driver: workers may come after it has compared theirs.
     """
+    if version != __version__:
+        return Failure(other_version(_address(), __version__, version))
     try:
         pairs: list[tuple[Task[Any], Leaf]] = loads(body)
         if common is not None:
@@ -78,6 +84,13 @@ def _portable(error: Exception) -> Exception:
     return arrived if isinstance(arrived, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
 
 
+def _address() -> str:
+    """Return the address of this worker."""
+    from distributed import get_worker
+
+    return str(get_worker().address)
+
+
 _turns = threading.Condition()
 _running: Counter[str] = Counter()  # leaves by address: a process may have several workers
 
@@ -85,9 +98,7 @@ _running: Counter[str] = Counter()  # leaves by address: a process may have seve
 @contextmanager
 def _turn(at_once: int) -> Iterator[None]:
     """Wait until fewer than `at_once` leaves run on this worker, and count as one; Dask itself counts threads, not memory."""
-    from distributed import get_worker
-
-    address = str(get_worker().address)
+    address = _address()
     with _turns:
         _turns.wait_for(lambda: not at_once or _running[address] < at_once)
         _running[address] += 1

@@ -12,8 +12,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from streampca.errors import ClusterError, ConfigError, StreamPCAError
-from streampca.execution.distributed.active_client import using_client
+from streampca.execution.distributed.active_client import forget, using_client
 from streampca.logs import Notice
+from streampca.planning.worker_limits import workers_of
 from streampca.runs.config.clusters import (
     AddressCluster,
     AnyCluster,
@@ -134,6 +135,8 @@ def planning_for(config: RunConfig) -> Iterator[None]:
 class _WorkersToCome:
     """What planning asks of the client of a cluster."""
 
+    status, scheduler = "running", None
+
     def __init__(self, cluster: AnyCluster):
         self.workers: Json = {}
         if isinstance(cluster, LocalCluster):
@@ -232,6 +235,7 @@ def _in_use(client: Client) -> Iterator[Client]:
     finally:
         with suppress(OSError):  # of which TimeoutError is one
             client.close(timeout=_CLOSE_SECONDS)  # type: ignore[no-untyped-call]
+        forget(client)
 
 
 @contextmanager
@@ -303,7 +307,7 @@ def _wait_for(
 
 def _names_of_workers(client: Client) -> set[object]:
     """Return the names of the workers that have come."""
-    return {worker["name"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}
+    return {worker["name"] for worker in workers_of(client).values()}
 
 
 def _pages(started: StartedCluster) -> str:

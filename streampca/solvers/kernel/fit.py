@@ -17,7 +17,7 @@ from streampca.models.integer_rounding import with_rounded_integers
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
-from streampca.planning.worker_limits import for_workers, worker_limits
+from streampca.planning.worker_limits import for_workers, on_workers, worker_limits
 from streampca.solvers.alternatives import figures_of
 from streampca.solvers.beside import Beside, with_beside
 from streampca.solvers.fit import naming_the_limit, resources_of
@@ -93,6 +93,8 @@ def plan_kernel(
     plan = with_read_ahead(plan.with_edges(edges), source, parameters.read_ahead)
     if limits and "states" in plan.memory:
         plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "landmarks", "solve", "model"))
+    elif limits:
+        plan = on_workers(plan, limits)
     if alternatives:
 
         def planned(method: str) -> Plan:

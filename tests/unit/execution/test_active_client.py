@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 import zarr
 from distributed import Client, LocalCluster, worker_client
 from numpy.typing import NDArray
 
-from streampca import PCA, KernelPCA
+from streampca import MCA, PCA, KernelPCA
 from streampca.errors import ClusterError
 from streampca.sources import credentials
 
@@ -129,3 +134,45 @@ def test_a_fit_in_a_coroutine_on_a_worker_is_refused(cluster: LocalCluster, path
 
     with Client(cluster) as client, pytest.raises(ClusterError, match="asynchronous"):
         client.submit(task).result(SECONDS)
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_gone_is_named_until_threads_are_asked_for(
+    path: str, expected: Any, tmp_path: Path
+) -> None:
+    model, file = PCA(3).fit(path), tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    options = ["--no-dashboard", "--scheduler-file", str(file)]
+    with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as scheduler:
+        while not file.exists():
+            time.sleep(0.02)
+        with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+            client = Client(scheduler_file=str(file), timeout=1)
+            address = client.scheduler.address
+            assert PCA(3).plan(path).n_workers == 1  # one is planned for before any comes
+            scheduler.kill()
+            for use in (
+                lambda: PCA(3).fit(path),
+                lambda: PCA(3).plan(path),
+                lambda: KernelPCA(2, method="nystrom", n_landmarks=20).fit(path),
+                lambda: model.transform_to(path, tmp_path / "scores.zarr"),
+                lambda: MCA(2, first=4).fit(path),
+            ):
+                with pytest.raises(ClusterError, match=f"connection to the scheduler at {address} was lost") as caught:
+                    use()
+                assert caught.value.exit_status == 3
+                del caught
+    assert client.status in ("closing", "closed")
+    with dask.config.set(scheduler="threads"):
+        assert np.array_equal(_fit(path), expected)
+    del client, use
+    gc.collect()
+    assert np.array_equal(_fit(path), expected)
+
+
+def test_dask_s_own_setting_for_threads_goes_before_an_active_client(cluster: LocalCluster, path: str) -> None:
+    with Client(cluster):
+        assert PCA(3).fit(path).plan_.n_workers == 1
+        with dask.config.set(scheduler="threads"):
+            assert PCA(3).fit(path).plan_.n_workers == 0
+    assert PCA(3).fit(path).plan_.n_workers == 0  # after a client that was closed

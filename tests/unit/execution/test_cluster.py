@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -98,6 +99,56 @@ def test_workers_with_other_software_are_a_cluster_error_with_advice(client: Any
         pytest.raises(ClusterError, match=r"cannot run streampca: .*; install the same versions where"),
     ):
         sp.PCA(2, solver="covariance").fit(Elsewhere())
+
+
+def _another(version: str, blas: str) -> None:
+    """Have this worker say that it runs another version of streampca, or other kernels."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("streampca.") and hasattr(module, "__version__"):
+            module.__version__ = version
+    found = sys.modules["streampca.system.versions"]
+    theirs = getattr(found, "theirs", found.versions)
+    found.theirs, found.versions = theirs, (lambda: theirs() | {"blas": blas}) if blas else theirs
+
+
+def test_workers_with_another_streampca_are_refused_and_other_kernels_said(client: Any, tmp_path: Any) -> None:
+    """A worker of another version would make other numbers without a word; before the first leaf, and if it comes later."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((400, 5)))
+    address = client.scheduler.address
+    refusal = rf"the worker at \S+ runs streampca 0\.0\.1, the process that plans {sp.__version__}: expected the same"
+
+    def fit(asked: Any) -> Any:
+        with asked.as_current():
+            return sp.PCA(2).fit(tmp_path / "x.npy").plan_
+
+    try:
+        with Client(address, set_as_default=False) as asked:
+            assert fit(asked).notes == ()
+            client.run(_another, "0.0.1", "")
+            with pytest.raises(ClusterError, match=refusal) as caught:
+                fit(asked)  # which found the same version before
+            assert caught.value.exit_status == 3
+        with Client(address, set_as_default=False) as asked, pytest.raises(ClusterError, match=refusal):
+            fit(asked)
+        client.run(_another, sp.__version__, "mkl 2026.1 (avx512)")
+        with Client(address, set_as_default=False) as asked:
+            (note,) = fit(asked).notes
+            assert "mkl 2026.1 (avx512), multiply by other BLAS kernels than this process" in note
+    finally:
+        client.run(_another, sp.__version__, "")
+
+
+def test_a_plan_its_progress_and_its_text_say_what_reads(client: Any, tmp_path: Any) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((400, 5)))
+    told = set()
+    pca = sp.PCA(2, progress=lambda step: told.add(step.runs_on))
+    assert str(pca.plan(tmp_path / "x.npy")).count(", on threads of this process") == 1
+    with client.as_current():
+        assert ", on 2 workers of a cluster" in str(pca.plan(tmp_path / "x.npy"))
+        assert pca.fit(tmp_path / "x.npy").plan_.runs_on == "2 workers of a cluster"
+        kernel = sp.KernelPCA(2, method="exact").fit(tmp_path / "x.npy")
+    assert told == {"workers of a cluster"}
+    assert kernel.plan_.n_workers == 2
 
 
 def test_a_plan_is_made_for_the_threads_and_the_memory_of_workers(tmp_path: Any, blocks_of: Any) -> None:
