@@ -42,7 +42,7 @@ from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.cells import normalization
 from streampca.sources.cells.normalization import NORMALIZE as NORMALIZE_KEYS
 from streampca.sources.cells.normalization import ElementwiseCounts, Normalization
-from streampca.sources.fetching import division
+from streampca.sources.fetching import answers, division
 from streampca.sources.grid import Grid
 from streampca.sources.options import TAKEN, ReadOptions
 from streampca.sources.row_range import RowRange
@@ -109,6 +109,7 @@ __all__ = [
     "process_bytes",
     "process_of",
     "raise_pending_signal",
+    "refusals_within",
     "requests_of",
     "run_command",
     "sent_apart",
@@ -158,10 +159,15 @@ def requests_of(n_bytes: int, whole: int | None = None) -> Iterator[None]:
         yield
 
 
-def impatient(requests: int = 12) -> Any:
-    """Return a context in which a request is sent at most `requests` times, after a few hundredths of a second each."""
-    policy = remote.RetryPolicy(requests=requests, first_seconds=0.01, longest_seconds=0.02)
+def impatient(requests: int = 12, seconds: float = 120.0) -> Any:
+    """Return a context in which a request is sent at most `requests` times, after a few hundredths of a second each, for `seconds`."""
+    policy = remote.RetryPolicy(requests=requests, first_seconds=0.01, longest_seconds=0.02, key_seconds=seconds)
     return patch.object(remote, "PATIENCE", policy)
+
+
+def refusals_within(seconds: float) -> Any:
+    """Return a context in which headers of a refusal are waited for so long."""
+    return patch.object(answers, "SECONDS", seconds)
 
 
 @contextmanager

@@ -46,9 +46,10 @@ class Web(ThreadingHTTPServer):
         """Headers of all requests."""
         self.query = ""
         """Query that every request must have."""
+        self.drips = False
+        """Whether headers that are asked for after a refusal come byte by byte, without an end."""
         self.pieces_of: Callable[[Path], Iterator[bytes] | None] | None = None
-        """Returns the body of a file in pieces, None to send it as it is; without a length if it is `in_chunks`."""
-        self.in_chunks = True
+        """Returns the body of a file in pieces, None to send it as it is."""
         self.n_waiting, self.n_awaited, self.all_came = 0, 0, threading.Event()
         """Requests for chunks that have no answer; how many must be there before the first is answered; set when they are."""
         self.delay_of: Callable[[str], float] | None = None
@@ -126,6 +127,12 @@ class _Handler(BaseHTTPRequestHandler):
             web.n_refused += refusal is not None
         if refusal is not None:
             status, headers = refusal
+            if web.drips and self.headers.get("Connection") == "close":
+                with suppress(OSError):  # the client has enough
+                    self.wfile.write(b"HTTP/1.1 503 Busy\r\nX")
+                    while not time.sleep(0.05):
+                        self.wfile.write(b"x")
+                return
             self._send(status, b"", **headers)
             return
         if is_chunk:
@@ -161,14 +168,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = web.closes
 
     def _send_pieces(self, file: Path, pieces: Iterator[bytes]) -> None:
-        in_chunks, self.close_connection = self.server.in_chunks, True
+        self.close_connection = True
         self.send_response(200)
-        name, value = ("Transfer-Encoding", "chunked") if in_chunks else ("Content-Length", str(file.stat().st_size))
-        self.send_header(name, value)
+        self.send_header("Content-Length", str(file.stat().st_size))
         self.end_headers()
         with suppress(OSError):  # the client has enough
             for piece in pieces:
-                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if in_chunks else piece)
+                self.wfile.write(piece)
 
     def _send(self, status: int, data: bytes, **headers: str) -> None:
         self.send_response(status)

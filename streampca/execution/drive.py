@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import Context
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +20,7 @@ from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.planning.read_ahead import schedule_of
 from streampca.sources.base import ReadCount
+from streampca.sources.schedule import requests_since
 from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import release
@@ -31,6 +32,7 @@ _Total = TypeVar("_Total")
 _State = TypeVar("_State")
 _Read = TypeVar("_Read")
 _log = logger(__name__)
+_QUIET_SECONDS = 5.0  # without a block, after which a store that does not answer is told
 _TRIMMED_FROM = 8 * 2**20  # bytes read, from which freed memory is worth more than the page faults of the next pass
 
 
@@ -139,6 +141,8 @@ def _on_threads(task: Task[_State], plan: Plan, meter: Meter, first: int) -> Gen
             for index in range(first, plan.n_leaves):
                 for following in range(index + len(waiting), min(plan.n_leaves, index + plan.window)):
                     waiting.append(pool.submit(run_leaf, task, plan.leaf(following), stop, meter.add_block))
+                while not wait((waiting[0],), timeout=_QUIET_SECONDS).done:
+                    _tell_of_the_store(meter)
                 yield waiting.popleft().result()  # in order, so that which error ends a run does not depend on timing
         _release_all(pool, plan.leaves_in_flight)
     except BaseException as error:
@@ -149,6 +153,14 @@ def _on_threads(task: Task[_State], plan: Plan, meter: Meter, first: int) -> Gen
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _tell_of_the_store(meter: Meter) -> None:
+    """Report that nothing is read because a store does not answer, if that is so."""
+    now = time.monotonic()
+    waited = now - min(list(requests_since.values()), default=now)
+    if min(waited, meter.quiet_seconds) >= _QUIET_SECONDS:
+        meter.wait("waiting for the store")
 
 
 def _release_all(pool: ThreadPoolExecutor, n_threads: int) -> None:

@@ -65,6 +65,7 @@ class Meter:
         self._rows, self._bytes = 0, 0
         self._rows_before, self._bytes_before = 0, 0
         self._lock, self._began = threading.Lock(), time.perf_counter()
+        self._last = self._began
 
     def skip(self, plan: Plan, first: int, count: ReadCount) -> None:
         """Count the leaves before `first`, which an earlier process read at the cost of `count`."""
@@ -86,6 +87,7 @@ class Meter:
     def add(self, n_rows: int, n_bytes: int) -> None:
         """Count `n_rows` rows, or other units, and `n_bytes` bytes more."""
         with self._lock:
+            self._last = time.perf_counter()
             self._rows += n_rows
             self._bytes += n_bytes
             self._report()
@@ -96,6 +98,11 @@ class Meter:
             done = self._rows, self.n_samples, self._bytes, seconds
             before = self._rows_before, self._bytes_before
             self.callback(Progress(self.phase, *done, self.unit, *before, self.runs_on, waiting_for))
+
+    @property
+    def quiet_seconds(self) -> float:
+        """Return how long nothing was counted."""
+        return time.perf_counter() - self._last
 
     def wait(self, reason: str) -> None:
         """Report that nothing is read, and why."""

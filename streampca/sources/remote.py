@@ -35,6 +35,7 @@ from streampca.sources.request_errors import (
     of_obstore,
     status_of,
 )
+from streampca.sources.schedule import requests_since
 from streampca.sources.versions import ObjectListing, listed
 from streampca.storage.zarr_interface import Buffer, BufferPrototype, GetOnlyStore, ZarrArray, sync
 from streampca.system.optional import is_installed
@@ -62,6 +63,8 @@ class RetryPolicy:
     """Upper limit of every wait."""
     asked_seconds: float = 60.0
     """Upper limit of every wait that the store asks for, and half of that of their sum."""
+    key_seconds: float = 120.0
+    """No request is repeated later than this, and the longest time without a byte, after the first one for its key."""
 
     def wait(self, n_failed: int) -> float:
         """Return the longest wait in seconds after so many failures."""
@@ -239,6 +242,7 @@ class RemoteStore(GetOnlyStore):
         _have_requested.add(os.getpid())
         self._loop, work = asyncio.get_running_loop(), asyncio.ensure_future(self._repeatedly(key, request))
         self._running.add(work)
+        requests_since[work] = time.monotonic()
         try:
             return await work
         except asyncio.CancelledError:
@@ -248,6 +252,7 @@ class RemoteStore(GetOnlyStore):
             raise StoreError(f"{shown(self.url)}: {key or 'the listing'}: the reading was stopped") from None
         finally:
             self._running.discard(work)
+            requests_since.pop(work, None)
 
     def _reopen_in_a_fork(self) -> None:
         """Open the store again in a forked process, which cannot use the connections of its parent."""
@@ -260,7 +265,8 @@ class RemoteStore(GetOnlyStore):
         self._store, self._process, self._running = open_store(self.url, self.options)._store, os.getpid(), set()
 
     async def _repeatedly(self, key: str, request: Callable[[], Awaitable[Result]]) -> Result:
-        waited, n_requests = 0.0, 0
+        waited, n_requests, began = 0.0, 0, time.monotonic()
+        patience = PATIENCE.key_seconds + ((self.client.seconds if self.reads_ahead else None) or READ_SECONDS)
         while True:
             n_requests += 1
             try:
@@ -283,7 +289,7 @@ class RemoteStore(GetOnlyStore):
                 n_requests += 1
                 asked = await self._wait_asked(key, status_of(error) or 0)
             wait = PATIENCE.wait_for(n_requests, asked, waited)
-            if wait is None:
+            if wait is None or time.monotonic() - began + wait > patience:
                 raise StoreError(self._given_up(key, error, n_requests, asked)) from None
             reason = type(error).__name__
             _log.info("%s: request %d of %d failed (%s): repeated", key, n_requests, PATIENCE.requests, reason)

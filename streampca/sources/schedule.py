@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 Span = tuple[int, int]
 """First row of a block, and the row behind its last."""
+
+
+requests_since: dict[object, float] = {}
+"""When those requests to stores were first sent, by any thread of this process, that have no answer yet; of `time.monotonic`."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=requests_since.clear)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def _usable_client() -> DaskClient | None:
         )
     if client is not None:
         with suppress(ValueError):
-            if Context().run(Client.current) is client:  # type: ignore[no-untyped-call]
+            if Context().run(Client.current) is client:
                 _default = weakref.ref(client)
     elif not in_task and _default is not None and (before := _default()) is not None and _was_lost(before):
         raise scheduler_gone(before)

@@ -1,27 +1,26 @@
-"""What obstore does not tell of an answer, by the standard library: headers of refusals, and bodies that come without their size.
+"""Headers of refusals, by the standard library.
 
-object_store 0.14 gives the status and the body of a refusal, and no header, so that ``Retry-After`` is not known; and it takes
-no answer without ``Content-Length``, such as those of some proxies.
+object_store 0.14 gives the status and the body of a refusal, and no header, so that ``Retry-After`` is not known.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException, IncompleteRead
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit, urlunsplit
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
-from streampca.sources.request_errors import RequestError
-
-_SECONDS = 10.0
-_PIECE = 2**16
+SECONDS = 10.0
+"""Longest time that headers of a refusal are waited for."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,38 @@ async def place_of(store: Any, key: str) -> Place:
     return Place(str(url), headers, options)
 
 
-def headers_of_refusal(place: Place) -> Mapping[str, str] | None:
-    """Return the headers of the answer to a request, names in lower case, None if it is not refused."""
-    try:
-        with _opened(place, _SECONDS, {"Range": "bytes=0-0"}):
-            return None
-    except HTTPError as refusal:
-        with refusal:
-            return {name.lower(): value for name, value in refusal.headers.items()}
+async def headers_of_refusal(place: Place) -> Mapping[str, str] | None:
+    """Return the headers of the answer to a request, names in lower case, None if it is not refused.
+
+    Raises
+    ------
+    TimeoutError
+        If they have not come in `SECONDS`, as a whole: the standard library counts from the last byte.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[Mapping[str, str] | None] = loop.create_future()
+
+    def answer(headers: Mapping[str, str] | None) -> None:
+        if not found.done():
+            found.set_result(headers)
+
+    def ask() -> None:
+        headers: Mapping[str, str] | None = {}
+        try:
+            with _opened(place):
+                headers = None
+        except HTTPError as refusal:
+            with refusal:
+                headers = {name.lower(): value for name, value in refusal.headers.items()}
+        except Exception:  # noqa: BLE001, S110 they are not known
+            pass
+        with contextlib.suppress(RuntimeError):  # of a loop that has ended
+            loop.call_soon_threadsafe(answer, headers)
+
+    threading.Thread(
+        target=ask, name="streampca-refusal", daemon=True
+    ).start()  # the end of the process waits for no daemon
+    return await asyncio.wait_for(found, SECONDS)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -74,55 +97,10 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def body_of(place: Place, most: int, seconds: float, least_rate: int) -> tuple[bytes, str] | None:
-    """Return up to `most` bytes of an object, and their content encoding; None if it does not exist.
-
-    Raises
-    ------
-    RequestError
-        If it is refused, or cut short.
-    TimeoutError
-        If no byte comes for `seconds`, or fewer than `least_rate` in one of them.
-    """
-    try:
-        with _opened(place, seconds, {}) as answer:
-            if answer.status != 200:
-                raise RequestError(answer.reason, status=answer.status)
-            return _received(answer, most, seconds, least_rate), answer.headers.get("Content-Encoding", "")
-    except HTTPError as refusal:
-        with refusal:
-            if refusal.code == 404:
-                return None
-            raise RequestError(str(refusal.reason), status=refusal.code) from None
-    except IncompleteRead as error:
-        raise RequestError(f"the body was cut short after {len(error.partial):,} bytes", kind="Interrupted") from None
-    except HTTPException as error:
-        raise RequestError(str(error), kind="Interrupted") from None
-
-
-def _received(answer: Any, most: int, seconds: float, least_rate: int) -> bytes:
-    body, begun, begin = bytearray(), 0, time.monotonic()
-    while len(body) < most:
-        piece = answer.read1(min(_PIECE, most - len(body)))
-        if not piece:
-            break
-        body += piece
-        passed = time.monotonic() - begin
-        if passed >= seconds:
-            if len(body) - begun < least_rate * seconds:
-                raise TimeoutError(too_slow(int(least_rate * seconds), passed, least_rate))
-            begun, begin = len(body), time.monotonic()
-    return bytes(body)
-
-
-def too_slow(n_bytes: int, seconds: float, least_rate: int) -> str:
-    """Return what is wrong with so few bytes in so many seconds."""
-    return f"fewer than {n_bytes:,} bytes were received in {seconds:.3g} s, less than {least_rate} bytes per second"
-
-
-def _opened(place: Place, seconds: float, further: Mapping[str, str]) -> Any:
-    """Send a request; `HTTPError` for a refusal."""
-    request = Request(place.url, headers={"Accept-Encoding": "identity", **further})  # noqa: S310 of a store on the web
+def _opened(place: Place) -> Any:
+    """Send a request for a byte; `HTTPError` for a refusal."""
+    headers = {"Accept-Encoding": "identity", "Range": "bytes=0-0"}
+    request = Request(place.url, headers=headers)  # noqa: S310 of a store on the web
     for name, value in place.headers.items():
         request.add_unredirected_header(name, value)
     certificate = place.options.get("root_certificate")
@@ -133,7 +111,7 @@ def _opened(place: Place, seconds: float, further: Mapping[str, str]) -> Any:
     if "proxy_url" in place.options:
         proxy = str(place.options["proxy_url"])
         handlers.append(ProxyHandler({"http": proxy, "https": proxy}))
-    return build_opener(*handlers).open(request, timeout=seconds)
+    return build_opener(*handlers).open(request, timeout=SECONDS)
 
 
 def _text(value: object) -> str:

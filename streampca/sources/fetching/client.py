@@ -6,7 +6,7 @@ import asyncio
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,7 +67,6 @@ class ObjectClient:
         self.serves_ranges = True
         """Whether ranges of objects can be requested; some web servers send the whole object."""
         self.seconds = _seconds(store.client_options.get("read_timeout")) if hasattr(store, "client_options") else None
-        self._tells_sizes = True
 
     async def fetch(
         self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
@@ -79,8 +78,6 @@ class ObjectClient:
         """
         import obstore
 
-        if not self._tells_sizes:
-            return await self._without_size(key, span, most)
         try:
             options = await self._options(key, span)
             async with asyncio.timeout(None if self.seconds is None else 2 * self.seconds):
@@ -92,12 +89,19 @@ class ObjectClient:
             error = of_obstore(failed)
         if error.status == 416:  # the object ends before the range
             return Fetched(memoryview(b""), 0, is_range=True)
-        if error.kind == "range" and span is not None:  # a server that sends the whole object, or less at once
+        if error.kind in ("range", "length") and span is not None:  # the whole object, or less, or without its size
             self.serves_ranges = False
             return Fetched(memoryview(b""), MAX_STORED_BYTES, is_range=False)
-        if error.kind == "length":
-            self._tells_sizes = self.serves_ranges = False
-            return await self._without_size(key, span, most)
+        if error.kind == "length":  # of a whole object; with a range comes the size
+            answer = await self.fetch(key, (0, MAX_STORED_BYTES if most is None else most + 1), buffer)
+            if answer is not None and not answer.is_range:
+                raise RequestError(
+                    "the server sends neither the sizes of objects nor ranges of them: expected the header Content-Length",
+                    kind="length",
+                )
+            if answer is not None and most is not None and len(answer.data) > most:
+                raise TooManyBytesError(most)
+            return None if answer is None else replace(answer, is_range=False)
         raise error
 
     async def _options(self, key: str, span: tuple[int, int] | None) -> GetOptions | None:
@@ -139,7 +143,9 @@ class ObjectClient:
                 async with asyncio.timeout(seconds):
                     piece = await anext(pieces, None)
             except TimeoutError:
-                raise TimeoutError(answers.too_slow(least, seconds or 0, LEAST_RATE)) from None
+                raise TimeoutError(
+                    f"fewer than {least:,} bytes were received in {seconds or 0:.3g} s, less than {LEAST_RATE} bytes per second"
+                ) from None
             if piece is None:
                 return n
             if n + len(piece) > len(buffer):
@@ -147,28 +153,13 @@ class ObjectClient:
             buffer[n : n + len(piece)] = piece
             n += len(piece)
 
-    async def _without_size(self, key: str, span: tuple[int, int] | None, most: int | None) -> Fetched | None:
-        """Return an object of a web server that sends it without its size, which obstore does not take."""
-        if span is not None:
-            return Fetched(memoryview(b""), MAX_STORED_BYTES, is_range=False)
-        most = MAX_STORED_BYTES if most is None else most
-        place = await answers.place_of(self.store, key)
-        received = await asyncio.to_thread(answers.body_of, place, most + 1, self.seconds or READ_SECONDS, LEAST_RATE)
-        if received is None:
-            return None
-        body, encoding = received
-        data = _decoded(memoryview(body), {"Content-Encoding": encoding}, most) or memoryview(body)
-        if len(data) > most:
-            raise TooManyBytesError(most)
-        return Fetched(data, len(data), is_range=False)
-
     async def refusal(self, key: str) -> Mapping[str, str] | None:
         """Return the headers of the answer that refuses a request for `key`, which obstore does not tell; None if it is not refused.
 
         Names are in lower case; there are none if they cannot be known.
         """
         try:
-            return await asyncio.to_thread(answers.headers_of_refusal, await answers.place_of(self.store, key))
+            return await answers.headers_of_refusal(await answers.place_of(self.store, key))
         except Exception:  # noqa: BLE001 what it says is known or not
             return {}
 
