@@ -22,7 +22,8 @@ _LARGEST_ANGLE = 1e-10
 _MOST_SWEEPS = 500
 _ALLOWED_ANGLE = 1e-6
 """Radians; largest rotation of the last sweep that is a result."""
-_MOST_CONDITION = 1e12
+_MOST_CONDITION = 1e8
+"""Of the matrix of promax, whose rounding errors grow with it; correlations of scores are 1 up to rounding beyond."""
 
 
 def varimax(loadings: FloatArray, *, normalize: bool = True) -> FloatArray:
@@ -86,8 +87,8 @@ def _angle(x: FloatArray, y: FloatArray, d: int) -> float:
 def promax(loadings: FloatArray, rotation: FloatArray, *, power: float = 4) -> FloatArray:
     """Return the oblique M, ``(k, k)``, whose pattern comes nearest to that of `rotation` with contrasts raised to `power`.
 
-    With the pattern B of `rotation`, that of varimax, the target is |B|^power with the signs of B, and U = (BᵀB)⁻¹ Bᵀ target, scaled so
-    that the scores have unit variance (Hendrickson & White 1964); M is `rotation` times U.
+    With the pattern B of `rotation`, that of varimax, the target is |B|^power with the signs of B, and M the regression of the target
+    on the loadings, scaled so that the scores have unit variance (Hendrickson & White 1964).
 
     Parameters
     ----------
@@ -101,20 +102,22 @@ def promax(loadings: FloatArray, rotation: FloatArray, *, power: float = 4) -> F
     Raises
     ------
     ParameterError
-        If the targets of the components are linearly dependent, as for a large `power`, which leaves one loading of each.
+        If the targets of the components are linearly dependent up to rounding, as for a large `power`, which leaves one loading of
+        each, and for many components of features in mixed units.
     """
     pattern = rotation.T @ loadings
-    # Each component is divided by its largest loading, which changes no column of U but its length: powers of small ones underflow.
+    # Each component is divided by its largest loading, which changes no column of M but its length: powers of small ones underflow.
     target = np.sign(pattern) * np.abs(pattern / np.abs(pattern).max(axis=1, keepdims=True)) ** power
-    pattern = pattern / np.abs(pattern).max()
-    regression = np.linalg.solve(pattern @ pattern.T, pattern @ target.T)
-    regression /= np.linalg.norm(regression, axis=0)
-    if not np.linalg.cond(regression) < _MOST_CONDITION:
+    # Unit vectors, because variances of components may differ by more than float64 has digits: squares of them have none left.
+    lengths = np.linalg.norm(loadings, axis=1)
+    oblique: FloatArray = np.linalg.lstsq((loadings / lengths[:, None]).T, target.T)[0] / lengths[:, None]
+    oblique /= np.linalg.norm(oblique, axis=0)
+    if not np.linalg.cond(oblique) < _MOST_CONDITION:
         raise ParameterError(
-            f"power={power:g}: the contrasts of the {len(pattern)} components are linearly dependent: expected a smaller power, such as 4"
+            f"power={power:g}: the contrasts of the {len(pattern)} components are linearly dependent: expected a smaller power, fewer components, "
+            "or features of like variances (scale=True)"
         )
-    variances = np.diag(np.linalg.inv(regression.T @ regression))
-    oblique: FloatArray = rotation @ (regression * np.sqrt(variances))
+    oblique *= np.linalg.norm(np.linalg.inv(oblique), axis=1)
     return oblique
 
 

@@ -61,13 +61,17 @@ class RotatedModel(PCAModel):
     @property
     def correlation(self) -> FloatArray:
         """Return the correlations Φ = (Mᵀ M)⁻¹ of the scores, ``(k, k)``."""
-        return np.asarray(np.linalg.inv(self.rotation.matrix.T @ self.rotation.matrix), dtype=np.float64)
+        inverse = np.linalg.inv(self.rotation.matrix)  # of M, not of MᵀM, which has the square of its condition
+        return np.asarray(inverse @ inverse.T, dtype=np.float64)
 
     @property
     def explained_variance_ratio(self) -> FloatArray:
-        """Return diag(Φ AᵀA) / total variance, ``(k,)``: shares that add up to those of the components before the rotation."""
-        matrix, values = self.rotation.matrix, self._values
-        parts: FloatArray = np.einsum("ij,ji->i", self.correlation, (matrix.T * values) @ matrix)
+        """Return diag(Φ AᵀA) / total variance, ``(k,)``: shares that add up to those of the components before the rotation.
+
+        Φ AᵀA is M⁻¹ Λ M, whose rounding errors grow with the condition of M and not with its square.
+        """
+        matrix = self.rotation.matrix
+        parts: FloatArray = np.einsum("ij,j,ji->i", np.linalg.inv(matrix), self._values, matrix)
         return np.asarray(parts / self.total_variance)
 
     @property

@@ -288,6 +288,22 @@ def test_promax_of_a_large_power_is_that_of_targets_in_units_of_the_largest_load
     np.testing.assert_allclose(pattern, in_order(orthogonal @ u), atol=1e-7)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_promax_of_features_in_mixed_units_is_accurate_or_refused(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(60, 30)) * 10.0 ** rng.uniform(-3, 3, size=30)
+    pca = sp.PCA().fit(rows)
+    if seed == 0:  # its scores would have correlations of 1 up to rounding
+        with pytest.raises(ParameterError, match="linearly dependent: expected a smaller power, fewer components, or fea"):
+            pca.rotate(20, method="promax")
+        return
+    rotated = pca.rotate(20, method="promax")
+    scores = rotated.transform(rows)
+    np.testing.assert_allclose(np.corrcoef(scores.T), rotated.correlation_, atol=1e-7)
+    np.testing.assert_allclose(scores.std(axis=0, ddof=1), np.sqrt(rotated.explained_variance_), rtol=1e-7)
+    assert abs(rotated.explained_variance_ratio_.sum() - pca.explained_variance_ratio_[:20].sum()) <= 1e-8
+
+
 def test_a_power_that_leaves_the_same_feature_to_two_components_is_refused() -> None:
     loadings = np.array([[2.0, 1.0, 0.5, 0.0], [2.0, -1.0, 0.0, 0.5]])
     with pytest.raises(ParameterError, match="power=500: the contrasts of the 2 components are linearly dependent"):
