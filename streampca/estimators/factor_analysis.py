@@ -4,34 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from streampca.errors import NotComputedError
 from streampca.estimators.from_states import StateEstimator
 from streampca.estimators.interface import check_is_fitted
+from streampca.estimators.patterns import Patterns
 from streampca.models.pca import PCAModel
+from streampca.models.removal import Given
 from streampca.models.state import FittedState
 from streampca.parameters import documented
 from streampca.parameters.analyses import FACTOR_PARAMETERS
-from streampca.parameters.choices import Missing, ScaleName
+from streampca.parameters.choices import Missing, Rotation, ScaleName
 from streampca.solvers.analyses import Analysis, Factors
 from streampca.sources import Source
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
+    from streampca.estimators.inputs import Input
     from streampca.execution.progress import ProgressCallback
 
 
 @documented(FACTOR_PARAMETERS)
-class FactorAnalysis(StateEstimator):
+class FactorAnalysis(StateEstimator, Patterns):
     """Factor analysis by maximum likelihood: features are linear functions of k factors and, each, of noise of its own.
 
-    With loadings W and uniquenesses ψ the covariance is W Wᵀ + diag(ψ). They follow from the accumulated covariance alone
-    (Jöreskog 1967), so that rows are read once, states are merged and continued, and a state of `PCA` does: `from_state`. The same
-    result as scikit-learn's `FactorAnalysis`, which iterates over the rows. Cost after the reading: some tens of times the k leading
-    eigenpairs of a d × d matrix.
+    With loadings W, correlations Φ of the factors and uniquenesses ψ the covariance is Wᵀ Φ W + diag(ψ). They follow from the
+    accumulated covariance alone (Jöreskog 1967), so that rows are read once, states are merged and continued, and a state of `PCA`
+    does: `from_state`. The same result as scikit-learn's `FactorAnalysis`, which iterates over the rows. The likelihood may have several
+    maxima: the highest is taken of those from eight starts (of two above 128 features), of which five follow from `random_state`.
+    Cost after the reading: some hundreds of times the k leading eigenpairs of a d × d matrix.
 
     Parameters
     ----------
@@ -40,37 +45,46 @@ class FactorAnalysis(StateEstimator):
     Attributes
     ----------
     components_ : array, shape (k, n_features)
-        Loadings Wᵀ of centred, scaled and weighted features, most communal variance first as the likelihood gives them; each is
-        determined up to a rotation of all. The entry of largest modulus is positive.
+        Loadings W of centred, scaled and weighted features, most communal variance first; without `rotation` they are the principal
+        axes of Ψ^−½ (C − Ψ) Ψ^−½, one of the rotations that have the same likelihood. The entry of largest modulus is positive.
+    correlation_ : array, shape (k, k)
+        Correlations Φ of the factors; the identity unless ``rotation="promax"``.
     noise_variance_ : array, shape (n_features,)
         Uniquenesses ψ, 0 for features that never vary.
     log_likelihood_ : float
         Mean log-likelihood of a row under the model.
     n_iter_ : int
-        Evaluations of the likelihood.
+        Evaluations of the likelihood, from all starts.
     heywood_features_ : list of int
         Features whose uniqueness is at its bound, 1e-6 of their variance: the factors explain them wholly.
     mean_, scale_, total_variance_, n_samples_seen_, n_features_in_, constant_features_, plan_, n_passes_, bytes_read_
         As those of `PCA`.
     error_, certificate_ : ExactCertificate
-        How well the maximum was reached.
+        How well the maximum was reached, and from how many of the starts.
 
     Examples
     --------
     >>> import numpy as np, streampca as sp
     >>> rng = np.random.default_rng(0)
     >>> rows = rng.normal(size=(1000, 2)) @ rng.normal(size=(2, 8)) + rng.normal(size=(1000, 8))
-    >>> sp.FactorAnalysis(2).fit(rows).components_.shape
-    (2, 8)
+    >>> fa = sp.FactorAnalysis(2, rotation="varimax").fit(rows)
+    >>> fa.components_.shape, fa.loadings().shape
+    ((2, 8), (8, 2))
     """
 
     _stated = FACTOR_PARAMETERS
-    _solved_names = StateEstimator._solved_names | {"log_likelihood_", "n_iter_", "heywood_features_"}
+    _solved_names = StateEstimator._solved_names | {
+        "log_likelihood_",
+        "n_iter_",
+        "heywood_features_",
+        "correlation_",
+    }
 
     def __init__(
         self,
         n_components: int = 2,
         *,
+        rotation: Rotation | None = None,
         center: bool = True,
         scale: bool | ScaleName = False,
         missing: Missing = "error",
@@ -86,6 +100,7 @@ class FactorAnalysis(StateEstimator):
         progress: ProgressCallback | None = None,
     ):
         self.n_components = n_components
+        self.rotation = rotation
         self.center = center
         self.scale = scale
         self.missing = missing
@@ -102,25 +117,133 @@ class FactorAnalysis(StateEstimator):
 
     if TYPE_CHECKING:
         components_: FloatArray
+        correlation_: FloatArray
         noise_variance_: FloatArray
         log_likelihood_: float
         n_iter_: int
         heywood_features_: list[int]
 
     def _analysis(self, source: Source | FittedState) -> Analysis:
-        return Factors(self.n_components)
+        return Factors(self.n_components, rotation=self.rotation)
+
+    def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:  # type: ignore[override]
+        """Fit to `X`, which is read once.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `PCA.fit` takes.
+        y : ignored
+        sample_weight : array-like, shape (n_samples,), optional
+            Weights of the rows, as in `PCA.fit`.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+
+        Raises
+        ------
+        ParameterError, PlanError, DataError
+            As `PCA.fit`; also if there are not fewer factors than features that vary, or no maximum of the likelihood is reached.
+        """
+        return super().fit(X, sample_weight=sample_weight)
 
     def get_covariance(self) -> FloatArray:
-        """Return the covariance of the model, W Wᵀ + diag(ψ), ``(n_features, n_features)``: 8 d² bytes, which no plan counts."""
+        """Return the covariance Wᵀ Φ W + diag(ψ) of the centred, scaled and weighted features.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_features, n_features)
+            8 d² bytes, which no plan counts.
+        """
         check_is_fitted(self)
-        covariance: FloatArray = self.components_.T @ self.components_
+        covariance: FloatArray = self.components_.T @ self.correlation_ @ self.components_
         covariance.flat[:: len(covariance) + 1] += self.noise_variance_
         return covariance
+
+    def get_precision(self) -> FloatArray:
+        """Return the inverse of `get_covariance`; 0 for features that never vary.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_features, n_features)
+            8 d² bytes, which no plan counts.
+        """
+        check_is_fitted(self)
+        varying, loadings, unique = self._of_varying()
+        scaled = loadings / unique
+        inside = np.linalg.inv(self.correlation_) + scaled @ loadings.T
+        own = -scaled.T @ np.linalg.solve(inside, scaled)
+        own.flat[:: len(own) + 1] += 1 / unique
+        precision = np.zeros((self.n_features_in_,) * 2)
+        precision[np.ix_(varying, varying)] = own
+        return precision
+
+    def score_samples(self, X: ArrayLike, *, remove: Given | None = None) -> FloatArray:
+        """Return the log-likelihood of each row under the model: a normal distribution with the covariance `get_covariance`.
+
+        Features that never varied in the fit do not count. Missing values are what `transform` takes them for.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Rows in memory.
+        remove : mapping, optional
+            As in `transform`.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_samples,)
+            Natural logarithms of densities of centred, scaled and weighted rows; NaN for rows that have no scores.
+        """
+        check_is_fitted(self)
+        varying, loadings, unique = self._of_varying()
+        rows, _ = self._as_decomposed(X, remove)
+        root = np.sqrt(unique)
+        rows, scaled = rows[:, varying] / root, loadings / root
+        prior = np.linalg.inv(self.correlation_)
+        inside = prior + scaled @ scaled.T
+        factors = np.linalg.solve(
+            inside, scaled @ rows.T
+        ).T  # conditional means, of which the squares below cancel nothing
+        squares = np.square(rows - factors @ scaled).sum(axis=1) + ((factors @ prior) * factors).sum(axis=1)
+        logarithm = np.log(unique).sum() + np.linalg.slogdet(inside)[1] - np.linalg.slogdet(prior)[1]
+        return np.asarray(-0.5 * (squares + logarithm + len(unique) * np.log(2 * np.pi)))
+
+    def score(self, X: ArrayLike, y: object = None) -> float:
+        """Return the mean of `score_samples`.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Rows in memory.
+        y : ignored
+
+        Returns
+        -------
+        float
+            Mean log-likelihood of the rows.
+        """
+        return float(self.score_samples(X).mean())
+
+    def _of_varying(self) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Return which features vary, their loadings and their uniquenesses."""
+        varying = np.flatnonzero(self.noise_variance_ > 0)
+        return varying, self.components_[:, varying], self.noise_variance_[varying]
+
+    def _absent(self, name: str) -> AttributeError:
+        if name == "rotate":
+            return NotComputedError(
+                "rotate: factors are rotated by the fit, FactorAnalysis(k, rotation='varimax'); its from_state(fitted) does it without "
+                "another reading"
+            )
+        return super()._absent(name)
 
     def _set_model(self, model: PCAModel) -> None:
         super()._set_model(model)
         figures = self._model.figures
-        self.components_ = self._model.patterns
+        self.components_, self.correlation_ = self._model.patterns, self._model.factor_correlation
         self.noise_variance_ = np.zeros(0) if self._model.uniquenesses is None else self._model.uniquenesses
         self.log_likelihood_ = float(figures["log_likelihood"])
         self.n_iter_, self.heywood_features_ = int(figures["n_iterations"]), list(figures["heywood_features"])

@@ -89,14 +89,7 @@ class Likelihood(Patterns):
             If the components are on disk.
         """
         self._require_in_memory("score")
-        checked = self._validated(X)
-        dense = getattr(checked, "toarray", lambda: checked)()
-        rows = np.asarray(self._without_removed(dense, X, remove), dtype=np.float64) - self._model.centre
-        missing = np.isnan(rows)
-        if self._model.stand_in is not None:
-            np.copyto(rows, self._model.stand_in - self._model.mean, where=missing)
-        if self._model.weights is not None:
-            rows *= self._model.weights
+        rows, missing = self._as_decomposed(X, remove)
         noise, variance = self._floored()
         projected = rows @ self.components_.T
         left = np.maximum(np.einsum("ij,ij->i", rows, rows) - np.einsum("ij,ij->i", projected, projected), 0.0)

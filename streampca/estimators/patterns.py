@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from streampca.estimators.base import StreamEstimator
 from streampca.estimators.inputs import names_of
 from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.labelled import labelled_maps
 from streampca.estimators.plots import ComponentPlots
+from streampca.models.removal import Given
 from streampca.parameters import Parameters
 from streampca.solvers.result import Fit
 from streampca.system.optional import is_installed, optional_module
-from streampca.typing import FloatArray
+from streampca.typing import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,10 +26,26 @@ if TYPE_CHECKING:
 
 
 class Patterns(StreamEstimator[Parameters, Fit]):
-    """The part of `PCA` and `RotatedPCA` that says how much each feature changes with each score."""
+    """The part of `PCA`, `RotatedPCA` and `FactorAnalysis` that says how much each feature changes with each score."""
 
     if TYPE_CHECKING:
         _model: PCAModel
+
+    def _as_decomposed(self, X: ArrayLike, remove: Given | None) -> tuple[FloatArray, BoolArray]:
+        """Return rows in memory as they are decomposed, centred, scaled and weighted, and which of their values are missing.
+
+        Missing values are what stands in for them, or NaN where rows with them have no scores.
+        """
+        checked = self._validated(X)
+        dense = getattr(checked, "toarray", lambda: checked)()
+        model = self._model
+        rows = np.asarray(self._without_removed(dense, X, remove), dtype=np.float64) - model.centre
+        missing = np.isnan(rows)
+        if model.stand_in is not None:
+            np.copyto(rows, model.stand_in - model.mean, where=missing)
+        if model.weights is not None:
+            rows *= model.weights
+        return rows, missing
 
     @property
     def plot(self) -> ComponentPlots:
@@ -80,12 +98,13 @@ class Patterns(StreamEstimator[Parameters, Fit]):
         """Return the loadings, components times standard deviations of their scores, as a data frame of pandas.
 
         They are those of the features as they are decomposed, scaled and weighted: with ``scale=True`` alone the correlations of features and
-        scores. `maps` has them in the units of the data.
+        scores, of `FactorAnalysis` of features and factors. `maps` has them in the units of the data.
 
         Returns
         -------
         pandas.DataFrame
-            A row for each feature, by its name where the data had names, and the columns PC1, PC2, …, one for each component.
+            A row for each feature, by its name where the data had names, and a column for each component, by its name in
+            `get_feature_names_out`: pca0, pca1, ….
 
         Raises
         ------
@@ -100,10 +119,7 @@ class Patterns(StreamEstimator[Parameters, Fit]):
         """
         check_is_fitted(self)
         pandas = optional_module("pandas", "a data frame of loadings", "xarray")
-        model, names = self._model, names_of(self)
+        names = names_of(self)
         features = np.arange(self.n_features_in_) if names is None else names
-        return pandas.DataFrame(
-            model.loadings().T,
-            index=pandas.Index(features, name="feature"),
-            columns=[f"PC{i + 1}" for i in range(model.n_components)],
-        )
+        index = pandas.Index(features, name="feature")
+        return pandas.DataFrame(self._model.loadings().T, index=index, columns=self.get_feature_names_out())

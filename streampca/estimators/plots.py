@@ -202,7 +202,7 @@ class ComponentPlots(Plots):
             raise ParameterError(f"n_components={n_components}: expected at least 1")
         estimator = self._estimator
         check_is_fitted(estimator)
-        rows, names = np.asarray(estimator._model.components[:n_components]), names_of(estimator)
+        rows, names = np.asarray(estimator.components_[:n_components]), names_of(estimator)
         x, title = _coordinate(estimator)
         with self._drawn_on(ax) as axes:
             for i, (row, name) in enumerate(zip(rows, self._titles(range(1, len(rows) + 1)), strict=True)):

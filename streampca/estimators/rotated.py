@@ -15,7 +15,8 @@ from streampca.estimators.patterns import Patterns
 from streampca.estimators.persistence import record_of_fitted
 from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
-from streampca.models.rotated import Method, RotatedModel, rotate, rotated_model
+from streampca.models.rotated import RotatedModel, rotate, rotated_model
+from streampca.parameters.choices import Rotation as Method
 from streampca.typing import FloatArray
 
 if TYPE_CHECKING:

@@ -110,6 +110,8 @@ def promax(loadings: FloatArray, rotation: FloatArray, *, power: float = 4) -> F
     target = np.sign(pattern) * np.abs(pattern / np.abs(pattern).max(axis=1, keepdims=True)) ** power
     # Unit vectors, because variances of components may differ by more than float64 has digits: squares of them have none left.
     lengths = np.linalg.norm(loadings, axis=1)
+    if not lengths.all():
+        raise ParameterError(f"{(lengths == 0).sum()} of {len(lengths)} components have no loadings: rotate fewer")
     oblique: FloatArray = np.linalg.lstsq((loadings / lengths[:, None]).T, target.T)[0] / lengths[:, None]
     oblique /= np.linalg.norm(oblique, axis=0)
     if not np.linalg.cond(oblique) < _MOST_CONDITION:

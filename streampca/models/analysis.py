@@ -109,6 +109,23 @@ class AnalysisModel(PCAModel):
         return {"explained_variance": self.explained_variance} | strengths
 
     @property
+    def explained_variance_ratio(self) -> FloatArray:
+        """Return the share of the total variance along each component, of factors that of their communal variance; ``(n_components,)``."""
+        if self.uniquenesses is None or self.total_variance <= 0:
+            return super().explained_variance_ratio
+        return np.asarray(self.strengths / self.total_variance)
+
+    @property
+    def factor_correlation(self) -> FloatArray:
+        """Return the correlations Φ of factors, ``(k, k)``: 1 unless they were rotated by an oblique rotation."""
+        return np.array(self.figures.get("factor_correlation", np.eye(self.n_components)), dtype=np.float64)
+
+    @property
+    def communalities(self) -> FloatArray:
+        """Return the variances that the factors explain of the features, diag(Wᵀ Φ W), ``(n_features,)``."""
+        return np.einsum("ij,ik,kj->j", self.patterns, self.factor_correlation, self.patterns)
+
+    @property
     def noise_variance(self) -> float:
         """Return the mean of the uniquenesses; 0 without them."""
         return 0.0 if self.uniquenesses is None else float(self.uniquenesses.mean())
@@ -178,7 +195,12 @@ class AnalysisModel(PCAModel):
         return rows.astype(dtype, copy=False)
 
     def loadings(self) -> FloatArray:
-        """Return patterns times standard deviations of the scores, ``(n_components, n_features)``, of scaled and weighted features."""
+        """Return what one standard deviation of each score gives of scaled and weighted features, ``(n_components, n_features)``.
+
+        Patterns times the standard deviations of the scores; of factors, whose variance is 1, the patterns.
+        """
+        if self.uniquenesses is not None:
+            return self.patterns.copy()
         return np.asarray(self.patterns * np.sqrt(np.maximum(self.explained_variance, 0.0))[:, None])
 
     def summary(self) -> Json:

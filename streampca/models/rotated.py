@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import ExactCertificate
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
+from streampca.parameters.choices import Rotation as Method
 from streampca.typing import Array, FloatArray, Json
 
-Method = Literal["varimax", "promax"]
 METHODS = get_args(Method)
 
 

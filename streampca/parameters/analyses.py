@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
-from streampca.parameters.domains import Special, Whole
+from streampca.parameters.choices import Rotation
+from streampca.parameters.domains import Choice, Special, Whole
 from streampca.parameters.pca import PCA_PARAMETERS
 from streampca.parameters.statement import Parameter
 
@@ -30,6 +32,18 @@ N_PAIRS = Parameter(
 N_FACTORS = Parameter(
     "n_components", 2, Whole(1), "How many factors, fewer than the features that vary.", "model", details=""
 )
+ROTATION = Parameter(
+    "rotation",
+    None,
+    Choice(get_args(Rotation), optional=True),
+    "Rotation of the factors towards few large loadings each, orthogonal or oblique; None: none.",
+    "model",
+    field=None,
+    details=(
+        "The criterion is that of `PCA.rotate` with its defaults, for loadings of features of variance 1, so that it does not depend on "
+        "units. The likelihood is the same with and without rotation."
+    ),
+)
 FIRST = Parameter(
     "first",
     None,
@@ -52,5 +66,5 @@ N_PCA = Parameter(
 COUPLED_PARAMETERS = (N_PAIRS, FIRST, N_PCA, *SHARED)
 """Those of `MCA` and `CCA`, in the order of the signature."""
 _DDOF = replace(_BY_NAME["ddof"], default=0)
-FACTOR_PARAMETERS = (N_FACTORS, *(_DDOF if each.name == "ddof" else each for each in SHARED))
+FACTOR_PARAMETERS = (N_FACTORS, ROTATION, *(_DDOF if each.name == "ddof" else each for each in SHARED))
 """Those of `FactorAnalysis`, in the order of the signature."""

@@ -25,3 +25,4 @@ Method: TypeAlias = Literal["auto", "exact", "nystrom", "nystrom_extension", "em
 Sampling: TypeAlias = Literal["auto", "uniform", "diagonal", "column_norm", "rpcholesky"]
 Auto: TypeAlias = Literal["auto"]
 ScaleName: TypeAlias = Literal["block", "poisson", "patterson"]
+Rotation: TypeAlias = Literal["varimax", "promax"]

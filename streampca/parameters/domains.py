@@ -41,31 +41,36 @@ class Choice:
 
     names: tuple[str, ...]
     """The names, in the order in which they are listed."""
+    optional: bool = False
+    """Whether None is accepted, too."""
 
     @property
     def type(self) -> str:
-        """The names in braces, as numpydoc writes them."""
-        return "{" + ", ".join(f'"{name}"' for name in self.names) + "}"
+        """The names in braces, as numpydoc writes them, with None where it is accepted."""
+        return "{" + ", ".join(f'"{name}"' for name in self.names) + "}" + (" or None" if self.optional else "")
 
     @property
     def allowed(self) -> str:
         """The names."""
-        return ", ".join(self.names)
+        return ", ".join(self.names) + (", or null" if self.optional else "")
 
     @property
     def expected(self) -> str:
         """The names."""
-        return f"one of {self.allowed}"
+        return f"one of {', '.join(self.names)}" + (", or None" if self.optional else "")
 
-    def plain(self, value: object) -> str:
-        """Return the name."""
+    def plain(self, value: object) -> str | None:
+        """Return the name, or None."""
+        if value is None and self.optional:
+            return None
         if not isinstance(value, str) or value not in self.names:
             raise ValueError
         return str(value)
 
     def schema(self) -> Json:
         """Return an enumeration."""
-        return {"type": "string", "enum": list(self.names)}
+        names: Json = {"type": "string", "enum": list(self.names)}
+        return {"anyOf": [names, {"type": "null"}]} if self.optional else names
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ class FlagOr:
 
     def plain(self, value: object) -> bool | str:
         """Return the name, or a Python bool, also for one of numpy."""
-        return Choice(self.names).plain(value) if isinstance(value, str) else Flag().plain(value)
+        return str(Choice(self.names).plain(value)) if isinstance(value, str) else Flag().plain(value)
 
     def schema(self) -> Json:
         """Return the type and an enumeration."""

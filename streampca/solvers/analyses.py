@@ -19,6 +19,7 @@ from streampca.linalg.coupled import Pairs, canonical_correlations, maximum_cova
 from streampca.linalg.eigen import DENSE_LIMIT, SymmetricOperator, relative_precision
 from streampca.linalg.factors import maximum_likelihood
 from streampca.linalg.jackknife import jackknife_variance
+from streampca.linalg.rotation import ordered, promax, varimax
 from streampca.linalg.scaling import divisors
 from streampca.models.analysis import AnalysisModel, StrengthErrors
 from streampca.models.certificates import ExactCertificate
@@ -27,6 +28,7 @@ from streampca.models.missing import with_missing
 from streampca.models.noise import known_weight
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
+from streampca.parameters.choices import Rotation
 from streampca.planning.memory import eigenproblem_bytes
 from streampca.planning.plan import Plan
 from streampca.solvers.covariance_model import operator_of
@@ -84,8 +86,10 @@ class Analysis(ABC):
     def solve_bytes(self, n_features: int) -> int:
         """Return the memory in bytes that `solved` takes beside the state."""
 
-    def strengths_of(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> FloatArray:
-        """Return the strengths alone, ``(k,)``."""
+    def strengths_near(
+        self, near: Solved, matrix: SymmetricOperator, precision: float, fitted: FittedState
+    ) -> FloatArray:
+        """Return the strengths alone, ``(k,)``, for the covariance of most of the rows, for all of which the result is `near`."""
         return self.solved(matrix, precision, fitted).strengths
 
     def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
@@ -141,24 +145,24 @@ class Analysis(ABC):
             figures=result.figures,
             uniquenesses=result.uniquenesses,
             prediction=result.prediction,
-            strength_errors=self._sampling_errors(result.strengths, fitted, precision),
+            strength_errors=self._sampling_errors(result, fitted, precision),
         )
         return with_missing(model, parameters.missing, state, fitted.n_left_out, None, "mean")
 
-    def _sampling_errors(self, strengths: FloatArray, fitted: FittedState, precision: float) -> StrengthErrors | None:
-        """Return the jackknife errors of `strengths` from the states of groups of rows; None where the state has none."""
+    def _sampling_errors(self, result: Solved, fitted: FittedState, precision: float) -> StrengthErrors | None:
+        """Return the jackknife errors of the strengths of `result` from the states of groups of rows; None where the state has none."""
         groups = [group for group in fitted.groups if group.weight > 0]
         if len(groups) < 2:
             return None
         accumulator: Any = fitted.accumulator
-        without = []
+        strengths, without = result.strengths, []
         for left_out in range(len(groups)):
             others = accumulator.init(fitted.n_features)
             for number, group in enumerate(groups):
                 if number != left_out:
                     others = accumulator.absorb(others, group)
             part = replace(fitted, state=others, groups=())
-            found = self.strengths_of(operator_of(part), precision, part)[: len(strengths)]
+            found = self.strengths_near(result, operator_of(part), precision, part)[: len(strengths)]
             # Without a group the tables may have fewer directions, and correlations that are not there are 0.
             without.append(np.pad(found, (0, len(strengths) - len(found))))
         weights = np.array([group.weight for group in groups])
@@ -346,13 +350,26 @@ class Factors(Analysis):
     """Maximum-likelihood factors."""
 
     name = "factor_analysis"
+    rotation: Rotation | None = None
+    """Criterion by which loadings of features of variance 1 are rotated."""
 
     def solve_bytes(self, n_features: int) -> int:
-        """Return what the matrix, its scaled copy, and the work of LAPACK take."""
+        """Return what the matrix, its scaled copy, its eigenvectors, and the work of LAPACK take."""
         return 8 * 4 * n_features**2
 
     def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
         """Return loadings, uniquenesses, and the weights that give the conditional means of the factors."""
+        return self._solved_from(None, matrix, precision, fitted)
+
+    def strengths_near(
+        self, near: Solved, matrix: SymmetricOperator, precision: float, fitted: FittedState
+    ) -> FloatArray:
+        """Return the strengths of the maximum that is next to that of all rows: another one is no matter of sampling."""
+        return self._solved_from(near.uniquenesses, matrix, precision, fitted).strengths
+
+    def _solved_from(
+        self, start: FloatArray | None, matrix: SymmetricOperator, precision: float, fitted: FittedState
+    ) -> Solved:
         k, d = self.n_components, matrix.side
         varying = np.flatnonzero(matrix.diagonal > 0)
         if k >= len(varying):
@@ -361,29 +378,49 @@ class Factors(Analysis):
             )
         dense = matrix.dense()
         dense = dense if len(varying) == d else np.ascontiguousarray(dense[np.ix_(varying, varying)])
-        found = maximum_likelihood(dense, k)
+        start = None if start is None else start[varying]
+        found = maximum_likelihood(dense, k, seed=fitted.parameters.seed, start=start)
         del dense
-        loadings, unique = np.zeros((k, d)), np.zeros(d)
-        loadings[:, varying], unique[varying] = found.loadings, found.uniquenesses
-        scaled = found.loadings / found.uniquenesses
-        weights = np.zeros((k, d))
-        posterior = np.linalg.inv(np.eye(k) + scaled @ found.loadings.T)
-        weights[:, varying] = posterior @ scaled
-        whole = matrix.multiply(np.ascontiguousarray(weights.T))
-        variances = np.einsum("kj,jk->k", weights, whole)
-        bound = found.uniquenesses <= 2e-6 * matrix.diagonal[varying]
-        statement = (
-            f"maximum of the likelihood to a derivative of {found.gradient:.1e}; the covariance behind it is known to {precision:.1e} of "
-            "its largest eigenvalue"
-        )
+        variances = matrix.diagonal[varying]
         figures: Json = {
             "log_likelihood": found.log_likelihood,
             "n_iterations": found.n_steps,
-            "heywood_features": varying[bound].tolist(),
+            "n_starts": found.n_starts,
+            "n_agreeing_starts": found.n_agreeing,
+            "heywood_features": varying[found.uniquenesses <= 2e-6 * variances].tolist(),
         }
-        communal = np.square(loadings).sum(axis=1)
+        turn = np.eye(k)
+        if self.rotation is not None:
+            standardised = found.loadings / np.sqrt(variances)
+            turn = varimax(standardised)
+            turn = promax(standardised, turn) if self.rotation == "promax" else turn
+            turn = ordered(turn, found.loadings)
+        back = np.linalg.inv(turn)
+        correlation = back @ back.T if self.rotation == "promax" else np.eye(k)
+        figures |= {"rotation": self.rotation, "factor_correlation": correlation.tolist()}
+        loadings, unique, weights = np.zeros((k, d)), np.zeros(d), np.zeros((k, d))
+        loadings[:, varying], unique[varying] = turn.T @ found.loadings, found.uniquenesses
+        scaled = found.loadings / found.uniquenesses
+        weights[:, varying] = back @ np.linalg.solve(np.eye(k) + scaled @ found.loadings.T, scaled)
+        whole = matrix.multiply(np.ascontiguousarray(weights.T))
+        statement = (
+            f"maximum of the likelihood to a derivative of {found.gradient:.1e}, the highest from {found.n_starts} starts, "
+            f"{found.n_agreeing} of which led to it; a higher one cannot be excluded; the covariance behind it is known to {precision:.1e} of its "
+            "largest eigenvalue"
+        )
+        # Each factor's part of the communal variance tr(Wᵀ Φ W): the diagonal of M⁻¹ (L Lᵀ) M, for uncorrelated factors Σⱼ wⱼ².
+        communal = np.einsum("ij,jl,li->i", back, found.loadings @ found.loadings.T, turn)
         return Solved(
-            weights, loadings, variances, communal, None, statement, found.gradient, "l-bfgs-b", figures, unique
+            weights,
+            loadings,
+            np.einsum("kj,jk->k", weights, whole),
+            communal,
+            None,
+            statement,
+            found.gradient,
+            "l-bfgs-b",
+            figures,
+            unique,
         )
 
 

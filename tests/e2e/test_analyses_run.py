@@ -113,6 +113,20 @@ def test_the_command_says_what_was_found_and_another_run_takes_its_place(
 
 
 @pytest.mark.slow
+def test_a_run_rotates_factors_and_verify_agrees_with_them(store: tuple[Path, NDArray[Any]], tmp_path: Path) -> None:
+    path, rows = store
+    config = _config(path, tmp_path, "factor_analysis")
+    finished = sp.run(config, overrides=["model.rotation=promax"])
+    model: Any = sp.load(finished.directory)
+    direct = sp.FactorAnalysis(2, rotation="promax").fit(rows)
+    assert model.rotation == "promax"
+    assert np.allclose(model.components_, direct.components_, atol=1e-8)
+    assert np.allclose(model.correlation_, direct.correlation_, atol=1e-8)
+    assert "Rotated by promax." in (finished.directory / "report.html").read_text()
+    verify_run(finished.directory).require()
+
+
+@pytest.mark.slow
 def test_a_changed_result_is_noticed(store: tuple[Path, NDArray[Any]], tmp_path: Path) -> None:
     finished = sp.run(_config(store[0], tmp_path, "mca"))
 

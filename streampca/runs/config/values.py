@@ -179,7 +179,7 @@ def section_of(parameters: Sequence[Parameter], key: str, *first: str) -> type[S
 
 def annotation_of(domain: Domain) -> object:
     """Return the type that pydantic checks the values of a domain with."""
-    if isinstance(domain, Choice):
+    if isinstance(domain, Choice) and not domain.optional:
         return Literal[domain.names]
     if isinstance(domain, Special):
         return Any

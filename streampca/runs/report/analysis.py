@@ -148,6 +148,10 @@ def _patterns(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -
         shown = min(_MOST_SHOWN, len(model.strengths))
         parts.append(components.components(of_side, spectrum, layout, shown, group, f"{place}-mode"))
     joined: Json = {"note": _NOTES[model.analysis]}
+    if model.figures.get("rotation"):
+        joined["note"] = joined["note"].replace(
+            "Factors are determined up to a rotation of all.", f"Rotated by {model.figures['rotation']}."
+        )
     for kind in ("charts", "pictures", "bars"):
         entries = [entry for pair in zip_longest(*(part.get(kind, ()) for part in parts)) for entry in pair if entry]
         if entries:

@@ -17,7 +17,7 @@ def checks_of_analysis(model: AnalysisModel, measured: Measured, scaling: Scalin
     """Compare a model with the products C Wᵀ of the covariance of its rows and its weights W.
 
     Of two tables with weights U and V: the variances U C₁₁ Uᵀ and V C₂₂ Vᵀ of the scores, their covariances U C₁₂ Vᵀ, which are the singular values
-    or correlations, and nothing between different pairs; of factors that W Wᵀ + ψ has the diagonal of C.
+    or correlations, and nothing between different pairs; of factors that Wᵀ Φ W + ψ has the diagonal of C.
     """
     allowed = allowed_rounding(model, measured.n_samples)
     checks = [
@@ -41,10 +41,10 @@ def checks_of_analysis(model: AnalysisModel, measured: Measured, scaling: Scalin
     scale = model.total_variance * np.square(weights).sum(axis=1)
     checks.append(compared("variances of scores", model.explained_variance, variances, allowed, note, scale=scale))
     if model.n_first is None:
-        communal = np.square(model.patterns).sum(axis=0)
+        communal = model.communalities
         unique = 0.0 if model.uniquenesses is None else model.uniquenesses
         apart = np.where(measured.diagonal > 0, np.abs(communal + unique - measured.diagonal), 0.0)
-        note = "W Wᵀ + ψ against the variance of feature {}, the worst, relative to itself"
+        note = "Wᵀ Φ W + ψ against the variance of feature {}, the worst, relative to itself"
         scale = np.where(measured.diagonal > 0, measured.diagonal, 1.0)
         allowed_share = _ALLOWED_LIKELIHOOD + allowed * model.total_variance / float(scale.min())
         checks.append(

@@ -122,7 +122,7 @@ def test_loadings_are_correlations_of_standardised_features() -> None:
     pca = sp.PCA(3, scale=True).fit(frame)
     loadings = pca.loadings()
     assert loadings.index.tolist() == names
-    assert loadings.columns.tolist() == ["PC1", "PC2", "PC3"]
+    assert loadings.columns.tolist() == ["pca0", "pca1", "pca2"]
     scores = np.asarray(pca.transform(frame))
     expected = np.corrcoef(frame.to_numpy().T, scores.T)[:D, D:]
     np.testing.assert_allclose(loadings.to_numpy(), expected, atol=1e-10)

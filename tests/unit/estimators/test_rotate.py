@@ -294,7 +294,9 @@ def test_promax_of_features_in_mixed_units_is_accurate_or_refused(seed: int) -> 
     rows = rng.normal(size=(60, 30)) * 10.0 ** rng.uniform(-3, 3, size=30)
     pca = sp.PCA().fit(rows)
     if seed == 0:  # its scores would have correlations of 1 up to rounding
-        with pytest.raises(ParameterError, match="linearly dependent: expected a smaller power, fewer components, or fea"):
+        with pytest.raises(
+            ParameterError, match="linearly dependent: expected a smaller power, fewer components, or fea"
+        ):
             pca.rotate(20, method="promax")
         return
     rotated = pca.rotate(20, method="promax")
