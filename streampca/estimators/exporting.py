@@ -13,7 +13,7 @@ from streampca.export.files import SUFFIXES, Exported
 from streampca.system.optional import optional_module
 
 if TYPE_CHECKING:
-    from sklearn.decomposition import PCA
+    from sklearn.decomposition import PCA, FactorAnalysis
     from sklearn.pipeline import Pipeline
 
     from streampca.models.kernel import KernelModel
@@ -29,24 +29,25 @@ class Exporting(BaseEstimator):
         n_features_in_: int
         n_components_: int
 
-    def to_sklearn(self) -> PCA | Pipeline:
+    def to_sklearn(self) -> PCA | FactorAnalysis | Pipeline:
         """Return the fitted estimator of scikit-learn with the same `transform` and `inverse_transform`.
 
-        A ``sklearn.decomposition.PCA`` with all fitted attributes; where features are scaled or weighted, a ``Pipeline`` of a
-        ``StandardScaler`` (step ``scale``) and it (step ``pca``), and where NaN counts as the mean of its feature, one that
+        A ``sklearn.decomposition.PCA`` with all fitted attributes, or of `FactorAnalysis` its namesake, which has no
+        `inverse_transform`; where features are scaled or weighted, a ``Pipeline`` of a
+        ``StandardScaler`` (step ``scale``) and it (step ``pca`` or ``factor_analysis``), and where NaN counts as the mean of its feature, one that
         begins with a ``FunctionTransformer`` (step ``fill``). Scores agree to 1e-12 of the largest, for rows in float64; a
         ``PCA`` alone subtracts the mean after the product, which loses the digits that a far mean has before the point.
 
         Returns
         -------
-        sklearn.decomposition.PCA or sklearn.pipeline.Pipeline
+        sklearn.decomposition.PCA, sklearn.decomposition.FactorAnalysis or sklearn.pipeline.Pipeline
             A fitted estimator that does not need streampca.
 
         Raises
         ------
         NotAvailableError
-            If scikit-learn cannot express a setting: `remove`, conditional scores of rows with NaN, normalised counts, or
-            whitened components without variance.
+            If scikit-learn cannot express a setting: `remove`, conditional scores of rows with NaN, normalised counts, whitened
+            components without variance, two tables (`MCA`, `CCA`), or correlated factors.
         """
         check_is_fitted(self)
         optional_module("sklearn", "to_sklearn", "export")
@@ -59,7 +60,8 @@ class Exporting(BaseEstimator):
     ) -> Exported:
         """Write an ONNX model from rows to scores: whole or not at all, after ``onnx.checker`` has passed it.
 
-        Its input ``X`` has shape (n, n_features), its output ``scores`` (n, k), for any n, both of type `dtype`; opset 17.
+        Its input ``X`` has shape (n, n_features), its output ``scores`` (n, k), for any n, both of type `dtype`; opset 17. Two tables
+        (`MCA`, `CCA`) lie side by side in the input, and their scores in the output.
         Rows are those that `transform` takes as an array; where counts were normalised while they were read
         (``normalize``), they are the counts. Needs onnx: ``pip install "streampca[export]"``.
 
@@ -157,8 +159,7 @@ def export(estimator: Exporting, path: str | Path, *, overwrite: bool = False) -
     if kind == "npz":
         return write_npz(model, place, names=estimator._known_names(), memory=estimator.memory, overwrite=overwrite)
     if kind == "CSV":
-        return write_loadings(
-            model, place, names=estimator._known_names(), memory=estimator.memory, overwrite=overwrite
-        )
+        prefix, names = type(estimator).__name__.lower(), estimator._known_names()
+        return write_loadings(model, place, prefix, names=names, memory=estimator.memory, overwrite=overwrite)
     shape = (estimator.n_features_in_, model.n_components)
     return write_netcdf(dataset_of(model), place, shape, overwrite=overwrite)

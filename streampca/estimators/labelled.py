@@ -14,6 +14,7 @@ import numpy as np
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.estimators.inputs import map_fitted, map_rows
 from streampca.labels import Dimension, Labels, Variable
+from streampca.models.analysis import AnalysisModel
 from streampca.models.certificates import ApproximateCertificate
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 MODE = "mode"
 """Name of the dimension of components."""
+PAIR = "pair"
+"""Name of the dimension of pairs of components of two tables that lie side by side."""
 
 
 def is_labelled(X: object) -> bool:
@@ -153,12 +156,16 @@ def dataset_of(model: PCAModel | KernelModel) -> xr.Dataset:
             continue
         for part, variable, name in zip(labels.spread(values), labels.variables, names, strict=True):
             array = _field(part, dims, labels, variable)
-            if key in ("components", "feature_weight"):
+            if key in ("components", "score_weights", "feature_weight"):
                 array.attrs = {}
             variables[f"{key}_{name}" if len(names) > 1 else key] = array.rename(None)
-    variables |= {name: ((MODE,), values) for name, values in _per_mode(model).items()}
+    # Singular values and correlations of two tables side by side belong to two modes each: i and k + i of 2 k.
+    per_mode = {name: ((MODE,) if len(each) == k else (PAIR,), each) for name, each in _per_mode(model).items()}
+    variables |= per_mode
     if isinstance(model, RotatedModel):
         variables["score_correlation"] = ((MODE, f"other_{MODE}"), model.correlation)
+    if isinstance(model, AnalysisModel) and model.figures.get("rotation"):
+        variables["factor_correlation"] = ((MODE, f"other_{MODE}"), model.factor_correlation)
     dataset: xr.Dataset = xarray.Dataset(variables, coords={MODE: np.arange(1, k + 1)}, attrs=_attributes(model))
     return dataset
 

@@ -35,14 +35,20 @@ def write_npz(
     model = require_expressible(model, "npz")
     require_free(path, "npz", overwrite=overwrite)
     require_memory(model, memory, 16, names)
-    components, ones = model.components, np.ones(len(model.mean))
-    fields = ("explained_variance", "explained_variance_ratio", "singular_values", "noise_variance", "total_variance")
-    settings = ("n_samples", "ddof", "center", "whiten", "missing", "missing_scores")
-    arrays: dict[str, Any] = {name: np.asarray(getattr(model, name)) for name in (*fields, *settings, "mean")}
-    arrays["components"] = components.in_memory() if isinstance(components, StoredComponents) else components
-    arrays["factors"] = ones if model.weights is None else model.weights
+    settings = ("total_variance", "n_samples", "ddof", "center", "whiten", "missing", "missing_scores", "mean")
+    arrays: dict[str, Any] = {name: np.asarray(getattr(model, name)) for name in settings} | model.by_component
+    arrays["factors"] = np.ones(len(model.mean)) if model.weights is None else model.weights
     arrays["inverse_factors"] = inverse_factors(model)
-    arrays["deviations"] = model.deviations if model.whiten else np.ones(len(components))
+    k, d = model.components.shape
+    if model.has_spectrum:
+        stored = model.components
+        arrays["components"] = stored.in_memory() if isinstance(stored, StoredComponents) else stored
+        arrays["deviations"] = model.deviations if model.whiten else np.ones(k)
+        arrays["noise_variance"] = np.asarray(model.noise_variance)
+    else:
+        for name, slabs in (("encoder", model.encoder()), ("decoder", model.decoder())):
+            arrays[name] = np.hstack([slab for _, slab in slabs])
+    arrays |= {name: each for name, each in model.by_feature.items() if each.ndim == 1}
     for name, values in (("scale", model.scale), ("feature_weight", model.feature_weight), ("fill", model.fill)):
         if values is not None:
             arrays[name] = values
@@ -51,35 +57,37 @@ def write_npz(
     file = io.BytesIO()
     np.savez(file, **arrays)
     write(path, "npz", file.getbuffer(), overwrite=overwrite)
-    k, d = components.shape
     return Exported(path, "numpy arrays", (d, k), "float64", file.getbuffer().nbytes, None)
 
 
 def write_loadings(
     model: PCAModel | KernelModel,
     path: Path,
+    prefix: str,
     *,
     names: Sequence[str] | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
 ) -> Exported:
-    """Write the loadings, components times the standard deviations of their scores, as a table with a line for each feature.
+    """Write the loadings of `model` as a table with a line for each feature.
 
-    Its header is ``feature,PC1,…``. Numbers have all their digits.
+    Its header is ``feature,pca0,…``, with the names of the scores, which begin with `prefix`. Numbers have all their digits.
     """
     model = require_expressible(model, "CSV")
     require_free(path, "CSV", overwrite=overwrite)
     require_memory(model, memory, 64, names)
     k, d = model.components.shape
     names = [str(index) for index in range(d)] if names is None else names
-    deviations = np.sqrt(model.explained_variance)[:, None]
+    if isinstance(model.components, StoredComponents):
+        deviations = np.sqrt(model.explained_variance)[:, None]
+        slabs = ((features, slab * deviations) for features, slab in model.components.slabs())
+    else:
+        slabs = slabs_of(model.loadings())
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["feature", *(f"PC{number}" for number in range(1, k + 1))])
-    for features, slab in slabs_of(model.components):
-        table.writerows(
-            [plain_cell(name), *row] for name, row in zip(names[features], (slab * deviations).T.tolist(), strict=True)
-        )
+    table.writerow(["feature", *model.score_names(prefix)])
+    for features, slab in slabs:
+        table.writerows([plain_cell(name), *row] for name, row in zip(names[features], slab.T.tolist(), strict=True))
     data = text.getvalue().encode()
     write(path, "CSV", data, overwrite=overwrite)
     return Exported(path, "table of loadings", (d, k), "float64", len(data), None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from streampca.errors import NotAvailableError
+from streampca.models.analysis import AnalysisModel
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.rotated import RotatedModel
@@ -62,8 +63,26 @@ LIMITS = (
     Limit(
         "rotate",
         lambda model: isinstance(model, RotatedModel),
-        {"scikit-learn": "components of its PCA are orthogonal", "npz": _NOT_IN_FORMULA},
-        "export to .onnx, .faiss or .nc, or the fit before the rotation (pca_)",
+        {"scikit-learn": "components of its PCA are orthogonal"},
+        "export to .onnx, .faiss, .npz or .nc, or the fit before the rotation (pca_)",
+    ),
+    Limit(
+        "two tables (MCA, CCA)",
+        lambda model: isinstance(model, AnalysisModel) and model.n_first is not None,
+        {"scikit-learn": "its PCA takes one table, with orthonormal components"},
+        "export to .onnx, .faiss, .npz or .nc, which have the scores of both tables side by side",
+    ),
+    Limit(
+        "rotation='promax'",
+        lambda model: isinstance(model, AnalysisModel) and model.figures.get("rotation") == "promax",
+        {"scikit-learn": "factors of its FactorAnalysis are uncorrelated"},
+        "fit with rotation='varimax', or export to .onnx, .faiss, .npz or .nc",
+    ),
+    Limit(
+        "factors of features that never vary or have weight 0",
+        lambda model: isinstance(model, AnalysisModel) and bool((model.noise_of_features == 0).any()),
+        {"scikit-learn": "it divides by their uniqueness, 0"},
+        "fit without these features, or export to .onnx, .faiss, .npz or .nc",
     ),
     Limit(
         "remove",

@@ -133,7 +133,7 @@ def _model(onnx: ModuleType, model: PCAModel, dtype: DType, names: str | None) -
         ir_version=_IR_VERSION,
         producer_name="streampca",
         producer_version=__version__,
-        doc_string=f"Scores of {k} principal components of rows of {d} features.",
+        doc_string=f"{k} scores of rows of {d} features.",
     )
     described = {"explained_variance": model.explained_variance.tolist()}
     helper.set_model_props(made, {name: json.dumps(value) for name, value in described.items()})

@@ -10,8 +10,6 @@ import numpy as np
 from streampca.errors import NotAvailableError
 from streampca.export.limits import Target, normalization_of
 from streampca.models.pca import PCAModel
-from streampca.models.rotated import RotatedModel
-from streampca.models.stored_components import slabs_of
 from streampca.planning.budget import MemoryBudget, MemoryNeed
 from streampca.planning.memory import ALLOWANCE_BYTES, allowed_bytes
 from streampca.random import generator
@@ -34,7 +32,7 @@ class Projection:
     """Scores are (rows − centre) axesᵀ + offset."""
 
     axes: Array
-    """Components times the factors of features, over the divisors of whitened scores; ``(k, n_features)``."""
+    """Weights of the scores times the factors of features, ``(k, n_features)``."""
     centre: Array
     """What is subtracted from rows, ``(n_features,)``."""
     offset: Array
@@ -47,14 +45,11 @@ def projection_of(model: PCAModel, dtype: DType, *, centred: bool) -> Projection
     The offset is that of the axes as they are rounded to `dtype`, so that only centred values meet their rounding errors.
     """
     k, d = model.components.shape
-    before = model.before_rotation
     axes, offset = np.empty((k, d), dtype), np.zeros(k)
     centre = model.mean.astype(dtype) if centred else np.zeros(d, dtype)
-    for features, slab in slabs_of(before.components):
+    for features, slab in model.encoder():
         weights = model.weights_of(features)
-        factors = slab if weights is None else slab * weights
-        factors = factors / before.deviations[:, None] if model.whiten else factors
-        axes[:, features] = model.turn.T @ factors[:k] if isinstance(model, RotatedModel) else factors
+        axes[:, features] = slab if weights is None else slab * weights
         offset -= axes[:, features].astype(np.float64) @ (model.mean[features] - centre[features])
     return Projection(axes, centre, offset.astype(dtype))
 
@@ -120,6 +115,6 @@ def _drawn(model: PCAModel) -> FloatArray:
     k, d = model.components.shape
     random, n = generator(0, "export"), _n_measured(d)
     scores = random.standard_normal((n, k)) * (1.0 if model.whiten else np.sqrt(model.explained_variance))
-    noise = random.standard_normal((n, d)) * (np.sqrt(model.noise_variance) * inverse_factors(model))
+    noise = random.standard_normal((n, d)) * (np.sqrt(model.noise_of_features) * inverse_factors(model))
     rows: FloatArray = model.inverse_transform(scores) + noise
     return rows

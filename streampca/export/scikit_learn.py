@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from sklearn.decomposition import PCA
+from sklearn.decomposition import PCA, FactorAnalysis
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from streampca.errors import NotAvailableError
 from streampca.export.limits import require_expressible
 from streampca.export.projection import inverse_factors, require_memory
+from streampca.models.analysis import AnalysisModel
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents
@@ -24,7 +25,7 @@ _NEGLIGIBLE = 1e-13
 
 def to_sklearn(
     model: PCAModel | KernelModel, names: list[str] | None, memory: int | str | None = None
-) -> PCA | Pipeline:
+) -> PCA | FactorAnalysis | Pipeline:
     """Return `model` as a fitted estimator of scikit-learn; see `streampca.PCA.to_sklearn`.
 
     Parameters
@@ -40,15 +41,20 @@ def to_sklearn(
     if isinstance(model.components, StoredComponents):
         require_memory(model, memory, 16)
     factors = model.weights
-    pca = _pca(model, np.zeros_like(model.mean) if factors is not None else model.mean.copy())
-    steps: list[tuple[str, FunctionTransformer | StandardScaler | PCA]] = [("pca", pca)]
+    mean = np.zeros_like(model.mean) if factors is not None else model.mean.copy()
+    fitted: PCA | FactorAnalysis
+    if isinstance(model, AnalysisModel):
+        name, fitted = "factor_analysis", _factors(model, mean)
+    else:
+        name, fitted = "pca", _pca(model, mean)
+    steps: list[tuple[str, FunctionTransformer | StandardScaler | PCA | FactorAnalysis]] = [(name, fitted)]
     if factors is not None:
         steps.insert(0, ("scale", _scaler(model, factors)))
     if model.fill is not None:
         steps.insert(0, ("fill", _filler(model.fill)))
     if names is not None:
         steps[0][1].feature_names_in_ = np.array(names, dtype=object)
-    return pca if len(steps) == 1 else Pipeline(steps)
+    return fitted if len(steps) == 1 else Pipeline(steps)
 
 
 def _pca(model: PCAModel, mean: FloatArray) -> PCA:
@@ -77,6 +83,19 @@ def _pca(model: PCAModel, mean: FloatArray) -> PCA:
     pca.noise_variance_ = model.noise_variance
     pca.n_features_in_ = vectors.shape[1]
     return pca
+
+
+def _factors(model: AnalysisModel, mean: FloatArray) -> FactorAnalysis:
+    """Return the fitted `FactorAnalysis` of features that are scaled already; all of its attributes are set."""
+    k, figures = model.n_components, model.figures
+    factors = FactorAnalysis(n_components=k, rotation=figures.get("rotation"))
+    factors.components_ = model.patterns.copy()
+    factors.noise_variance_ = model.noise_of_features.copy()
+    factors.mean_ = mean
+    factors.n_features_in_ = len(mean)
+    factors.n_iter_ = figures["n_iterations"]
+    factors.loglike_ = [model.weight * figures["log_likelihood"]]
+    return factors
 
 
 def _beyond_rank(model: PCAModel, reason: str) -> NotAvailableError:

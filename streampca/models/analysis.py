@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -11,6 +12,7 @@ from scipy.special import stdtrit
 
 from streampca.errors import ModelError, ParameterError
 from streampca.models.pca import PCAModel
+from streampca.models.stored_components import slabs_of
 from streampca.typing import Array, FloatArray, Json
 
 _NAMES = {"mca": "singular_values", "cca": "correlations", "factor_analysis": "communal_variance"}
@@ -99,8 +101,14 @@ class AnalysisModel(PCAModel):
 
     @property
     def by_feature(self) -> dict[str, FloatArray]:
-        """Return further values of the features by name, of which those of two dimensions are by component."""
-        return {"patterns": self.patterns} | ({} if self.uniquenesses is None else {"uniquenesses": self.uniquenesses})
+        """Return further values of the features by name, of which those of two dimensions are by component.
+
+        The components of factors are their loadings, and the weights of their scores have a name of their own.
+        """
+        if self.uniquenesses is None:
+            return {"patterns": self.patterns}
+        weights = np.asarray(self.components)
+        return {"components": self.patterns, "score_weights": weights, "uniquenesses": self.uniquenesses}
 
     @property
     def by_component(self) -> dict[str, FloatArray]:
@@ -129,6 +137,11 @@ class AnalysisModel(PCAModel):
     def noise_variance(self) -> float:
         """Return the mean of the uniquenesses; 0 without them."""
         return 0.0 if self.uniquenesses is None else float(self.uniquenesses.mean())
+
+    @property
+    def noise_of_features(self) -> FloatArray:
+        """Return the uniquenesses, ``(n_features,)``; 0 without them."""
+        return np.zeros(()) if self.uniquenesses is None else self.uniquenesses
 
     @property
     def score_attributes(self) -> dict[str, Any]:
@@ -187,6 +200,16 @@ class AnalysisModel(PCAModel):
             n_first=None,
             prediction=None,
         )
+
+    def decoder(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield the patterns; see `PCAModel.decoder`."""
+        yield from slabs_of(self.patterns)
+
+    def score_names(self, prefix: str) -> list[str]:
+        """Return the names of the scores; of two tables those of the first begin with x, and those of the second with y."""
+        if self.n_first is None:
+            return super().score_names(prefix)
+        return [f"{side}_{prefix}{i}" for side in "xy" for i in range(self.n_components // 2)]
 
     def inverse_transform(self, scores: Array) -> Array:
         """Return the rows in the original space, ``(n_rows, n_features)``, that the patterns give for these `scores`."""

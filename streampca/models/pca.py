@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -22,7 +23,7 @@ from streampca.models import conditional
 from streampca.models.certificates import ExactCertificate
 from streampca.models.noise import noise_edge
 from streampca.models.sampling_errors import SamplingErrors
-from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents
+from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents, slabs_of
 from streampca.parameters import Parameters
 from streampca.regressors import FittedRegression
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
@@ -215,6 +216,11 @@ class PCAModel:
         )
 
     @property
+    def noise_of_features(self) -> FloatArray:
+        """Return the variance that scores leave of each scaled and weighted feature under the model, ``(n_features,)`` or ``()``."""
+        return np.asarray(self.noise_variance, dtype=np.float64)
+
+    @property
     def weights(self) -> FloatArray | None:
         """Return the factors of centred features: √feature_weight / scale, 0 for a constant feature; None for 1."""
         return self.weights_of(slice(0, len(self.mean)))
@@ -366,6 +372,21 @@ class PCAModel:
         for features, slab in self.components.slabs():
             rows[:, features] = self._reconstructed(features, slab, scores)
         return rows
+
+    def encoder(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield runs of features and their weights E, ``(k, n_some)``: scores are centred, scaled and weighted rows times Eᵀ."""
+        for features, slab in slabs_of(self.components):
+            yield features, slab / self.deviations[:, None] if self.whiten else slab
+
+    def decoder(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield runs of features and what scores give of them, D, ``(k, n_some)``: scores times D are centred, scaled and weighted rows."""
+        roots = np.sqrt(self.explained_variance)[:, None]
+        for features, slab in slabs_of(self.components):
+            yield features, slab * roots if self.whiten else slab
+
+    def score_names(self, prefix: str) -> list[str]:
+        """Return the names of the scores, which start with that of the estimator."""
+        return [f"{prefix}{i}" for i in range(self.n_components)]
 
     def loadings(self) -> FloatArray:
         """Return components times standard deviations of their scores, ``(k, n_features)``, of scaled and weighted features.

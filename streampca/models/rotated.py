@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -47,6 +48,8 @@ class RotatedModel(PCAModel):
     Made by `rotated_model`. Of the fields of `PCAModel`, components and variances are those after the rotation; everything
     else is that of `unrotated`.
     """
+
+    has_spectrum: ClassVar[bool] = False
 
     unrotated: PCAModel = field(kw_only=True)
     """The model whose first components are rotated."""
@@ -110,6 +113,16 @@ class RotatedModel(PCAModel):
             return forth
         turned: FloatArray = forth * np.sqrt(self._values) / np.sqrt(self.explained_variance)[:, None]
         return turned
+
+    def encoder(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield the weights of the unrotated components, turned; see `PCAModel.encoder`."""
+        for features, slab in self.unrotated.encoder():
+            yield features, self.turn.T @ slab[: self.n_components]
+
+    def decoder(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield what the unrotated components give, turned back; see `PCAModel.decoder`."""
+        for features, slab in self.unrotated.decoder():
+            yield features, self.turn_back @ slab[: self.n_components]
 
     def transform(self, rows: Any, out: Array | None = None) -> Array:
         """Return the scores, ``(n_rows, k)``, of `rows`: the unrotated ones, turned; see `PCAModel.transform`."""

@@ -23,12 +23,12 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Readings
 from streampca.kernels import RBF, Kernel, kernel_of
 from streampca.linalg.selection import from_plain
-from streampca.models.rotated import Method
 from streampca.parameters import Parameters
+from streampca.parameters.choices import Rotation
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
-from streampca.runs.config import KernelConfig, KernelPCAConfig, PreprocessConfig, RunConfig, SourceConfig
+from streampca.runs.config import KernelConfig, KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig, SourceConfig
 from streampca.runs.config.models import ModelsConfig
 from streampca.runs.config.values import plain_options
 from streampca.solvers.base import AnyFit, AnyParameters
@@ -60,7 +60,7 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
     """The estimator."""
     parameters: AnyParameters
     """Its checked parameters, with weights and threads."""
-    rotation: Method | None = field(default=None, kw_only=True)
+    rotation: Rotation | None = field(default=None, kw_only=True)
     """How the components of the fit are rotated; None leaves them as they are."""
 
     def of(self, source: Source) -> ConfiguredFit[AnyParameters, AnyFit]:
@@ -151,12 +151,13 @@ def fit_of(config: RunConfig, *, unread: bool = False) -> AnyConfiguredFit:
     estimator: Any = kind()
     estimator.set_params(**values)
     parameters = replace(estimator._parameters(threads), sample_weight=sample_weight, read_ahead=read_ahead)
-    return ConfiguredFit(estimator, parameters, rotation=getattr(config.model, "rotation", None))
+    rotation = config.model.rotation if isinstance(config.model, PCAConfig) else None  # factors are rotated by their fit
+    return ConfiguredFit(estimator, parameters, rotation=rotation)
 
 
 def _require_rotatable(config: RunConfig) -> None:
     """Raise `ConfigError` if components are rotated and something is asked for that rotated components do not have."""
-    if getattr(config.model, "rotation", None) is None:
+    if not isinstance(config.model, PCAConfig) or config.model.rotation is None:
         return
     for key, asked, why in (
         ("model.group_by", config.model.group_by is not None, "fits of groups are not rotated"),

@@ -21,7 +21,7 @@ ROWS = np.random.default_rng(0).standard_normal((60, 6)) @ np.diag([6.0, 5, 4, 3
 HOLES = np.where(np.random.default_rng(1).random(ROWS.shape) < 0.1, np.nan, ROWS)
 COUNTS = cells.make_counts()
 USED = np.arange(40) % 3 != 1
-TARGETS = ("sklearn", "onnx", "faiss", "npz", "nc")
+TARGETS = ("sklearn", "onnx", "faiss", "npz", "nc", "csv")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,10 @@ def normalized(store: str, mask: str | None = None, **normalize: Any) -> sp.PCA:
 MODELS: dict[str, Callable[[str], Any]] = {
     "remove": lambda _: sp.PCA(2, remove={"trend": 1}).fit(ROWS),
     "rotate": lambda _: sp.PCA(3, scale=True).fit(ROWS).rotate(2),
+    "promax factors": lambda _: sp.FactorAnalysis(2, rotation="promax").fit(ROWS),
+    "MCA": lambda _: sp.MCA(2, first=3).fit(ROWS),
+    "CCA": lambda _: sp.CCA(2, first=3).fit(ROWS),
+    "factors of constant features": lambda _: sp.FactorAnalysis(2).fit(np.column_stack([ROWS, np.ones(60)])),
     "missing_scores='conditional'": lambda _: sp.PCA(2, missing="pairwise").fit(HOLES),
     "missing_scores='mean'": lambda _: sp.PCA(2, missing="mean", missing_scores="mean").fit(HOLES),
     "normalize": lambda store: normalized(store, target_sum=1e4, log1p=True),
@@ -52,7 +56,13 @@ MODELS: dict[str, Callable[[str], Any]] = {
 """A fit of each setting."""
 REFUSED: dict[str, dict[str, str]] = {
     "remove": dict.fromkeys(("sklearn", "onnx", "faiss", "npz"), "cannot express remove: "),
-    "rotate": dict.fromkeys(("sklearn", "npz"), "cannot express rotate: "),
+    "rotate": {"sklearn": "cannot express rotate: components of its PCA are orthogonal; export to .onnx, .faiss, .npz"},
+    "promax factors": {
+        "sklearn": "cannot express rotation='promax': factors of its FactorAnalysis are uncorrelated; fit"
+    },
+    "MCA": {"sklearn": "cannot express two tables (MCA, CCA): its PCA takes one table"},
+    "CCA": {"sklearn": "cannot express two tables (MCA, CCA): its PCA takes one table"},
+    "factors of constant features": {"sklearn": "cannot express factors of features that never vary or have weight 0"},
     "missing_scores='conditional'": dict.fromkeys(
         ("sklearn", "onnx", "faiss"), "express missing_scores='conditional': "
     ),
@@ -67,7 +77,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "log1p with a mask": dict.fromkeys(("sklearn", "faiss", "npz"), "cannot express normalize: "),
     "mask": {},
     "KernelPCA": dict.fromkeys(
-        ("sklearn", "onnx", "faiss", "npz"), "cannot express KernelPCA: its scores are kernel values"
+        ("sklearn", "onnx", "faiss", "npz", "csv"), "cannot express KernelPCA: its scores are kernel values"
     ),
     "constant features": {
         "sklearn": "components that lie along features that never vary: fit with n_components=6 or fewer"

@@ -237,6 +237,121 @@ def test_arrays_of_npz_follow_the_documented_formulas(setting: str, tmp_path: Pa
         np.testing.assert_array_equal(m["explained_variance_ratio"], pca.explained_variance_ratio_)
 
 
+ANALYSES: dict[str, Any] = {
+    "factors": sp.FactorAnalysis(3),
+    "scaled factors, NaN as means": sp.FactorAnalysis(3, scale=True, missing="mean"),
+    "weighted factors by varimax": sp.FactorAnalysis(3, feature_weight=1 + AREAS, rotation="varimax"),
+    "factors by promax": sp.FactorAnalysis(3, rotation="promax"),
+    "maximum covariance": sp.MCA(2, first=5),
+    "scaled canonical correlation": sp.CCA(2, first=5, scale=True),
+    "varimax": sp.RotatedPCA(sp.PCA(4, scale=True), 3),
+    "promax, whitened": sp.RotatedPCA(sp.PCA(4, whiten=True), 3, method="promax"),
+}
+"""Models whose scores and patterns are not products with the same orthonormal rows."""
+
+
+def analysed(name: str) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return a fit, rows, their scores and the rows that these give, in the units of the data."""
+    data = HOLES if "NaN" in name else ROWS
+    fit: Any = clone(ANALYSES[name]).fit(data)
+    scores = fit.transform(data)
+    factors = (1 if fit.scale_ is None else fit.scale_) / np.sqrt(1 + AREAS if "weighted" in name else 1)
+    if isinstance(scores, tuple):
+        both = zip(scores, (fit.x_patterns_, fit.y_patterns_), strict=True)
+        back = np.hstack([part @ patterns for part, patterns in both]) * factors + fit.mean_
+    elif isinstance(fit, sp.FactorAnalysis):
+        back = scores @ fit.components_ * factors + fit.mean_
+    else:
+        back = fit.inverse_transform(scores)
+    return fit, data, np.hstack(scores) if isinstance(scores, tuple) else scores, back
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_npz_of_other_models_has_the_weights_of_scores_and_what_scores_give(name: str, tmp_path: Path) -> None:
+    fit, data, scores, back = analysed(name)
+    with np.load(export(fit, tmp_path / "m.npz").path) as m:
+        filled = np.where(np.isnan(data), m["fill"], data) if "fill" in m else data
+        assert difference(((filled - m["mean"]) * m["factors"]) @ m["encoder"].T, scores) <= 1e-12
+        assert difference(scores @ m["decoder"] * m["inverse_factors"] + m["mean"], back) <= 1e-12
+        assert not {"components", "deviations", "noise_variance"} & set(
+            m
+        )  # with which the formula of PCA would go wrong
+        if isinstance(fit, sp.FactorAnalysis):
+            np.testing.assert_array_equal(m["uniquenesses"], fit.noise_variance_)
+        np.testing.assert_allclose(m["explained_variance"], fit._model.explained_variance)
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_onnx_and_faiss_give_the_scores_of_other_models(name: str, tmp_path: Path) -> None:
+    fit, data, scores, _ = analysed(name)
+    exported = fit.to_onnx(tmp_path / "m.onnx", dtype="float64")
+    assert difference(run_onnx(exported.path, data), scores) <= 1e-12
+    assert exported.shape == (D, scores.shape[1])
+    if "NaN" not in name:
+        written = fit.to_faiss(tmp_path / "m.faiss")
+        given = faiss.read_VectorTransform(str(written.path)).apply(data.astype(np.float32))
+        assert difference(given, scores) <= FLOAT32
+        assert written.error is not None
+        assert written.error <= FLOAT32
+
+
+@pytest.mark.parametrize("name", [name for name in ANALYSES if "factors" in name and "promax" not in name])
+def test_factors_are_the_factor_analysis_of_scikit_learn(name: str) -> None:
+    fit, data, scores, _ = analysed(name)
+    exported = fit.to_sklearn()
+    assert difference(exported.transform(data), scores) <= 1e-10  # it divides by uniquenesses of 1e-6 of the variance
+    inner = exported[-1] if isinstance(exported, Pipeline) else exported
+    assert isinstance(inner, decomposition.FactorAnalysis)
+    assert not hasattr(exported, "inverse_transform")
+    np.testing.assert_allclose(inner.get_covariance(), fit.get_covariance(), rtol=1e-12)
+    np.testing.assert_allclose(exported.score(data), fit.score(data), rtol=1e-10)
+    assert set(vars(decomposition.FactorAnalysis(1).fit(ROWS))) <= set(vars(inner)) | {"feature_names_in_"}
+    assert clone(inner).get_params()["rotation"] == fit.rotation
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_loadings_of_other_models_are_what_a_standard_deviation_of_scores_gives(name: str, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    fit, _, scores, _ = analysed(name)
+    table = pandas.read_csv(export(fit, tmp_path / "m.csv").path, index_col="feature").to_numpy().T
+    if isinstance(
+        fit, sp.FactorAnalysis
+    ):  # factors have variance 1, of which their scores, conditional means, have a part
+        np.testing.assert_allclose(table, fit.components_, rtol=1e-12)
+        return
+    if not isinstance(fit, sp.RotatedPCA):
+        patterns = np.zeros((4, D))
+        patterns[:2, :5], patterns[2:, 5:] = fit.x_patterns_, fit.y_patterns_
+        np.testing.assert_allclose(table, patterns * scores.std(axis=0, ddof=1)[:, None], atol=1e-12)
+        header = (tmp_path / "m.csv").read_text().splitlines()[0]
+        kind = type(fit).__name__.lower()
+        assert header == f"feature,x_{kind}0,x_{kind}1,y_{kind}0,y_{kind}1"
+    if name in ("scaled canonical correlation", "varimax"):
+        correlations = np.corrcoef(ROWS.T, scores.T)[:D, D:].T
+        np.testing.assert_allclose(table[table != 0], correlations[table != 0], atol=1e-10)
+
+
+def test_a_dataset_of_factors_has_the_names_of_the_attributes() -> None:
+    fit = sp.FactorAnalysis(3, rotation="promax").fit(ROWS)
+    dataset: Any = fit.to_xarray()
+    np.testing.assert_array_equal(dataset["components"].values, fit.components_)
+    np.testing.assert_array_equal(dataset["uniquenesses"].values, fit.noise_variance_)
+    np.testing.assert_array_equal(dataset["factor_correlation"].values, fit.correlation_)
+    expected = (ROWS - fit.mean_) @ dataset["score_weights"].values.T
+    np.testing.assert_allclose(fit.transform(ROWS), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["maximum covariance", "scaled canonical correlation"])
+def test_netcdf_of_two_tables_has_the_modes_of_both(name: str, tmp_path: Path) -> None:
+    fit, *_ = analysed(name)
+    with xr.open_dataset(export(fit, tmp_path / "m.nc").path, engine="scipy") as stored:
+        np.testing.assert_array_equal(stored["components"][:2, :5], fit.x_components_)
+        np.testing.assert_array_equal(stored["patterns"][2:, 5:], fit.y_patterns_)
+        strengths = "singular_values" if name == "maximum covariance" else "correlations"
+        assert stored[strengths].dims == ("pair",)
+        np.testing.assert_array_equal(stored[strengths], fit._model.strengths)
+
+
 def test_the_table_of_loadings_has_a_line_for_each_named_feature(tmp_path: Path) -> None:
     from streampca.estimators.exporting import export
 
@@ -245,7 +360,7 @@ def test_the_table_of_loadings_has_a_line_for_each_named_feature(tmp_path: Path)
     pca = sp.PCA(K, scale=True).fit(frame)
     for estimator in (pca, pca.rotate(3)):
         export(estimator, tmp_path / "m.csv", overwrite=True)
-        names = [f"PC{i}" for i in range(1, estimator.n_components_ + 1)]
+        names = list(estimator.get_feature_names_out())
         table = pandas.read_csv(tmp_path / "m.csv", index_col="feature", dtype=dict.fromkeys(names, str)).astype(float)
         assert list(table.index) == list(frame.columns)
         assert list(table.columns) == names
