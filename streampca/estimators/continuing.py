@@ -33,6 +33,8 @@ from streampca.sources.frames import labelled_as, numeric_frame
 from streampca.sources.like import open_xarray_like, with_features_of
 
 if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
     from streampca.estimators.inputs import Input
 
 _Model = TypeVar("_Model", PCAModel, KernelModel)
@@ -85,6 +87,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         solver: Solver
         remove: Mapping[str, Any] | None
         missing: str
+        forgetting: float
         n_components: NComponents
 
     def _set_model(self, model: PCAModel) -> None:
@@ -241,6 +244,15 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         """Tell whether there is a model, or there are enough rows for one."""
         fitted = self.__dict__.get("_fitted_state")
         return "_model" in self.__dict__ or (fitted is not None and fitted.solvable)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        solver = self._solvers.get(self.solver)  # None for "auto", which takes one that can
+        plain = self.missing == "error" and self.remove is None and self.forgetting == 1
+        tags.input_tags.sparse = plain and (solver is None or "sparse rows" not in solver.refuses)
+        tags.input_tags.allow_nan = self.missing != "error"
+        return tags
 
     def __copy__(self) -> Self:
         """Return a copy with a state of its own, because adding rows writes to it."""

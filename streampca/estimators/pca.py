@@ -37,8 +37,6 @@ from streampca.sources.alignment import is_placed
 from streampca.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from sklearn.utils import Tags
-
     from streampca.estimators.inputs import Input
     from streampca.execution.progress import ProgressCallback
 
@@ -311,15 +309,6 @@ class PCA(Continuing, RowDiagnostics, Rotating):
             If the matrices of all groups do not fit in `memory`, with how many would.
         """
         return fit_of_groups(self, X, labels, sample_weight)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        solver = SOLVERS.get(self.solver)  # None for "auto", which takes one that can
-        plain = self.missing == "error" and self.remove is None and self.forgetting == 1
-        tags.input_tags.sparse = plain and (solver is None or "sparse rows" not in solver.refuses)
-        tags.input_tags.allow_nan = self.missing != "error"
-        return tags
 
     def _parameters(self, threads: int | None = None) -> Parameters:
         """Return the checked parameters of a fit."""

@@ -47,7 +47,7 @@ class Choice:
     @property
     def type(self) -> str:
         """The names in braces, as numpydoc writes them, with None where it is accepted."""
-        return "{" + ", ".join(f'"{name}"' for name in self.names) + "}" + (" or None" if self.optional else "")
+        return "{" + ", ".join([f'"{name}"' for name in self.names] + ["None"] * self.optional) + "}"
 
     @property
     def allowed(self) -> str:

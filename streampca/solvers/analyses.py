@@ -374,7 +374,8 @@ class Factors(Analysis):
         varying = np.flatnonzero(matrix.diagonal > 0)
         if k >= len(varying):
             raise ParameterError(
-                f"n_components={k}: expected fewer factors than features that vary, of which there are {len(varying):,}"
+                f"n_components={k}: expected fewer factors than features that vary, of which there are {len(varying):,} "
+                f"(n_samples={matrix.n_samples:,}, n_features={d:,})"
             )
         dense = matrix.dense()
         dense = dense if len(varying) == d else np.ascontiguousarray(dense[np.ix_(varying, varying)])

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streampca as sp
-from streampca import PCA, KernelPCA
+from streampca import PCA, FactorAnalysis, KernelPCA, RotatedPCA
 from streampca.errors import DataError, ModelError, NotAvailableError, OutputError, ParameterError
 
 ROWS = spectra.rows_with_spectrum(300, spectra.eigenvalues("slow", 8), seed=11) + 4
@@ -48,6 +48,11 @@ ESTIMATORS = [
     PCA(2, solver="sketch", scale=True, max_passes=3, tolerance=0),
     PCA(2, solver="adaptive"),
     PCA(2, solver="adaptive", pilot=0, tolerance=1e-6, max_passes=8),
+    RotatedPCA(PCA()),
+    RotatedPCA(PCA(missing="mean"), 1, method="promax"),
+    FactorAnalysis(1),
+    FactorAnalysis(1, rotation="varimax", scale=True),
+    FactorAnalysis(1, missing="mean"),
     KernelPCA(),
     KernelPCA(2, kernel="linear", method="exact", fit_inverse_transform=True),
     KernelPCA(2, kernel="cosine", center=False),
