@@ -41,6 +41,11 @@ class SamplingErrors:
     n_blocks: int
     """Number of groups of consecutive rows that are left out one at a time."""
 
+    @property
+    def errors(self) -> FloatArray:
+        """Standard errors of `estimates`, under the name that they have for every estimator: those of the eigenvalues, ``(k,)``."""
+        return self.eigenvalues
+
     def interval(self, level: float = 0.95) -> FloatArray:
         """Return intervals of the eigenvalues, ``(k, 2)``: λ exp(± t s / λ), t of Student's distribution with n_blocks − 1 degrees.
 

@@ -151,7 +151,9 @@ def fit_of(config: RunConfig, *, unread: bool = False) -> AnyConfiguredFit:
     estimator: Any = kind()
     estimator.set_params(**values)
     parameters = replace(estimator._parameters(threads), sample_weight=sample_weight, read_ahead=read_ahead)
-    rotation = config.model.rotation if isinstance(config.model, PCAConfig) else None  # factors are rotated by their fit
+    rotation = (
+        config.model.rotation if isinstance(config.model, PCAConfig) else None
+    )  # factors are rotated by their fit
     return ConfiguredFit(estimator, parameters, rotation=rotation)
 
 

@@ -11,9 +11,10 @@ from streampca.accumulators import Covariance, ExactIntegerCovariance
 from streampca.accumulators.base import AnyAccumulator
 from streampca.models import certificate_sentences as sentences
 from streampca.models.pca import PCAModel
-from streampca.models.rotated import Method, rotate
+from streampca.models.rotated import rotate
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
+from streampca.parameters.choices import Rotation
 from streampca.planning.plan import Plan
 from streampca.sources.base import ReadCount, Source
 from streampca.typing import FloatArray, Json
@@ -158,7 +159,7 @@ class Fit(FitResult):
         """Return the scores of all rows, ``(n_samples, k)``, and their squared lengths, ``(n_samples,)``, each None if not known."""
         return self.scores, self.lengths
 
-    def rotated(self, method: Method) -> Fit:
+    def rotated(self, method: Rotation) -> Fit:
         """Return the fit with its components rotated, which keeps no state; errors are those of `streampca.PCA.rotate`."""
         model = rotate(self.model, method=method)
         scores = None if self.scores is None else self.scores @ model.turn

@@ -181,3 +181,14 @@ def test_the_likelihood_is_the_highest_that_other_starts_reach(seed: int, twice:
     assert fitted.log_likelihood_ >= highest - 1e-3
     assert "the highest from 8 starts" in fitted.error_.statement
     assert "a higher one cannot be excluded" in fitted.error_.statement
+
+
+def test_sampling_errors_are_those_of_fits_without_one_group_each(rows: NDArray[Any]) -> None:
+    fitted = sp.FactorAnalysis(2, sampling_errors=5).fit(rows)
+    groups = np.arange(len(rows)) * 5 // len(rows)
+    without = [sp.FactorAnalysis(2).fit(rows[groups != group]).components_ for group in range(5)]
+    strengths = np.array([np.square(each).sum(axis=1) for each in without])
+    expected = np.sqrt(4 / 5 * np.square(strengths - strengths.mean(axis=0)).sum(axis=0))
+    np.testing.assert_allclose(fitted.sampling_error_.errors, expected, rtol=1e-4)
+    errors = sp.PCA(2, sampling_errors=5).fit(rows).sampling_error_  # under the same name for every estimator
+    np.testing.assert_array_equal(errors.errors, errors.eigenvalues)
