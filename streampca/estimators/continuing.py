@@ -25,6 +25,7 @@ from streampca.models.state import FittedState, with_writable_state
 from streampca.parameters import Parameters
 from streampca.parameters.choices import Solver
 from streampca.planning.columns import placed_weights, with_sample_weight
+from streampca.solvers.registry import SOLVERS
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, obstacle_to_state, require_new, solve, subtracted
 from streampca.sources import Source, open_source
@@ -248,7 +249,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        solver = self._solvers.get(self.solver)  # None for "auto", which takes one that can
+        solver = SOLVERS.get(self.solver)  # None for "auto", which takes one that can
         plain = self.missing == "error" and self.remove is None and self.forgetting == 1
         tags.input_tags.sparse = plain and (solver is None or "sparse rows" not in solver.refuses)
         tags.input_tags.allow_nan = self.missing != "error"

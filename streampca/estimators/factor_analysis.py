@@ -13,6 +13,7 @@ from streampca.errors import NotComputedError
 from streampca.estimators.from_states import StateEstimator
 from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.patterns import Patterns
+from streampca.models.analysis import AnalysisModel
 from streampca.models.pca import PCAModel
 from streampca.models.removal import Given
 from streampca.models.state import FittedState
@@ -116,6 +117,7 @@ class FactorAnalysis(StateEstimator, Patterns):
         self.progress = progress
 
     if TYPE_CHECKING:
+        _model: AnalysisModel
         components_: FloatArray
         correlation_: FloatArray
         noise_variance_: FloatArray
@@ -126,7 +128,7 @@ class FactorAnalysis(StateEstimator, Patterns):
     def _analysis(self, source: Source | FittedState) -> Analysis:
         return Factors(self.n_components, rotation=self.rotation)
 
-    def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:  # type: ignore[override]
+    def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Fit to `X`, which is read once.
 
         Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from streampca.formatting import one_line, plain_cell
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import StoredComponents, slabs_of
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -78,6 +79,7 @@ def write_loadings(
     require_memory(model, memory, 64, names)
     k, d = model.components.shape
     names = [str(index) for index in range(d)] if names is None else names
+    slabs: Iterator[tuple[slice, FloatArray]]
     if isinstance(model.components, StoredComponents):
         deviations = np.sqrt(model.explained_variance)[:, None]
         slabs = ((features, slab * deviations) for features, slab in model.components.slabs())

@@ -131,7 +131,7 @@ class AnalysisModel(PCAModel):
     @property
     def communalities(self) -> FloatArray:
         """Return the variances that the factors explain of the features, diag(Wᵀ Φ W), ``(n_features,)``."""
-        return np.einsum("ij,ik,kj->j", self.patterns, self.factor_correlation, self.patterns)
+        return np.asarray(np.einsum("ij,ik,kj->j", self.patterns, self.factor_correlation, self.patterns))
 
     @property
     def noise_variance(self) -> float:
