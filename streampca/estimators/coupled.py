@@ -286,7 +286,9 @@ class Coupled(StateEstimator):
         if side not in ("x", "y"):
             raise ParameterError(f"side={side!r}: expected 'x' or 'y'")
         if _table_of(X) not in (None, side):
-            raise ParameterError(f"the scores are those of table {_table_of(X)!r}, and side={side!r}: give the other side")
+            raise ParameterError(
+                f"the scores are those of table {_table_of(X)!r}, and side={side!r}: give the other side"
+            )
         return Transforming.inverse_transform_to(self._sides()[side == "y"], X, path, **options)
 
     @overload
