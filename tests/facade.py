@@ -24,6 +24,7 @@ from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity
 from streampca.execution.distributed import cluster
 from streampca.execution.fold import fold as fold_blocks
 from streampca.planning.budget import Resources
+from streampca.planning.scores import plan_scores
 from streampca.runs import deploy
 from streampca.runs.config import parse_config
 from streampca.runs.deploy import cluster_of
@@ -106,6 +107,7 @@ __all__ = [
     "peak_bytes",
     "plan",
     "plan_fit",
+    "plan_scores",
     "process_bytes",
     "process_of",
     "raise_pending_signal",
@@ -197,9 +199,14 @@ def sent_apart() -> Any:
     return patch.object(cluster, "_SMALL_BYTES", 0)
 
 
-def process_of(n_bytes: int) -> Any:
-    """Return a context in which plans take the process for one of `n_bytes` bytes, whatever tests have left in memory."""
-    return patch("streampca.solvers.fit.process_bytes", lambda: n_bytes)
+@contextmanager
+def process_of(n_bytes: int) -> Iterator[None]:
+    """Plan as if the process took `n_bytes` bytes, whatever tests have left in memory."""
+    with (
+        patch("streampca.solvers.fit.process_bytes", lambda: n_bytes),
+        patch("streampca.planning.scores.process_bytes", lambda: n_bytes),
+    ):
+        yield
 
 
 def fold(accumulator: Any, rows: Any, blocks: Sequence[int] | int = 0, weights: Any = None) -> Any:

@@ -117,14 +117,11 @@ class ScoresWork(Work):
 
     def first_that_fits(self) -> Plan:
         """Return the plan for the first block size, and number of leaves at once, that fits; for the smallest if none does."""
-        tried = []
-        for rows in block_rows_to_try(self.read, work_dtype(self.source.dtype)):
-            for leaves in sorted({min(self.resources.threads, self._n_leaves(rows)), 1}, reverse=True):
-                plan = self.plan(self.shape(rows, leaves, 1))
-                if plan.budget.fits:
-                    return plan
-                tried.append(plan)
-        return min(tried, key=lambda plan: plan.projected_bytes)
+        sizes = block_rows_to_try(self.read, work_dtype(self.source.dtype))
+        for rows in sizes:
+            if self.budget(self.shape(rows, 1, 1)).fits:
+                return self.plan(self.loaded(rows))
+        return min((self.plan(self.shape(rows, 1, 1)) for rows in sizes), key=lambda plan: plan.projected_bytes)
 
     def _n_leaves(self, rows: int) -> int:
         n = self.read.shape[0]

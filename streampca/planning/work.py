@@ -10,11 +10,12 @@ from typing import ClassVar
 from streampca.planning.blocks import bytes_to_read
 from streampca.planning.budget import MemoryBudget, MemoryNeed, Resources
 from streampca.planning.detail import SolverDetail
-from streampca.planning.memory import process_needs
+from streampca.planning.memory import WORKER_PROCESS_BYTES, process_needs
 from streampca.planning.plan import Plan
-from streampca.planning.search import choose
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
+
+_TILE_THREADS_FROM = 4096  # features from which threads share one state instead of having one each
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,47 @@ class Work(ABC):
         )
 
     def best(self, sizes: list[int], side: int, n_tiles: int) -> Plan:
-        """Return the best plan that fits, or the one that takes least memory if none does (`streampca.planning.search.choose`).
+        """Return the best plan that fits, or the one that takes least memory if none does (see `MemoryBudget.fits`).
 
-        `sizes` are rows of a block, best first; `side` is that of the accumulated matrix, which has `n_tiles` tiles.
+        The block size is the first of `sizes`, rows of a block, with which a single thread fits, so that it never depends on the
+        threads; one that fits beside a process of nominal size is preferred if it reads no more, so that the size does not depend
+        on what this process holds either. Then as many threads as fit are used (`loaded`).
         """
-        return choose(sizes, lambda *load: self.plan(self.shape(*load)), side, self.resources.threads, n_tiles)
+        tried: list[Plan] = []
+        first: Plan | None = None
+        for size in sizes:
+            least = self.plan(self.shape(size, 1, 1))
+            tried.append(least)
+            if least.budget.fits:
+                first = first or least
+                if _fits_nominally(least) and least.bytes_to_read <= first.bytes_to_read:
+                    first = least
+                    break
+        if first is None:
+            return min(tried, key=lambda plan: plan.projected_bytes)
+        return self.plan(self.loaded(first.rows_per_block, side, n_tiles))
+
+    def loaded(self, rows: int, side: int = 0, n_tiles: int = 1) -> WorkShape:
+        """Return the shape with blocks of `rows` rows that fits and keeps most threads busy; one thread has to fit.
+
+        Of shapes with as many busy threads, the one with most leaves at once reads fastest. The accumulated matrix has the
+        given `side`, and `n_tiles` tiles, which threads of a leaf can share; a large one is not accumulated twice.
+        """
+        threads = self.resources.threads
+        most = 1 if side >= _TILE_THREADS_FROM else min(threads, self.shape(rows, 1, 1).n_leaves)
+        loads = [
+            (leaves, shared)
+            for leaves in range(1, most + 1)
+            for shared in range(1, max(1, min(threads // leaves, n_tiles)) + 1)
+        ]
+        for leaves, shared in sorted(loads, key=lambda load: (load[0] * load[1], load[0]), reverse=True):
+            shape = self.shape(rows, leaves, shared)
+            if self.budget(shape).fits:
+                return shape
+        return self.shape(rows, 1, 1)
+
+
+def _fits_nominally(plan: Plan) -> bool:
+    """Tell whether the plan also fits in a process that takes as much memory as a worker does by itself."""
+    difference = max(0, WORKER_PROCESS_BYTES - plan.budget.bytes_for("process", "quality"))
+    return plan.projected_bytes + difference <= plan.allowed_bytes

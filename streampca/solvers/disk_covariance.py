@@ -59,7 +59,7 @@ def plan(source: Source, accumulator: CovarianceAccumulator, n_components: int |
     rows, least = work.rows_and_groups()
     threads = resources.threads
     while (groups := work.groups(rows, threads, resources.allowed_bytes)) is None or groups > _MOST_TIMES * least:
-        threads //= 2
+        threads -= 1
     work = replace(work, n_tiles=-(-work.grid.n_tiles // groups))
     return work.plan(work.shape(rows, 1, threads))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -62,12 +63,16 @@ def plan_many(
     process, n_threads = resources.process_bytes + ALLOWANCE_BYTES, resources.threads
     examining = quality_bytes(source, n_threads, "mean") if quality else 0
     with naming_the_limit(resources, limits):
-        while True:
+
+        def planned(n_threads: int) -> tuple[dict[str, Plan], Plan]:
             plans = {name: _planned(name, fit, resources.allowed_bytes, n_threads) for name, fit in fits.items()}
-            together = plan_together(plans, resources.allowed_bytes, process, examining)
-            if together.budget.fits or n_threads == 1:
-                break
-            n_threads //= 2
+            return plans, plan_together(plans, resources.allowed_bytes, process, examining)
+
+        plans, together = planned(n_threads)
+        if not together.budget.fits and n_threads > 1:  # the most threads with which all fit, else one
+            fewer = range(2, n_threads)
+            n_threads = 1 + bisect_left(fewer, True, key=lambda n: not planned(n)[1].budget.fits)
+            plans, together = planned(n_threads)
         if not together.budget.fits:
             most = max(plans, key=lambda name: plans[name].projected_bytes)
             raise together.budget.refusal(

@@ -65,6 +65,60 @@ def test_leaves_cover_all_rows_once_and_do_not_depend_on_threads(source: Unread,
     assert plan.leaves_in_flight * plan.threads_per_leaf <= max(threads, 1)
 
 
+def loads(n_features: int, threads: int, allowed: int, **beside: Any) -> tuple[int, int, int]:
+    """Return leaves at once, busy threads and projected bytes of a plan for many rows; none where it is refused."""
+    try:
+        plan = plan_of(Unread((10_000_000, n_features), chunk_rows=8192), threads=threads, allowed=allowed, **beside)
+    except PlanError:
+        return 0, 0, 0
+    return plan.leaves_in_flight, plan.leaves_in_flight * plan.threads_per_leaf, plan.projected_bytes
+
+
+@pytest.mark.parametrize(("allowed", "least"), [(1024, 6), (2048, 14), (4096, 16)])
+def test_sixteen_threads_use_the_leaves_that_fit(allowed: int, least: int) -> None:
+    leaves, busy, projected = loads(1024, 16, allowed * MIB)
+    assert leaves == busy >= least
+    one_more = projected + (projected - loads(1024, leaves - 1, allowed * MIB)[2])
+    assert leaves == 16 or one_more > allowed * MIB
+
+
+@pytest.mark.parametrize("solver", ["covariance", "sketch"])
+@pytest.mark.parametrize("n_features", [1024, 2000, 5000])
+def test_busy_threads_grow_with_memory_and_with_threads(n_features: int, solver: str) -> None:
+    numbers = (1, 2, 3, 5, 8, 13, 16, 27, 40, 64)
+    of_memory = []
+    for allowed in (600, 1024, 1500, 2048, 4096, 16_384):
+        found = [loads(n_features, threads, allowed * MIB, solver=solver) for threads in numbers]
+        busy = [each[1] for each in found]
+        assert busy == sorted(busy)
+        assert all(threads <= most for threads, most in zip(busy, numbers, strict=True))
+        of_memory.append(busy)
+    assert all(
+        fewer <= more for less, further in pairwise(of_memory) for fewer, more in zip(less, further, strict=True)
+    )
+    assert of_memory[-1][:6] == list(numbers[:6])
+
+
+def test_leaves_grow_by_one_thread_and_by_one_mebibyte() -> None:
+    by_threads = [loads(1024, threads, 2048 * MIB)[0] for threads in range(1, 65)]
+    most = by_threads[-1]
+    assert by_threads == [min(threads, most) for threads in range(1, 65)]
+    by_memory = [loads(1024, 16, allowed * MIB)[0] for allowed in range(400, 2300, 40)]
+    assert by_memory == sorted(by_memory)
+    assert set(by_memory) == set(range(1, 17))
+
+
+def test_scores_of_a_model_use_every_number_of_threads() -> None:
+    source = Unread((10_000_000, 1024), chunk_rows=8192)
+    model = facade.fit(np.random.default_rng(0).normal(size=(50, 1024)), k=4).model
+    with facade.process_of(110 * MIB):
+        plans = [facade.plan_scores(source, model, 1024 * MIB, threads) for threads in range(1, 20)]
+    leaves = [plan.leaves_in_flight for plan in plans]
+    most = leaves[-1]
+    assert 4 <= most < 19
+    assert leaves == [min(threads, most) for threads in range(1, 20)]
+
+
 @settings(max_examples=50)
 @given(source=sources, allowed=st.integers(100 * MIB, 3000 * MIB), threads=st.integers(1, 8))
 def test_what_is_accepted_fits_and_what_does_not_is_refused(source: Unread, allowed: int, threads: int) -> None:
