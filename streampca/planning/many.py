@@ -118,8 +118,13 @@ def common_shape(shapes: Sequence[WorkShape]) -> WorkShape:
 
 
 def limited_shape(shapes: Sequence[WorkShape], shared: Plan) -> WorkShape:
-    """Return the common one of `shapes`, with no more leaves at once than the plan of all fits has."""
-    shape, limits = common_shape(shapes), ("leaves_in_flight", "window", "leaves_per_worker")
+    """Return the common one of `shapes`, with no more leaves at once than the plan of all fits has.
+
+    Blocks of the plan of all fits come first: a model that has them as it is planned has the same bits as alone, whatever later
+    readings it shares with models that read in another order at first.
+    """
+    shape = next((each for each in shapes if each.blocks == shared.blocks), None) or common_shape(shapes)
+    limits = ("leaves_in_flight", "window", "leaves_per_worker")
     return replace(shape, **{name: min(getattr(shape, name), getattr(shared, name)) for name in limits})
 
 
@@ -198,6 +203,12 @@ def _notes(plans: Mapping[str, Plan], shape: WorkShape) -> tuple[str, ...]:
     apart = [name for name, plan in plans.items() if not shares_rows(plan)]
     if apart:
         notes.append(
-            f"{', '.join(apart)}: the solver does not read rows in their order, or keeps them all, and shares no reading with others"
+            f"{', '.join(apart)}: the solver does not read rows in their order, or keeps them all, and shares no such reading with others"
+        )
+    later = [name for name, plan in plans.items() if plan.shuffle_seed is not None and plan.passes > 1]
+    if later:
+        notes.append(
+            f"{', '.join(later)}: later readings are in the blocks of other models where they are shared, so the numbers are those of a "
+            "fit alone up to rounding"
         )
     return tuple(dict.fromkeys(notes))

@@ -232,3 +232,17 @@ def test_a_scan_of_kernel_parameters_with_shared_landmarks_is_one_reading(store:
     assert fitted.n_passes_ == 1
     for name, alone in scan().items():
         assert_same(fitted[name], alone.fit(store))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_later_readings_of_adaptive_leave_the_bits_of_other_models(first: bool) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(183, 14)) @ rng.normal(size=(14, 14)) + 5
+    settings = {"solver": "sketch", "sketch_size": 4, "scale": True, "max_passes": 2, "tolerance": 0}
+    alone, beside = sp.PCA(2, **settings).fit(x), sp.PCA(2, **settings)
+    adaptive = sp.PCA(2, solver="adaptive", sketch_size=4, max_passes=2, tolerance=0)
+    models = {"adaptive": adaptive, "beside": beside} if first else {"beside": beside, "adaptive": adaptive}
+    plan = sp.fit_many(models, x).plan_
+    np.testing.assert_array_equal(beside.components_, alone.components_)
+    np.testing.assert_array_equal(beside.explained_variance_, alone.explained_variance_)
+    assert plan.together.notes[-1].startswith("adaptive: later readings are in the blocks of other models")
