@@ -123,7 +123,9 @@ class Answer:
             source=source,
             sample_weight=_known_weight(moments, parameters),
         )
-        model = with_decoding(replace(model, certificate=certificate))
+        model = replace(model, certificate=certificate)
+        if parameters.n_regressors is None:  # else the rows that were decoded are known when the fit is finished
+            model = with_decoding(model, moments.mean, moments.variance, parameters.scaling)
         return with_missing(model, parameters.missing, state, state.n_left_out, None, parameters.missing_scores)
 
 

@@ -254,6 +254,14 @@ class Regressors:
         norms: FloatArray = np.sqrt(np.concatenate([self.group_weights, np.full(n_columns, self.group_weights.sum())]))
         return norms
 
+    def mean_squares(self, coefficients: FloatArray) -> FloatArray:
+        """Return the weighted mean squares of what is fitted with `coefficients` of a `FittedRegression`, ``(n_features,)``."""
+        g = self.basis.n_groups
+        effects = coefficients[:g] + self.group_means @ coefficients[g:]
+        slopes = np.linalg.pinv(self.mixing) @ coefficients[g:]  # of the orthogonal columns
+        shares = self.group_weights / self.group_weights.sum()
+        return np.asarray(shares @ effects**2 + (slopes**2).sum(axis=0))
+
     def fitted_regression(self, origin: FloatArray, coefficients: FloatArray) -> FittedRegression:
         """Return the fitted part from the coefficients of the orthogonal regressors about `origin`, ``(orthogonal.size, n_features)``.
 

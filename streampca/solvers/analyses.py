@@ -235,7 +235,7 @@ class _OfTwoTables(Analysis):
                 feature_weight=np.square(matrix.weights[at]),
                 total_variance=total,
             )
-            moved.append(rounding_of_decoding(part) / np.sqrt(total) if total > 0 else 0.0)
+            moved.append(rounding_of_decoding(part, part.mean) / np.sqrt(total) if total > 0 else 0.0)
         return moved[0], moved[1]
 
 

@@ -104,7 +104,9 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
         source=fitted.source,
         sample_weight=known,
     )
-    model = with_decoding(replace(model, prediction_errors=errors))
+    model = replace(model, prediction_errors=errors)
+    if parameters.n_regressors is None:  # else the rows that were decoded are known when the fit is finished
+        model = with_decoding(model, reduced.mean, reduced.variance, parameters.scaling)
     return with_missing(model, parameters.missing, state, fitted.n_left_out, clipped, parameters.missing_scores)
 
 

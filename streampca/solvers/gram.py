@@ -312,7 +312,9 @@ def _model(
         eigen_residual=spectrum.residual + _residual(spectrum, wide),
     )
     model = replace(model, components=wide.components, certificate=certificate)
-    return with_missing(with_decoding(model), parameters.missing, reduced, 0, None, parameters.missing_scores)
+    if parameters.n_regressors is None:  # else the rows that were decoded are known when the fit is finished
+        model = with_decoding(model, reduced.mean, reduced.variance, parameters.scaling)
+    return with_missing(model, parameters.missing, reduced, 0, None, parameters.missing_scores)
 
 
 def _residual(spectrum: Spectrum, wide: WideComponents) -> float:

@@ -215,4 +215,7 @@ class QRSolver(ContinuableSolver):
             statement=sentences.triangular(precision),
             relative_residual_interval=(max(0.0, left - rounding), min(1.0, left + rounding)),
         )
-        return with_decoding(replace(model, certificate=certificate))
+        model = replace(model, certificate=certificate)
+        if parameters.n_regressors is None:  # else the rows that were decoded are known when the fit is finished
+            model = with_decoding(model, factored.mean, factored.variance, parameters.scaling)
+        return model

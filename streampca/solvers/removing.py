@@ -14,6 +14,7 @@ from streampca.accumulators.residuals import FeatureResiduals, Residuals
 from streampca.accumulators.rows import RowsState
 from streampca.execution.readings import Answer, AnyReading, Reading
 from streampca.models import certificate_sentences as sentences
+from streampca.models.decoding import with_decoding
 from streampca.parameters import Parameters
 from streampca.planning.plan import Resources
 from streampca.regressors import Basis, FittedRegression, Regressors
@@ -121,6 +122,7 @@ class Removing:
         fitted = replace(self._regression(), mean_remainder=None)
         certificate = fit.model.certificate.saying(sentences.of_residuals(self.regressors.orthogonal.size))
         model = replace(fit.model, mean=fitted.mean, removal=fitted, certificate=certificate)
+        model = with_decoding(model, fitted.mean, removed=self.regressors.mean_squares(fitted.coefficients))
         return replace(fit, model=model, samples=samples, fitted_state=None)
 
     def _shown(self, rows: RowsState, *, residuals: bool) -> RowsState:

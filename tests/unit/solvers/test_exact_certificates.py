@@ -170,3 +170,16 @@ def test_rounding_of_scaled_residuals_of_few_features_is_stated_for_gram(dtype: 
     exact = np.linalg.svd((wide - wide.mean(axis=0)) / wide.std(axis=0, ddof=1), compute_uv=False)[:5] ** 2 / 290
     error = np.abs(pca.explained_variance_ - exact).max() / exact[0]
     assert error <= pca.error_["trusted_above"]
+
+
+@pytest.mark.parametrize("solver", ["gram", "covariance"])
+def test_means_of_1e8_cost_missing_values_no_digits(solver: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 7)) + 1e8
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    pca = sp.PCA(2, solver=solver, missing="mean").fit(rows)
+    # About 1e8, which is exact: long doubles would lose the digits of a mean of whole values.
+    about = (rows - 1e8).astype(np.longdouble)
+    centred = np.nan_to_num(about - np.nanmean(about, axis=0))
+    exact = np.linalg.eigvalsh(np.asarray(centred.T @ centred / 39, float))[::-1][:2]
+    assert np.abs(pca.explained_variance_ - exact).max() <= pca.error_.trusted_above * exact[0]

@@ -101,6 +101,38 @@ def test_certificate_counts_the_rounding_of_decoded_values(tmp_path: Path, solve
     assert intervals is None or all(low <= value <= high for (low, high), value in zip(intervals, exact, strict=True))
 
 
+@pytest.mark.parametrize("solver", ["covariance", "gram", "qr", "sketch", "adaptive"])
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e8])
+@pytest.mark.parametrize("form", ["plain", "scaled", "uncentred", "uncentred scaled", "removed", "removed scaled"])
+def test_certificates_of_decoded_values_hold(tmp_path: Path, solver: str, offset: float, form: str) -> None:
+    rng, n, d = np.random.default_rng(len(form)), 60, 4
+    groups, center = np.repeat(np.arange(4), n // 4), "uncentred" not in form
+    effects = 3e5 * rng.normal(size=(4, d))[groups] if "removed" in form else 0.0
+    stored = np.rint(rng.normal(size=(n, d)) * 1000 + effects + (0 if offset else 2**30)).astype("i4")
+    attributes = {"scale_factor": 1e-3, **({"add_offset": offset} if offset else {})}
+    store = write_store(tmp_path / "x.zarr", stored, attributes=attributes)
+    parameters: dict[str, Any] = {"solver": solver, "center": center, "scale": "scaled" in form}
+    if "removed" in form:
+        parameters["remove"] = {"groups": groups}
+    if solver in ("sketch", "adaptive"):
+        parameters["sketch_size"] = d
+    pca = sp.PCA(2, **parameters).fit(store)
+    # The oracle: about the mean of integers, so that 64 bits of long doubles are enough.
+    about = stored - stored[0].astype(np.longdouble)
+    mean = about.mean(axis=0)
+    centred = about - mean
+    if "removed" in form:
+        centred -= (centred.reshape(4, -1, d).mean(axis=1))[groups]
+    squares = (centred**2).sum(axis=0)
+    rows = centred if center else stored + np.longdouble(offset) / np.longdouble(1e-3)
+    unit = np.longdouble(1e-3) if not parameters["scale"] else 1 / np.sqrt(squares / (n - 1))
+    rows = rows * unit
+    exact = np.linalg.eigvalsh(np.asarray(rows.T @ rows / (n - 1), float))[::-1][:2]
+    error = np.abs(pca.explained_variance_ - exact).max() / exact[0]
+    trusted = pca.error_.trusted_above
+    assert error <= (2 * np.sqrt(trusted) if solver == "qr" else trusted)
+
+
 def test_fill_value_is_compared_before_scaling_and_read_as_nan(tmp_path: Path) -> None:
     stored = packed_values()
     stored[3, 4] = PACKED["_FillValue"]
