@@ -37,6 +37,7 @@ from streampca.planning.memory import (
     model_need,
     process_needs,
     reading_needs,
+    removal_bytes,
     scores_bytes,
 )
 from streampca.planning.work import Work
@@ -46,7 +47,6 @@ from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.kernel.plan import ExactWork, LandmarkWork, MapWork, PairsWork, StoredMapWork
 from streampca.solvers.plan_sketch import SketchWork
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
-from streampca.solvers.removing import with_regressors
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -159,7 +159,7 @@ def formulas() -> str:
         "Kernel PCA by landmarks": (LandmarkWork.needs, LandmarkWork.scratch_bytes),
         "Kernel PCA by pairs of rows": (PairsWork.needs, ExactWork.sizes, MapWork.sizes, StoredMapWork.needs),
         "What comes along with any solver": (
-            with_regressors,
+            removal_bytes,
             moments_bytes,
             moments_scratch_bytes,
             Quality.state_bytes,

@@ -16,7 +16,7 @@ from streampca.accumulators.gram import Gram
 from streampca.accumulators.gram_state import GramState
 from streampca.accumulators.group_rotations import factor_of_indicators, merge_of_indicators
 from streampca.accumulators.joint import Joint
-from streampca.accumulators.shifting import sampled_origin
+from streampca.accumulators.shifting import sampled_origin, sketch_panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
 from streampca.regressors import FittedRegression, Regressors, RowRegressors
@@ -73,6 +73,8 @@ class Residuals(SequentialMerge[ResidualState]):
     """Regressors of all rows of the source."""
     dtype: str = "float64"
     """Data type of the residuals."""
+    approximate: bool = False
+    """Whether the inner accumulator multiplies rows by few columns, so that short panels take no more time."""
 
     @property
     def size(self) -> int:
@@ -94,7 +96,7 @@ class Residuals(SequentialMerge[ResidualState]):
             If the rows hold NaN or infinity.
         """
         block = as_block(block)
-        for panel in block.panels(max(2 * self.size, panel_rows(block.values.shape[1], np.dtype(np.float64)))):
+        for panel in block.panels(residual_panel_rows(self.size, block.values.shape[1], approximate=self.approximate)):
             state = self._add_panel(state, panel)
         return state
 
@@ -241,21 +243,31 @@ class Residuals(SequentialMerge[ResidualState]):
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
-        return self.inner.state_bytes(n_features) + self.factor_bytes(n_features)
-
-    def factor_bytes(self, n_features: int) -> int:
-        """Return the size in bytes of what a state has beside that of the inner accumulator."""
-        return 8 * (self.size + 1) * (n_features + self.size)
+        return self.inner.state_bytes(n_features) + residual_factor_bytes(self.size, n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of an update with blocks of `n_rows` rows."""
-        return self.inner.scratch_bytes(n_features, n_rows, itemsize) + self.panel_bytes(n_features, n_rows, itemsize)
+        panel = min(n_rows, residual_panel_rows(self.size, n_features, approximate=self.approximate))
+        return self.inner.scratch_bytes(n_features, n_rows, itemsize) + residual_panel_bytes(
+            self.size, n_features, panel, itemsize
+        )
 
-    def panel_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes beside that of the inner accumulator."""
-        panel = min(n_rows, max(2 * self.size, panel_rows(n_features, np.dtype(np.float64))))
-        beside = 3 * 8 * panel * self.size + 4 * 8 * self.size * n_features
-        return panel * n_features * (16 + itemsize) + beside
+
+def residual_panel_rows(n_regressors: int, n_features: int, *, approximate: bool) -> int:
+    """Return the most rows of a panel that is regressed on its own: at least two for each regressor."""
+    rows = (sketch_panel_rows if approximate else panel_rows)(n_features, np.dtype(np.float64))
+    return max(2 * n_regressors, rows)
+
+
+def residual_factor_bytes(n_regressors: int, n_features: int) -> int:
+    """Return the size in bytes of what a state of residuals has beside that of the inner accumulator."""
+    return 8 * (n_regressors + 1) * (n_features + n_regressors)
+
+
+def residual_panel_bytes(n_regressors: int, n_features: int, n_rows: int, itemsize: int) -> int:
+    """Return the scratch memory in bytes of residuals of a panel of `n_rows` rows, beside that of the inner accumulator."""
+    beside = 3 * 8 * n_rows * n_regressors + 4 * 8 * n_regressors * n_features
+    return n_rows * n_features * (16 + itemsize) + beside
 
 
 def _counting(inner: Any, state: ResidualState) -> Any:

@@ -91,10 +91,8 @@ class Resources:
     """Regressors that are removed from the rows."""
     only_groups: bool = False
     """Whether they are many indicators of groups alone, whose factors are sparse."""
-    removal_bytes: int = 0
-    """What removing them takes in every phase of a fit that reads rows."""
-    removal_by_features_bytes: int = 0
-    """What it takes in every phase of a fit that reads whole features, beside scratch."""
+    regressors_bytes: int = 0
+    """What the regressors of all rows take."""
     quality_bytes: int = 0
     """What examining the quality of the data takes in every phase."""
 
@@ -194,6 +192,13 @@ class MemoryBudget:
         if quality and self.projected_bytes - quality <= self.allowed_bytes:
             beside += f" and examining the quality of the data {as_text(quality)}"
             advice = f"quality: false, {advice}{'' if advice else 'or '}"
+        process = self.bytes_for("process")
+        if process > self.allowed_bytes:
+            return PlanError(
+                f"{subject}the process itself takes {as_text(process)} before anything is read, more than the allowed "
+                f"{as_text(self.allowed_bytes)}: free what it holds (arrays, other models), or allow memory of at least "
+                f"{as_text(1.01 * self.projected_bytes)}"
+            )
         return PlanError(
             f"{subject}projected {as_text(self.projected_bytes)} exceeds the allowed {as_text(self.allowed_bytes)}, of which the "
             f"process itself takes {as_text(self.bytes_for('process'))}{beside}: {advice}memory of at least "

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from streampca.accumulators.covariance import panel_rows
+from streampca.accumulators.residuals import residual_panel_rows
 from streampca.planning.cost import Rates, folded_flops
 from streampca.planning.plan import Plan, Resources
 
@@ -16,7 +14,7 @@ _BYTES_PER_SECOND = 3e9  # of these, on one thread
 
 def n_panels(plan: Plan, n_regressors: int) -> int:
     """Return the number of panels that are regressed on their own (see `streampca.accumulators.residuals.Residuals`)."""
-    size = max(2 * n_regressors, panel_rows(plan.n_features, np.dtype(np.float64)))
+    size = residual_panel_rows(n_regressors, plan.n_features, approximate=plan.solver in ("sketch", "adaptive"))
     return plan.n_leaves + -(-plan.n_samples // min(size, max(1, plan.rows_per_block)))
 
 

@@ -76,7 +76,7 @@ class Work(ABC):
 
     def budget(self, shape: WorkShape) -> MemoryBudget:
         """Return the memory by purpose and by phase."""
-        needs = (*process_needs(self.resources, shape.axis), *self.needs(shape))
+        needs = (*process_needs(self.resources, self.source, shape, self.solver), *self.needs(shape))
         return MemoryBudget.of(needs, self.resources.allowed_bytes)
 
     def plan(self, shape: WorkShape) -> Plan:

@@ -19,7 +19,7 @@ from streampca.models.integer_rounding import with_integer_rounding
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows, require_rule
 from streampca.planning.columns import with_columns
-from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
+from streampca.planning.memory import ALLOWANCE_BYTES, WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
@@ -277,6 +277,8 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
         except NotAvailableError:
             continue  # not for rows of this kind
         except PlanError as error:
+            if resources.process_bytes + ALLOWANCE_BYTES > resources.allowed_bytes:
+                raise  # whatever the solver
             refusals.append(f"solver {solver}: {error}")
             continue
         if parameters.tolerance is None:

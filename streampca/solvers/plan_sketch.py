@@ -20,7 +20,14 @@ from streampca.parameters import Parameters
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, repeated_reads_note
 from streampca.planning.budget import MemoryNeed
 from streampca.planning.detail import SketchDetail
-from streampca.planning.memory import buffer_bytes, model_need, report_need, sampled_rows_need, scores_bytes
+from streampca.planning.memory import (
+    buffer_bytes,
+    model_need,
+    removal_bytes,
+    report_need,
+    sampled_rows_need,
+    scores_bytes,
+)
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.shape import WorkShape, count_leaves, divide, most_leaves
 from streampca.planning.work import Figures, Work
@@ -216,7 +223,8 @@ class SketchWork(Work):
         wanted = parameters.pilot if informed and (self.solver == "sketch" or parameters.scale) else 0
         if parameters.pilot not in ("auto", 0):
             wanted = parameters.pilot
-        free = resources.allowed_bytes - resources.process_bytes - resources.quality_bytes - resources.removal_bytes
+        removal = removal_bytes(resources, source, self.shape(1, 1, 1), self.solver)
+        free = resources.allowed_bytes - resources.process_bytes - resources.quality_bytes - removal
         pilot = plan_pilot(source, wanted, self.columns, max(0, free) // 2)
         return SketchDetail(
             columns=self.columns,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.joint import Joint
 from streampca.accumulators.residuals import FeatureResiduals, Residuals
 from streampca.accumulators.rows import RowsState
@@ -20,7 +19,7 @@ from streampca.planning.plan import Resources
 from streampca.regressors import Basis, FittedRegression, Regressors
 from streampca.sources.base import Source
 from streampca.sources.residuals import RowResiduals, subtract_fitted
-from streampca.sources.steps import SLAB_BYTES, SteppedSource
+from streampca.sources.steps import SteppedSource
 from streampca.typing import Array, DType, IntArray
 
 if TYPE_CHECKING:
@@ -44,23 +43,13 @@ def regressors_of(source: Source, parameters: Parameters) -> Regressors | None:
 
 
 def with_regressors(resources: Resources, source: Source, regressors: Regressors) -> Resources:
-    """Return `resources` with the regressors, and with the memory that a fit takes beside one that removes nothing.
-
-    For q regressors and N threads that read rows: the regressors of all rows, (2 N + 4) · 8 (q + 1) (d + q) for triangular factors and
-    coefficients, N panels, and 24 q d + 16 d; that read whole features: the regressors, N · (32 n q + 4 MiB), and 40 q d + 16 d.
-    """
-    (n, d), size, threads = source.shape, regressors.orthogonal.size, resources.threads
-    residuals = Residuals(Joint(()), regressors)
-    itemsize = product_dtype(source.dtype, d).itemsize
-    rows = 2 * regressors.rows.columns.nbytes + regressors.rows.codes.nbytes + 16 * n
-    states = (2 * threads + 4) * residuals.factor_bytes(d)
-    # Of whole features: coefficients of the leaves, in their order, turned, and those that they are fitted with.
+    """Return `resources` with the regressors, from which `planning.memory.removal_bytes` follows."""
+    n_bytes = 2 * regressors.rows.columns.nbytes + regressors.rows.codes.nbytes + 16 * source.shape[0]
     return replace(
         resources,
-        n_regressors=size,
+        n_regressors=regressors.orthogonal.size,
         only_groups=regressors.only_groups,
-        removal_bytes=rows + states + threads * residuals.panel_bytes(d, n, itemsize) + (24 * size + 16) * d,
-        removal_by_features_bytes=rows + threads * (32 * n * size + 2 * SLAB_BYTES) + (40 * size + 16) * d,
+        regressors_bytes=n_bytes,
     )
 
 
@@ -87,8 +76,11 @@ class Removing:
             return replace(reading, source=residuals.by_features() if by_features else residuals)
         self._inner = reading.accumulators
         inner: Any = self._inner[0] if len(self._inner) == 1 else Joint(self._inner)
-        kind = FeatureResiduals if by_features else Residuals
-        self._first = kind(inner, self.regressors, str(self.dtype))
+        if by_features:
+            self._first = FeatureResiduals(inner, self.regressors, str(self.dtype))
+        else:
+            approximate = reading.plan.solver in ("sketch", "adaptive")
+            self._first = Residuals(inner, self.regressors, str(self.dtype), approximate)
         return replace(reading, accumulators=(self._first,))
 
     def answered(self, answer: Answer) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import facade
 import numpy as np
 import pytest
 
@@ -66,3 +67,22 @@ def test_more_groups_than_memory_allows_are_named_before_anything_is_read() -> N
     groups = np.arange(200_000) % 100_000
     with pytest.raises(PlanError, match="fewer groups or covariates in remove"):
         sp.PCA(3, remove={"groups": groups}, memory="1 GiB").plan(np.zeros((200_000, 4), np.float32))
+
+
+@pytest.mark.parametrize("solver", ["sketch", "adaptive"])
+def test_panels_of_wide_residuals_are_no_longer_than_blocks(solver: str) -> None:
+    rows = facade.Unread((14_600, 64_800), "float32", 100)
+    with facade.process_of(200 * 2**20):
+        plan = sp.PCA(10, solver=solver, remove={"trend": 1}, memory=2**30).plan(rows)
+    panel = plan.rows_per_block * rows.shape[1] * 20
+    assert plan.projected_bytes <= 2**30
+    assert plan.memory["removal"] < plan.leaves_in_flight * panel + 150 * 2**20
+
+
+def test_a_process_above_the_ceiling_is_named_once_and_no_advice_is_given() -> None:
+    with facade.process_of(600 * 2**20), pytest.raises(PlanError) as refused:
+        sp.PCA(3, memory="200MiB").plan(ROWS)
+    message = str(refused.value)
+    assert message.startswith("the process itself takes 624 MiB before anything is read, more than the allowed 200 MiB")
+    assert "fewer" not in message
+    assert message.count("process itself") == 1
