@@ -132,9 +132,10 @@ class Rule:
         """Raise `NotAvailableError` if the rule does not apply to such a sample."""
         reason = obstacle_of(self.name, sample)
         if reason:
+            others = ", ".join(rule for rule in RULES if not obstacle_of(rule, sample))
             raise NotAvailableError(
-                f"n_components={self.name!r} does not apply: {reason}; expected a count, a share of the variance, or one of the other "
-                f"rules ({', '.join(rule for rule in RULES if rule != self.name)})"
+                f"n_components={self.name!r} does not apply: {reason}; expected a count, a share of the variance"
+                f"{f', or a rule that applies here ({others})' if others else ''}"
             )
 
     def with_errors(self, errors: FloatArray) -> Rule:

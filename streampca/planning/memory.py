@@ -66,7 +66,9 @@ def removal_bytes(resources: Resources, source: Source, shape: WorkShape, solver
     (n, d), q, leaves = source.shape, resources.n_regressors, shape.leaves_in_flight
     if not q:
         return 0
-    if shape.axis == "features":  # coefficients of the leaves, in their order, turned, and those that they are fitted with
+    if (
+        shape.axis == "features"
+    ):  # coefficients of the leaves, in their order, turned, and those that they are fitted with
         return resources.regressors_bytes + leaves * (32 * n * q + 2 * SLAB_BYTES) + (40 * q + 16) * d
     panel = min(shape.rows_per_block, residual_panel_rows(q, d, approximate=solver in ("sketch", "adaptive")))
     in_leaf = residual_panel_bytes(q, d, panel, product_dtype(source.dtype, d).itemsize)

@@ -282,3 +282,13 @@ def test_a_single_possible_number_leaves_a_run_whose_documents_can_be_written(tm
     )
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["name"] == "one"
     assert set(found.model.component_rules_.to_dict()["mle"]["figures"]) == {"log_evidence"}
+
+
+@pytest.mark.parametrize("rule", ["tracy_widom", "parallel"])
+def test_a_refused_rule_names_no_rule_that_is_refused_for_the_same_rows(rule: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 5))
+    rows[3, 2] = np.nan
+    with pytest.raises(NotAvailableError) as refused:
+        sp.PCA(rule, missing="mean").fit(rows)
+    assert "expected a count, a share of the variance" in str(refused.value)
+    assert not any(other in str(refused.value) for other in ("marchenko_pastur", "gavish_donoho"))
