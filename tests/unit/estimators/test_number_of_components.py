@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
