@@ -78,7 +78,7 @@ def _change_of_factors(
             expected = EXPECTED[scaling][0]
             known = expected(mean)
             ends = [np.abs(np.sqrt(known / expected(mean + sign * lost)) - 1) for sign in (-1, 1)]
-            return np.nan_to_num(np.maximum(*ends), nan=np.inf)
+            return np.asarray(np.nan_to_num(np.maximum(*ends), nan=np.inf))
         deviation = np.sqrt(variance)
         if isinstance(scaling, tuple):
             sizes = np.diff(scaling)
