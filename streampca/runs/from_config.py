@@ -225,7 +225,7 @@ def obstacle_to_update(
     config: RunConfig, parameters: Parameters | KernelParameters, plan: Plan | None = None
 ) -> str | None:
     """Return why a run of `config` keeps no state that rows could be added to; None where it does: see `obstacle_to_state`."""
-    if getattr(config.model, "rotation", None) is not None:
+    if isinstance(config.model, PCAConfig) and config.model.rotation is not None:
         return (
             "model.rotation keeps no state that rows could be added to: a state has the components before the rotation"
         )
