@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0}
 """Values of attributes that do not change the meaning of stored values."""
 _FILLS = ("_FillValue", "missing_value")
+VALID = ("valid_range", "valid_min", "valid_max")
+"""Attributes that say which stored values are meant: all others are missing, as netCDF4 reads them."""
 _DESCRIBING = (
     "bounds",
     "climatology",
@@ -40,6 +42,7 @@ _HOW_STORED = frozenset(
             "add_offset",
             "_FillValue",
             "missing_value",
+            *VALID,
             "_Unsigned",
             "_ARRAY_DIMENSIONS",
             "CLASS",
@@ -49,6 +52,7 @@ _HOW_STORED = frozenset(
     }
 )
 """Attributes that say how values are stored, not what they are."""
+_INFINITIES = ("infinity", "+infinity", "-infinity", "inf", "+inf", "-inf")
 _ENDINGS = ("_bnds", "_bounds", "_mask")
 _MOST_SHOWN = 60
 
@@ -81,6 +85,8 @@ def packed_by(attributes: Mapping[str, object], dtype: DType) -> dict[str, objec
         value = attributes.get(name)
         if value is not None and not is_nan(value):
             packed[name] = value
+    if dtype.kind in "iuf":
+        packed |= {name: attributes[name] for name in VALID if attributes.get(name) is not None}
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and dtype.kind == "i":
         packed["_Unsigned"] = attributes["_Unsigned"]
     return packed
@@ -124,11 +130,13 @@ def number_of(value: object) -> float:
 
 
 def fill_number(value: object) -> float:
-    """Return a fill value as a float: a number, a list of one, or xarray's base64 of a float64 in format 3; NaN for all else."""
+    """Return a fill value as a float: a number, a list of one, ``Infinity`` or xarray's base64 of a float64 as text; NaN for all else."""
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
     if not isinstance(value, str):
         return number_of(value)
+    if value.lower() in _INFINITIES:
+        return float(value)
     try:
         return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
     except (ValueError, struct.error):

@@ -95,7 +95,7 @@ def open_source(
         (at most those of 64 MiB or one chunk, read at once), and raises `PartlyMissingError` during the fit if one of these
         has a value later; ``"survey"`` reads all rows once, when the table is opened, to find features never observed.
     decode : {"auto", "raw"}
-        Whether packed values of zarr arrays (attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value``
+        Whether packed values of zarr arrays (attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value``, ``valid_range``
         or ``_Unsigned`` of the CF conventions) are decoded, to float64 where there is a scale or an offset, and otherwise to a
         float that holds each of them, with NaN for missing values; or read as they are stored.
     orientation : {"samples_first", "features_first"}, optional

@@ -93,7 +93,10 @@ class TableSource(JoinedSource):
         """Return notes about reading the arrays; raise an error if no plan is possible."""
         values = ", ".join(map(str, self.missing_values))
         notes = (f"{self.description}: missing are NaN and the stored numbers {values}",) if values else ()
-        return (*super().plan_notes(), *notes)
+        of_attributes = (
+            f"{part.source.description}: {note}" for part in self.parts if part.packing for note in part.packing.notes
+        )
+        return (*super().plan_notes(), *notes, *dict.fromkeys(of_attributes))
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of rows of which no chunk of any array was ever written."""

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
-from streampca.sources.conventions import require_unpacked
+from streampca.sources.conventions import VALID, require_unpacked
 from streampca.sources.files.paths import files_of
 from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.options import ReadOptions
@@ -101,7 +101,8 @@ def arrays_at(path: str, options: ReadOptions) -> NamedArrays:
 def _from_group(key: str, name: str, path: str, options: ReadOptions) -> Array:
     arrays, array = _beside(key, name, path, options)
     _require_vector(key, name, array.shape, array.dtype)
-    require_unpacked(array.packed, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
+    packed = {name: value for name, value in array.packed.items() if name not in VALID}
+    require_unpacked(packed, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
     return arrays.read(array, f"{key}: array {name} of {path}")
 
 

@@ -200,6 +200,8 @@ def _read_natively(
         if options.missing_value is not None:  # a number among those that xarray shows, not among the stored ones
             return None
         packing = Packing.of(array.metadata, place)
+        if packing is not None:  # xarray shows values out of the valid range as they are
+            packing = replace(packing, valid=(-math.inf, math.inf))
         if not _decodes_alike(packing, decoding, np.dtype(array.dtype)):
             return None
     fill = options.fills_data

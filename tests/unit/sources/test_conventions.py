@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.io
 import yaml
 import zarr
 from stores import Command, config_text, make_values, write_store
@@ -210,7 +211,7 @@ def test_fill_value_of_floating_type_is_read_as_nan(tmp_path: Path, fill: Any) -
         {"scale_factor": [1]},
         {"_FillValue": "NaN", "missing_value": float("nan")},
         {"_FillValue": NAN_AS_XARRAY_WRITES_IT},
-        {"units": "K", "_Unsigned": "false", "valid_min": 0},
+        {"units": "K", "_Unsigned": "false", "valid_min": "-Infinity", "valid_range": ["-Infinity", "Infinity"]},
     ],
 )
 def test_attributes_that_change_no_value_are_accepted(tmp_path: Path, attributes: dict[str, Any]) -> None:
@@ -220,12 +221,129 @@ def test_attributes_that_change_no_value_are_accepted(tmp_path: Path, attributes
 
 @pytest.mark.parametrize(
     "attributes",
-    [{"scale_factor": "0.1"}, {"add_offset": [1, 2]}, {"scale_factor": 0}, {"_FillValue": 1e20}, {"_FillValue": 0.5}],
+    [{"scale_factor": "0.1"}, {"add_offset": [1, 2]}, {"scale_factor": 0}, {"_FillValue": "no number"}],
 )
 def test_attributes_that_cannot_be_understood_raise_named_error(tmp_path: Path, attributes: dict[str, Any]) -> None:
     store = write_store(tmp_path / "x.zarr", packed_values(), chunks=(20, 8), attributes=attributes)
     with pytest.raises(PackedDataError, match=next(iter(attributes))):
         open_source(store)
+
+
+def write_nc(path: Path, kind: str, stored: Any, attributes: dict[str, Any]) -> str:
+    """Write `stored` as the only variable `t` of a place of one of three kinds."""
+    dims = ("time", "station")
+    if kind == "zarr":
+        return str(write_store(path / "x.zarr", stored, chunks=(7, 3), attributes=attributes))
+    if kind == "hdf5":
+        with pytest.importorskip("h5py").File(path / "x.nc", "w") as file:
+            file.create_dataset("t", data=stored, chunks=(7, 3))
+            file["t"].attrs.update(attributes)
+        return str(path / "x.nc")
+    with scipy.io.netcdf_file(path / "x.nc", "w") as file:
+        for name, size in zip(dims, stored.shape, strict=True):
+            file.createDimension(name, size)
+        variable = file.createVariable("t", stored.dtype.newbyteorder("="), dims)
+        variable[:] = stored
+        for name, value in attributes.items():
+            setattr(variable, name, value)
+    return str(path / "x.nc")
+
+
+RANGES: list[tuple[dict[str, Any], float, float]] = [
+    ({"valid_range": [-40, 120]}, -40, 120),
+    ({"valid_min": -40}, -40, np.inf),
+    ({"valid_max": 120, "_FillValue": 7}, -np.inf, 120),
+    ({"valid_min": -40, "valid_max": 120, "scale_factor": 0.5, "add_offset": 3.0}, -40, 120),
+]
+
+
+@pytest.mark.parametrize("dtype", ["i2", "i4", "f4"])
+@pytest.mark.parametrize(("attributes", "low", "high"), RANGES)
+@pytest.mark.parametrize("kind", ["zarr", "hdf5", "netcdf3"])
+def test_stored_values_out_of_the_valid_range_are_missing(
+    tmp_path: Path, dtype: str, attributes: dict[str, Any], low: float, high: float, kind: str
+) -> None:
+    rng = np.random.default_rng(0)
+    stored = rng.integers(-60, 150, (30, 4)).astype(dtype)
+    stored[3, 2] = 7
+    if dtype == "f4":
+        stored[5, 1] = 9.969209968386869e36
+    if kind == "netcdf3":
+        stored = stored.astype(stored.dtype.newbyteorder(">"))
+    typed = {
+        name: np.asarray(value, dtype=stored.dtype.newbyteorder("=")) if name.startswith(("valid", "_Fill")) else value
+        for name, value in attributes.items()
+    }
+    place = write_nc(tmp_path, kind, stored, attributes if kind == "zarr" else typed)
+    table = open_source(place)
+    expected = decoded(stored, attributes)
+    expected[(stored < low) | (stored > high)] = np.nan
+    np.testing.assert_allclose(table.read(0, 30)[0], expected, rtol=1e-6)
+    notes = " ".join(table.plan_notes())
+    assert "attribute(s) of missing values apply" in notes
+    assert all(name in notes for name in attributes if name.startswith("valid"))
+    raw = open_source(place, decode="raw")
+    np.testing.assert_array_equal(raw.read(0, 30)[0], stored)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "attributes"),
+    [
+        ("i2", {"_FillValue": 1e20}),
+        ("i2", {"missing_value": 0.5}),
+        ("i2", {"valid_range": [0.5, 1e9]}),
+        ("i1", {"_FillValue": "Infinity"}),
+        ("u1", {"valid_min": -1}),
+        ("f4", {"_FillValue": 1e300}),
+        ("f8", {"valid_range": "0, 100"}),
+    ],
+)
+def test_attributes_that_no_stored_value_can_have_mark_nothing(
+    tmp_path: Path, dtype: str, attributes: dict[str, Any]
+) -> None:
+    stored = np.arange(120, dtype=dtype).reshape(30, 4)
+    if dtype == "f4":
+        stored[1, 1] = np.finfo("f4").max
+    table = open_source(write_store(tmp_path / "x.zarr", stored, chunks=(7, 3), attributes=attributes))
+    np.testing.assert_array_equal(table.read(0, 30)[0], stored)
+    (name,) = attributes
+    assert f"{name}=" in " ".join(table.plan_notes())
+    assert "marks no value as missing" in " ".join(table.plan_notes())
+
+
+def test_valid_range_of_bytes_declared_unsigned(tmp_path: Path) -> None:
+    stored = np.arange(-60, 60, dtype=np.int8).reshape(30, 4)
+    attributes = {"_Unsigned": "true", "valid_range": [10, -20]}
+    values, _ = open_source(write_store(tmp_path / "x.zarr", stored, chunks=(7, 3), attributes=attributes)).read(0, 30)
+    unsigned = stored.view(np.uint8)
+    inside = (unsigned >= 10) & (unsigned <= 236)
+    np.testing.assert_array_equal(values, np.where(inside, unsigned, np.nan))
+
+
+def test_texts_of_infinities_in_zarr_attributes(tmp_path: Path) -> None:
+    stored = make_values(30, 4)
+    stored[3, 2], stored[4, 1] = np.inf, 1e30
+    attributes = {"_FillValue": "Infinity", "valid_range": ["-Infinity", 1e20]}
+    values, _ = open_source(write_store(tmp_path / "x.zarr", stored, chunks=(7, 3), attributes=attributes)).read(0, 30)
+    np.testing.assert_array_equal(values, np.where(stored > 1e20, np.nan, stored))
+
+
+def test_values_out_of_the_valid_range_change_no_eigenvalue_of_a_run(
+    tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = make_values(60, 8).astype(np.float32)
+    stored = values.copy()
+    stored[::7, 3] = 9.969209968386869e36
+    write_store(tmp_path / "x.zarr", stored, chunks=(20, 8), attributes={"valid_max": 1e20})
+    (tmp_path / "c.yaml").write_text(config_text("x.zarr", "out"))
+    assert Command(capsys).quietly("run", "c.yaml", "--set", "preprocess.missing=mean").status == 0
+    rows = values.astype(np.float64)
+    rows[::7, 3] = np.nan
+    centred = np.nan_to_num(rows - np.nanmean(rows, axis=0))
+    expected = np.linalg.eigvalsh(centred.T @ centred / 59)[::-1]
+    found = sp.load(tmp_path / "out").explained_variance_
+    np.testing.assert_allclose(found, expected[: len(found)], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("fill", "packed"), [(-32767, True), (0, False), (None, False)])
