@@ -28,6 +28,7 @@ from streampca.typing import Array, FloatArray, IntArray
 _NAMES = {
     "standard": "standard", "gregorian": "standard", "proleptic_gregorian": "proleptic_gregorian", "julian": "julian",
     "noleap": "noleap", "365_day": "noleap", "all_leap": "all_leap", "366_day": "all_leap", "360_day": "360_day",
+    "360": "360_day",
 }  # fmt: skip
 """Calendars by their names in attributes."""
 _UNITS = {
@@ -41,7 +42,9 @@ _UNITS = {
 """Names of units by their microseconds."""
 _MICROSECONDS = {name: n for n, names in _UNITS.items() for name in names}
 _NANOSECONDS = ("nanoseconds", "nanosecond", "ns")
-_UNEQUAL = ("months", "month", "mon", "years", "year", "yr", "yrs", "common_year", "common_years")
+_MONTHS = ("months", "month", "mon")
+"""Units of 30 days in the calendar of 360 days; of another length in every month of others."""
+_UNEQUAL = (*_MONTHS, "years", "year", "yr", "yrs", "common_year", "common_years")
 """Units whose length is not that of a month or year of the calendar, so that their times are not decoded."""
 _DAY = 86_400_000_000
 GREGORIAN_FROM = int(np.datetime64("1582-10-15").astype(np.int64))
@@ -139,7 +142,8 @@ def time_units(units: str, calendar: object = None) -> TimeUnits | None:
     if known is None or match is None:
         return None
     name, reference = match[1].lower(), _REFERENCE.fullmatch(match[2])
-    if reference is None or (name not in _MICROSECONDS and name not in _NANOSECONDS):
+    months = known == "360_day" and name in _MONTHS
+    if reference is None or not (months or name in _MICROSECONDS or name in _NANOSECONDS):
         return None
     if reference["date"]:
         date = tuple(map(int, (reference["date"][:4], reference["date"][4:6], reference["date"][6:])))
@@ -153,7 +157,7 @@ def time_units(units: str, calendar: object = None) -> TimeUnits | None:
     year, month, day = date
     return TimeUnits(
         known,
-        _MICROSECONDS.get(name, 0),
+        30 * _DAY if months else _MICROSECONDS.get(name, 0),
         day_number(known, year, month, day),
         minutes * 60_000_000 + round(second * 1e6),
     )

@@ -72,6 +72,7 @@ def test_years_months_and_days_are_those_of_a_calendar_written_day_by_day(
         ("days since 19700101", None, "1970-01-02"),
         ("days since 1970-01", None, "1970-01-02"),
         ("days since 1970", None, "1970-01-02"),
+        ("months since 0000-01-01", "360", "1970-01-31"),
         ("msec since 1970-01-01", None, "1970-01-01T00:00:00.001"),
         ("days since 1582-10-04", "standard", "1582-10-15"),
         ("days since 0001-01-01", "standard", "0000-12-31"),
