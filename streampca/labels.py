@@ -15,6 +15,8 @@ import numpy as np
 
 from streampca.typing import Array, BoolArray, FloatArray, IntArray, JsonValue
 
+_UNKNOWN_ALLELES = ("0", ".", "")
+
 
 def time_in_words(time: np.datetime64) -> str:
     """Return a time in ISO 8601, without the hour where it is midnight."""
@@ -35,6 +37,8 @@ class Dimension:
     """Attributes of the coordinate, such as ``units``."""
     others: Mapping[str, Dimension] = field(default_factory=dict)
     """Further coordinates of numbers along it, such as the levels of a MultiIndex, by name; models on disk do not have them."""
+    alleles: Array | None = None
+    """Alleles of each variant, ``(size,)``: the counted one, a slash and the other one, such as ``A/G``; None where they are not known."""
 
     def value(self, index: int) -> str:
         """Return the coordinate at a place as text, or the place itself where there is no coordinate."""
@@ -191,7 +195,43 @@ class Labels:
                 values, others = self.dimension(name).coordinate, other.dimension(name_of_other).coordinate
                 if values is not None and others is not None and not _same(values, others):
                     return f"another coordinate {name_of_other} ({_contrast(values, others)})"
-        return None
+        return self._difference_of_alleles(other)
+
+    def _difference_of_alleles(self, other: Labels) -> str | None:
+        """Return at which variant `other` has other alleles, exchanged ones included; None if there is none."""
+        alleles = self._alleles_of(other)
+        if alleles is None:
+            return None
+        mine, theirs = alleles
+        exchanged, others = compared_alleles(mine, theirs)
+        used = self.indices()
+        different = others if others[used].any() else exchanged
+        places = used[different[used]]
+        if not len(places):
+            return None
+        at = int(places[0])
+        return f"the alleles {theirs[at]} of variant {self._name_at(at)}, not {mine[at]} (counted/other; {len(places):,} such variant(s))"
+
+    def _alleles_of(self, other: Labels) -> tuple[Array, Array] | None:
+        """Return the alleles of both, where these are variants along one dimension of one variable; None where either has none."""
+        if not all(len(labels.variables) == len(labels.features) == 1 for labels in (self, other)):
+            return None
+        mine, theirs = self.features[0].alleles, other.features[0].alleles
+        return None if mine is None or theirs is None or mine.shape != theirs.shape else (mine, theirs)
+
+    def counting_as(self, other: Labels) -> tuple[Labels, BoolArray | None]:
+        """Return the labels once genotypes count the alleles of `other`, and of which variants they count the other one now.
+
+        Alleles that are neither the same nor exchanged stay as they are: `difference` names them. The second is None where none is
+        exchanged; otherwise it has a value for every feature, masked ones included.
+        """
+        alleles = other._alleles_of(self)
+        if alleles is None:
+            return self, None
+        wanted, mine = alleles
+        exchanged, others = compared_alleles(wanted, mine)
+        variants = replace(self.features[0], alleles=np.where(others, mine, wanted))
+        return replace(self, features=(variants,)), exchanged if exchanged.any() else None
 
     def places(self) -> Iterator[tuple[Variable, slice, BoolArray | None]]:
         """Yield each variable with its columns in the table and the mask of its features, ``(size,)``."""
@@ -365,6 +405,29 @@ def labels_of_columns(names: Sequence[str], shapes: Sequence[tuple[int, ...]], s
     ]
     feature = Dimension("feature", n_features, np.array(each) if each else None)
     return Labels((samples,), (feature,), (Variable(None, ("feature",), (n_features,)),))
+
+
+def compared_alleles(one: Array, other: Array) -> tuple[BoolArray, BoolArray]:
+    """Return where the alleles of the same variants, see `Dimension.alleles`, are exchanged, and where they are other alleles.
+
+    Upper and lower case are the same. An allele that is not known (``0``, ``.``), as of a variant with one allele in these people,
+    can be any.
+    """
+    if np.array_equal(one, other):
+        return np.zeros(one.shape, dtype=bool), np.zeros(one.shape, dtype=bool)
+    (a, b), (c, d) = (np.strings.partition(np.strings.upper(each), "/")[::2] for each in (one, other))
+
+    def agree(x: Array, y: Array) -> BoolArray:
+        agreement: BoolArray = (x == y) | np.isin(x, _UNKNOWN_ALLELES) | np.isin(y, _UNKNOWN_ALLELES)
+        return agreement
+
+    same, exchanged = agree(a, c) & agree(b, d), agree(a, d) & agree(b, c)
+    return exchanged & ~same, ~exchanged & ~same
+
+
+def palindromic(alleles: Array) -> BoolArray:
+    """Return which variants have alleles that are each other's complement, so that the strand cannot be told: A and T, C and G."""
+    return np.isin(np.strings.upper(alleles), ("A/T", "T/A", "C/G", "G/C"))
 
 
 def _same(one: Array, other: Array) -> bool:

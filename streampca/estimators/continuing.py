@@ -31,7 +31,7 @@ from streampca.solvers.state import accumulate, continued, obstacle_to_state, re
 from streampca.sources import Source, open_source
 from streampca.sources.coordinates import is_xarray
 from streampca.sources.frames import labelled_as, numeric_frame
-from streampca.sources.like import open_xarray_like, with_features_of
+from streampca.sources.like import counting_as, open_xarray_like, with_features_of
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
@@ -298,7 +298,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             source = open_xarray_like(X, fitted.labels, fitted.source, missing)
         else:
             source = open_source(X, missing_value=missing)
-        source = source if fitted is None else with_features_of(source, fitted.labels)
+        source = source if fitted is None else with_features_of(counting_as(source, fitted.labels), fitted.labels)
         names = None if source.feature_names is None else list(source.feature_names)
         if first:
             self._remember_features(source)

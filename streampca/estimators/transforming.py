@@ -42,7 +42,7 @@ from streampca.sources.cells.objects import is_anndata
 from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import labelled_as, numeric_frame
-from streampca.sources.like import open_like, open_xarray_like, with_features_of
+from streampca.sources.like import counting_as, open_like, open_xarray_like, with_features_of
 from streampca.sources.packing import with_nan
 from streampca.sources.steps import SteppedSource
 from streampca.sources.xarray_data import is_in_memory
@@ -410,7 +410,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
             source = labelled_as(open_source(self._validated(X)), X)
         else:
             source = open_source(X, missing_value=self._missing_value)
-        source = with_features_of(source, self.labels_)
+        source = with_features_of(counting_as(source, self.labels_), self.labels_)
         if source.shape[1] != self.n_features_in_:
             raise ParameterError(
                 f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"

@@ -6,6 +6,7 @@ Source: the VCF Zarr specification 0.4 (``call_genotype``, missing and padded al
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.sources.steps import Step, SteppedSource, slabs
 from streampca.sources.stored_variable import StoredVariable
-from streampca.typing import Array, DType
+from streampca.typing import Array, BoolArray, DType
 
 _PLOIDY = "ploidy"
 MISSING = -1
@@ -35,6 +36,8 @@ class Dosage(Step):
     ----------
     ploidy : int
         How many consecutive features are the alleles of one genotype.
+    exchanged : array, shape (n_variants,), optional
+        Variants of which the allele of the reference is counted instead.
     """
 
     by_features = True
@@ -43,35 +46,45 @@ class Dosage(Step):
         "features=[…, 'ploidy']",
     )
 
-    def __init__(self, ploidy: int):
-        self.joins = ploidy
+    def __init__(self, ploidy: int, exchanged: BoolArray | None = None):
+        self.joins, self.exchanged = ploidy, exchanged
 
     @property
     def digest(self) -> bytes:
-        """Return the ploidy."""
-        return f"dosage {self.joins}".encode()
+        """Return the ploidy, and which variants are exchanged."""
+        return f"dosage {self.joins}".encode() + (
+            b"" if self.exchanged is None else np.packbits(self.exchanged).tobytes()
+        )
 
     def dtype(self, dtype: DType) -> DType:
         """Return int8, or int16 where dosages are larger."""
         return np.dtype(np.int8 if self.joins <= np.iinfo(np.int8).max else np.int16)
 
     def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
-        """Return the memory of six comparisons of some rows, or features, that fit in the cache, one at least."""
-        return 6 * max(2**18, n_rows, n_features // self.joins)
+        """Return the memory of nine comparisons of some rows, or features, that fit in the cache, one at least."""
+        return 9 * max(2**18, n_rows, n_features // self.joins)
 
     def apply(self, values: Array, start: int, out: Array) -> None:
         """Write the dosages of rows, whose genotypes have consecutive alleles, to `out`."""
-        self._count([values[:, allele :: self.joins] for allele in range(self.joins)], out)
+        alleles = [values[:, allele :: self.joins] for allele in range(self.joins)]
+        self._count(alleles, out, self.exchanged)
 
     def apply_features(self, values: Array, start: int, out: Array) -> None:
         """Write the dosages of variants to `out`, ``(n_variants, n_samples)``."""
-        self._count([values[allele :: self.joins] for allele in range(self.joins)], out)
+        alleles = [values[allele :: self.joins] for allele in range(self.joins)]
+        self._count(alleles, out, None if self.exchanged is None else self.exchanged[start : start + len(out), None])
 
-    def _count(self, alleles: Sequence[Array], out: Array) -> None:
+    def _count(self, alleles: Sequence[Array], out: Array, exchanged: BoolArray | None) -> None:
+        places = None if exchanged is None else np.broadcast_to(exchanged, out.shape)
         if out.flags.f_contiguous:
             alleles, out = [values.T for values in alleles], out.T
+            places = None if places is None else places.T
         for rows in slabs(out):
-            count_alternate([values[rows] for values in alleles], out[rows])
+            some, counts = [values[rows] for values in alleles], out[rows]
+            count_alternate(some, counts)
+            if places is not None:  # the alleles of the reference are the others of those that are known
+                known = np.sum([values >= 0 for values in some], axis=0, dtype=out.dtype)
+                np.copyto(counts, known - counts, where=places[rows] & (counts != MISSING))
 
 
 def count_alternate(alleles: Sequence[Array], out: Array) -> None:
@@ -87,6 +100,69 @@ def count_alternate(alleles: Sequence[Array], out: Array) -> None:
         padded &= absent
         missing |= (values < 0) & ~absent
     np.copyto(out, MISSING, where=missing | padded)
+
+
+def exchange(genotypes: Array, exchanged: BoolArray) -> None:
+    """Count the other allele of some variants of stored genotypes ``(n_samples, n_variants)``, 0 to 2; missing ones (negative) stay."""
+    for rows in slabs(genotypes):
+        some = genotypes[rows]
+        np.copyto(some, 2 - some, where=exchanged & (some >= 0))
+
+
+class Exchanged(Step):
+    """Stored genotypes of which some variants count their other allele.
+
+    Parameters
+    ----------
+    exchanged : array, shape (n_variants,)
+        True for these variants.
+    """
+
+    by_features = True
+
+    def __init__(self, exchanged: BoolArray):
+        self.exchanged = exchanged
+
+    @property
+    def digest(self) -> bytes:
+        """Return which variants are exchanged, a bit each."""
+        return np.packbits(self.exchanged).tobytes()
+
+    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
+        """Return the memory of some rows, or features, three times."""
+        return 3 * max(2**18, n_rows * dtype.itemsize, n_features * dtype.itemsize)
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write rows to `out`."""
+        out[...] = values
+        exchange(out, self.exchanged)
+
+    def apply_features(self, values: Array, start: int, out: Array) -> None:
+        """Write variants to `out`, ``(n_variants, n_samples)``."""
+        out[...] = values
+        exchange(out.T, self.exchanged[start : start + len(out)])
+
+
+def counting_others(genotypes: StoredVariable, exchanged: BoolArray) -> StoredVariable:
+    """Return genotypes of which the variants `exchanged` count their other allele."""
+    source = genotypes.source
+    steps = source.steps if isinstance(source, SteppedSource) else ()
+    if steps and isinstance(steps[-1], Dosage):
+        assert isinstance(source, SteppedSource)  # noqa: S101 for the type checker
+        turned = SteppedSource(source.source, [*steps[:-1], Dosage(steps[-1].joins, exchanged)])
+        turned.details = source.details
+    else:
+        turned = SteppedSource(source, [Exchanged(exchanged)])
+        turned.details = {"exchanged_alleles": int(exchanged.sum())}
+    return replace(genotypes, source=turned)
+
+
+def alleles_of(size: int, alleles: Array | None) -> Array | None:
+    """Return the alleles of variants, see `Dimension.alleles`, of ``variant_allele (variants, alleles)``; None where there are none."""
+    if alleles is None or alleles.ndim != 2 or alleles.shape[0] != size or alleles.dtype.kind not in "UTO":
+        return None
+    rows = (map(str, row) for row in alleles.tolist())
+    return np.array([f"{','.join(filter(None, others))}/{reference}" for reference, *others in rows])
 
 
 def ploidy_of(dims: Sequence[str], dtype: DType, axes: Axes, options: ReadOptions, label: str) -> int | None:

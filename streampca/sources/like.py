@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from streampca.labels import Labels
+from streampca.errors import NotAvailableError
+from streampca.labels import Labels, palindromic
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
 from streampca.sources.files.paths import cells_paths, files_of, is_paths
+from streampca.sources.genotypes import counting_others
 from streampca.sources.lagged import labels_of_samples
 from streampca.sources.open import open_source
 from streampca.sources.options import ReadOptions, SourceKeywords
 from streampca.sources.subsets import with_features
+from streampca.sources.table import TableSource
 from streampca.typing import Json
 
 if TYPE_CHECKING:
@@ -70,7 +74,8 @@ def open_xarray_like(
     dims, same = set(map(str, data.dims)), all(v.dims == labels.variables[0].dims for v in labels.variables)
     if dims.issuperset(samples) and dims.issuperset(features):
         keywords["samples"] = samples
-        if same and labels.variables[0].dims:
+        alleles_joined = "ploidy" in dims.difference(samples, features)  # features are their dosages
+        if same and labels.variables[0].dims and not alleles_joined:
             keywords["features"] = list(labels.variables[0].dims)
     if labels.mask is not None:
         keywords["mask"] = labels.mask
@@ -78,6 +83,52 @@ def open_xarray_like(
     if hasattr(data, "data_vars") and all(name in data.data_vars for name in names):
         keywords["variables"] = [str(name) for name in names]
     return open_source(data, **keywords)
+
+
+def counting_as(source: Source, labels: Labels | None) -> Source:
+    """Return genotypes with the alleles counted that the fit counted, whose labels these are; other tables as they are.
+
+    Warns how many variants were exchanged, and where alleles could not be compared, as with models that have none.
+
+    Raises
+    ------
+    NotAvailableError
+        If alleles are exchanged and the rows are not those of one array of genotypes, such as rows with lags.
+    """
+    known = source.labels
+    alleles = None if known is None or len(known.features) != 1 else known.features[0].alleles
+    if known is None or labels is None or alleles is None or len(labels.features) != 1:
+        return source
+    if labels.features[0].alleles is None:
+        warnings.warn(
+            f"{source.description}: its alleles were not compared with those of the fit, since the model has none: fit again to save them",
+            UserWarning,
+            stacklevel=2,
+        )
+        return source
+    counted, exchanged = known.counting_as(labels)
+    if exchanged is None or labels.difference(counted) is not None:  # which is raised where features are compared
+        return source
+    if not isinstance(source, TableSource) or len(source.parts) != 1:
+        raise NotAvailableError(
+            f"{source.description}: {int(exchanged.sum()):,} variants have the alleles of the fit exchanged: only genotypes of a .bed file or "
+            "of VCF Zarr by themselves can be counted as in the fit; exchange them first"
+        )
+    unclear = int((exchanged & palindromic(alleles)).sum())
+    warnings.warn(
+        f"{source.description}: {int(exchanged.sum()):,} variants have the alleles of the fit exchanged, and are counted as in the fit"
+        + (
+            f"; {unclear:,} of these have the alleles A and T or C and G, which another strand exchanges, too"
+            if unclear
+            else ""
+        ),
+        UserWarning,
+        stacklevel=2,
+    )
+    table = TableSource([counting_others(source.parts[0], exchanged)], counted, source.description)
+    table.feature_shape, table.feature_names = source.feature_shape, source.feature_names
+    table.sample_columns = source.sample_columns
+    return table
 
 
 def with_features_of(source: Source, labels: Labels | None) -> Source:
@@ -114,9 +165,10 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> SourceKeywo
         keywords["array"] = first.name
     if labels.mask is not None:
         keywords["mask"] = labels.mask
-    if several or len(labels.samples) + len(first.dims) > 2:
+    dosages = described.get("genotypes") == "dosage"
+    if several or dosages or len(labels.samples) + len(first.dims) > 2:
         keywords["samples"] = [dimension.name for dimension in labels.samples]
-        if first.dims and all(variable.dims == first.dims for variable in labels.variables):
+        if first.dims and not dosages and all(variable.dims == first.dims for variable in labels.variables):
             keywords["features"] = list(first.dims)
     elif described.get("orientation") == "features_first":
         keywords["orientation"] = "features_first"

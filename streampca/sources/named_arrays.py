@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from streampca.sources.base import Source
 from streampca.sources.columns import feature_error
 from streampca.sources.conventions import describes_others, describing_names, plain_attributes
 from streampca.sources.dimensions import Axes, axes_of
-from streampca.sources.genotypes import dosages, identifiers, ploidy_of
+from streampca.sources.genotypes import alleles_of, dosages, identifiers, ploidy_of
 from streampca.sources.masks import FROM_DATA, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import unpacked
@@ -156,6 +156,12 @@ class NamedArrays(ABC):
         values = self.values(beside, f"{self.title(array)}: coordinate {name}")
         return Dimension(name, size, values, plain_attributes(beside.attributes))
 
+    def with_alleles(self, array: NamedArray, dimension: Dimension) -> Dimension:
+        """Return a dimension of the features of genotypes, with the alleles of the variants that it has."""
+        if dimension.name != "variants":
+            return dimension
+        return replace(dimension, alleles=alleles_of(dimension.size, self._beside(array, "variant_allele")))
+
     def _beside(self, array: NamedArray, name: str) -> Array | None:
         """Return the values of the array `name` beside another one, None where there is none of at most 128 MiB."""
         found = self.sibling(array, name)
@@ -236,7 +242,10 @@ def open_named(arrays: NamedArrays, options: ReadOptions) -> Source:
             columns = tuple(axis for axis in columns if axis != ploidy)
             part = dosages(arrays.opened(array, (rows, (*columns, ploidy)), options), array.shape[ploidy])
         parts.append(part.with_missing(options.missing_value))
-        each.append(arrays.labels_of(array, (rows, columns)))
+        labels = arrays.labels_of(array, (rows, columns))
+        if ploidy is not None:
+            labels = replace(labels, features=tuple(arrays.with_alleles(array, one) for one in labels.features))
+        each.append(labels)
     label, labels = arrays.table_label(chosen), joined_labels(each, arrays.label)
     mask: object = options.mask
     if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:

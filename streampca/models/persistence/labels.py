@@ -28,6 +28,10 @@ def arrays_of_labels(labels: Labels | None) -> tuple[dict[str, Array], Json | No
     axes: dict[str, tuple[str, ...]] = {}
     document: Json = labels.to_dict()
     for index, (dimension, entry) in enumerate(zip(labels.features, document["features"], strict=True)):
+        if dimension.alleles is not None:
+            entry["alleles"] = name = f"label_{index}_alleles"
+            arrays |= zip((name, f"{name}_ends"), text_arrays(dimension.alleles.tolist()), strict=True)
+            axes[f"{name}_ends"] = (dimension.name,)
         if dimension.coordinate is None:
             continue
         name = f"label_{dimension.name if _PLAIN.fullmatch(dimension.name) else index}"
@@ -97,7 +101,14 @@ def _dimension(group: StoredGroup, entry: Mapping[str, object]) -> Dimension:
                 values = values.view(dtype)
         if values.shape != (size,):
             raise ValueError(name)
-    return Dimension(name, size, values, cast("dict[str, JsonValue]", attributes))
+    alleles: Array | None = None
+    if (array := entry.get("alleles")) is not None:  # models before these were saved have none
+        if type(array) is not str or not NAMES.fullmatch(array) or array not in group:
+            raise ValueError(name)
+        alleles = np.array(texts_of(group.array(array, "u"), group.array(f"{array}_ends", "i")))
+        if alleles.shape != (size,):
+            raise ValueError(name)
+    return Dimension(name, size, values, cast("dict[str, JsonValue]", attributes), alleles=alleles)
 
 
 def _variable(entry: Mapping[str, object]) -> Variable:

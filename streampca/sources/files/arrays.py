@@ -15,18 +15,19 @@ import numpy as np
 
 from streampca.calendars import in_units_of
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError
-from streampca.labels import Dimension, Labels
+from streampca.labels import Dimension, Labels, compared_alleles
 from streampca.sources.base import ReadCount, require_table
 from streampca.sources.dimensions import Axes, axes_of
 from streampca.sources.files.fragments import FragmentedRows, FragmentReader
 from streampca.sources.files.places import LocalFile
 from streampca.sources.files.records import Fragment
+from streampca.sources.genotypes import exchange
 from streampca.sources.named_arrays import MOST_COORDINATES, NamedArray, NamedArrays, required
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.sources.stored_variable import StoredVariable
 from streampca.system.workspace import borrow
-from streampca.typing import Array
+from streampca.typing import Array, BoolArray
 
 _MOST_CHUNK_BYTES = 2**31
 _open_files = threading.local()
@@ -67,6 +68,10 @@ class ArrayFile(NamedArrays):
         """Return how many chunks of an array were never written."""
         return 0
 
+    def alleles(self, array: NamedArray, axis: int) -> Array | None:
+        """Return the alleles of the variants along an axis of genotypes, see `Dimension.alleles`; None for all else."""
+        return None
+
     def scales_are_single(self, array: NamedArray) -> bool:
         """Return whether scale and offset of packed values are stored as float32, which makes values float32."""
         return False
@@ -93,7 +98,9 @@ class ArrayFile(NamedArrays):
 class BoxReader(FragmentReader):
     """Reads rows of an array of a file, by boxes of whole chunks."""
 
-    def __init__(self, file: ArrayFile, array: NamedArray, axes: Axes, *, fill: bool):
+    def __init__(
+        self, file: ArrayFile, array: NamedArray, axes: Axes, *, fill: bool, exchanged: BoolArray | None = None
+    ):
         from streampca.sources.zarr.layout import Layout
 
         self.file, self.place, self.name, self.fill = file, LocalFile(file.path), str(array.name), fill
@@ -110,6 +117,7 @@ class BoxReader(FragmentReader):
         self.edges = (*range(0, self.shape[0], step), self.shape[0]) if chunks else None
         self.column_major = self.layout.column_major
         self.record = Fragment.of(LocalFile(Path(file.label)), self.shape, self.dtype)
+        self.exchanged = exchanged
 
     def check(self) -> None:
         """Raise `MissingChunkError` if chunks were never written, or count them where they are to be filled."""
@@ -136,16 +144,26 @@ class BoxReader(FragmentReader):
 
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out` with rows `start` to `stop`."""
-        return self._read(self.layout, start, stop, out)
+        count = self._read(self.layout, start, stop, out)
+        if self.exchanged is not None:
+            exchange(out, self.exchanged)
+        return count
 
     def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_rows)``, with features `start` to `stop`."""
         if not out.flags.c_contiguous:  # a part of the rows of several files
             values = borrow("features of a file", out.shape, out.dtype)
             count = self._read(self.layout.turned(), start, stop, values)
+            self._exchange_features(start, values)
             out[...] = values
             return count
-        return self._read(self.layout.turned(), start, stop, out)
+        count = self._read(self.layout.turned(), start, stop, out)
+        self._exchange_features(start, out)
+        return count
+
+    def _exchange_features(self, start: int, out: Array) -> None:
+        if self.exchanged is not None:
+            exchange(out.T, self.exchanged[start : start + len(out)])
 
     def _read(self, layout: Any, start: int, stop: int, out: Array) -> ReadCount:
         from streampca.sources.zarr.layout import inside_of
@@ -260,7 +278,8 @@ class ArrayFiles(NamedArrays):
         for file in self.files:
             with file.opened_file():
                 one = required(file, str(array.name))
-                each.append(file.labels_of(one, self._axes_in(file, one, array, axes)))
+                labels = file.labels_of(one, self._axes_in(file, one, array, axes))
+            each.append(labels.counting_as(each[0])[0] if each else labels)
             self._require_alike(file, str(array.name), each[-1], each[0])
         first = each[0].samples[0]
         parts = [_in_units_of(labels.samples[0], first) for labels in each]
@@ -270,6 +289,19 @@ class ArrayFiles(NamedArrays):
         size = sum(labels.samples[0].size for labels in each)
         joined = Dimension(first.name, size, np.concatenate(known) if same else None, first.attributes)
         return replace(each[0], samples=(joined, *each[0].samples[1:]))
+
+    def _exchanged(self, array: NamedArray, axes: Axes) -> list[BoolArray | None]:
+        """Return of which features each file counts the allele that the first one does not; None for none, as of all but genotypes."""
+        each: list[BoolArray | None] = [None] * len(self.files)
+        first = self.files[0].alleles(array, axes[1][0]) if len(axes[1]) == 1 and len(self.files) > 1 else None
+        if first is None:
+            return each
+        for place, file in enumerate(self.files[1:], 1):
+            theirs = file.alleles(array, axes[1][0])
+            if theirs is not None and theirs.shape == first.shape:
+                exchanged = compared_alleles(first, theirs)[0]
+                each[place] = exchanged if exchanged.any() else None
+        return each
 
     def _axes_in(self, file: ArrayFile, one: NamedArray, first: NamedArray, axes: Axes) -> Axes:
         """Return the axes of an array of a file that have the names of those of the first file, in whatever order they are stored."""
@@ -291,10 +323,12 @@ class ArrayFiles(NamedArrays):
     def opened(self, array: NamedArray, axes: Axes, options: ReadOptions) -> StoredVariable:
         """Return an array of all files as a part of a table."""
         name, readers, packings = str(array.name), [], []
-        for file in self.files:
+        exchanged = self._exchanged(array, axes)
+        for file, flags in zip(self.files, exchanged, strict=True):
             with file.opened_file():
                 one = required(file, name)
-                readers.append(BoxReader(file, one, self._axes_in(file, one, array, axes), fill=options.fills_data))
+                own = self._axes_in(file, one, array, axes)
+                readers.append(BoxReader(file, one, own, fill=options.fills_data, exchanged=flags))
                 packings.append(_packing(file, one, options))
             if packings[-1] != packings[0]:
                 raise DataError(
@@ -307,6 +341,11 @@ class ArrayFiles(NamedArrays):
             "packing": None if packing is None else dict(packing.attributes),
             "decoded": packing is not None,
         }
+        if any(flags is not None for flags in exchanged):
+            counts = [0 if flags is None else int(flags.sum()) for flags in exchanged]
+            details["exchanged_alleles"] = {
+                reader.record.name: n for reader, n in zip(readers, counts, strict=True) if n
+            }
         if len({reader.shape[1] for reader in readers}) > 1:
             self.labels_of(array, axes)  # which names what differs
         self._joined = array.dims[axes[0][0]]

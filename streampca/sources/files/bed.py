@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.formatting import one_line
+from streampca.labels import Dimension
 from streampca.sources.conventions import packed_by
 from streampca.sources.files.arrays import ArrayFile
 from streampca.sources.files.fragments import damage_named
-from streampca.sources.named_arrays import NamedArray
+from streampca.sources.named_arrays import NamedArray, required
 from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
 from streampca.system.optional import optional_module
@@ -116,6 +118,18 @@ class BedFile(ArrayFile):
     def default(self, options: ReadOptions) -> list[NamedArray]:
         """Return the genotypes."""
         return [array for array in [self.find(_TABLE)] if array is not None]
+
+    def dimension(self, array: NamedArray, axis: int) -> Dimension:
+        """Return a dimension with its names; that of the variants with their alleles, of which the first is counted."""
+        return replace(super().dimension(array, axis), alleles=self.alleles(array, axis))
+
+    def alleles(self, array: NamedArray, axis: int) -> Array | None:
+        """Return the alleles of the variants, of which the first is counted."""
+        if array.name != _TABLE or array.dims[axis] != "variants":
+            return None
+        each = (required(self, name) for name in ("allele_1", "allele_2"))
+        first, second = (self.read(one, self.title(one)).tolist() for one in each)
+        return np.array([f"{a}/{b}" for a, b in zip(first, second, strict=True)])
 
     def read(self, array: NamedArray, label: str) -> Array:
         """Return a column of ``.fam`` or ``.bim``."""

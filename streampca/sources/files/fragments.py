@@ -136,6 +136,14 @@ class FragmentedRows(Source):
         """Return the description of the source for a manifest."""
         return super().describe() | {"n_files": len(self.fragments)} | self.details
 
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return of how many variants files count the allele that the first one does not."""
+        exchanged = self.details.get("exchanged_alleles")
+        if not isinstance(exchanged, Mapping):
+            return ()
+        counts = ", ".join(f"{n:,} of {name}" for name, n in exchanged.items())
+        return (f"{self.description}: alleles of variants are exchanged, and counted as in the first file: {counts}",)
+
     def check(self) -> None:
         """Raise `DataError` if chunks of a file are known to be missing."""
         for reader in self._readers.values():

@@ -10,14 +10,15 @@ import pytest
 
 import streampca as sp
 from streampca.errors import DataError
+from streampca.sources.files.bed import BedFile
 
 pytest.importorskip("bed_reader")
 CODES = np.array([3, 2, 0, 1])
 """Two bits for 0, 1 and 2 copies of the first allele, and for a missing genotype (the PLINK 1 binary format)."""
 
 
-def write(path: Path, genotypes: Any, first: int = 0) -> Path:
-    """Write genotypes, ``(people, variants)``, −1 for missing."""
+def write(path: Path, genotypes: Any, first: int = 0, alleles: Any = ("A", "G")) -> Path:
+    """Write genotypes, ``(people, variants)``, −1 for missing; `alleles` are those of all variants, or pairs of each."""
     n, d = genotypes.shape
     codes = np.zeros((d, -(-n // 4) * 4), dtype=np.uint8)
     codes[:, :n] = CODES[np.where(genotypes < 0, 3, genotypes)].T
@@ -26,7 +27,9 @@ def write(path: Path, genotypes: Any, first: int = 0) -> Path:
     path.write_bytes(b"\x6c\x1b\x01" + content.tobytes())
     people = "".join(f"F{i % 3} P{first + i} 0 0 {1 + i % 2} {i % 4}\n" for i in range(n))
     path.with_suffix(".fam").write_text(people)
-    path.with_suffix(".bim").write_text("".join(f"{1 + j % 22}\trs{j}\t0.5\t{1000 + j}\tA\tG\n" for j in range(d)))
+    pairs = [alleles] * d if isinstance(alleles[0], str) else alleles
+    lines = (f"{1 + j % 22}\trs{j}\t0.5\t{1000 + j}\t{a}\t{b}\n" for j, (a, b) in enumerate(pairs))
+    path.with_suffix(".bim").write_text("".join(lines))
     return path
 
 
@@ -125,3 +128,101 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path, genotypes: A
     other = write(tmp_path / "y.bed", genotypes[:, :100])
     with pytest.raises(DataError, match=r"y\.bed: genotype has features of shape 100"):
         sp.open([path, other])
+
+
+def exchange_some(genotypes: Any) -> tuple[Any, list[tuple[str, str]]]:
+    """Return the same genotypes with the alleles of every third variant exchanged, and the pairs of alleles."""
+    turned = genotypes.copy()
+    turned[:, ::3] = np.where(turned[:, ::3] < 0, -1, 2 - turned[:, ::3])
+    return turned, [("G", "A") if j % 3 == 0 else ("a", "g") if j % 3 == 1 else ("A", "G") for j in range(203)]
+
+
+@pytest.mark.parametrize("model", ["in memory", "saved", "saved with a mask"])
+def test_new_people_with_exchanged_alleles_have_the_scores_of_the_fit(
+    tmp_path: Path, genotypes: Any, model: str
+) -> None:
+    turned, alleles = exchange_some(genotypes[60:])
+    mask = np.arange(203) % 2 > 0 if "mask" in model else None
+    pca = sp.PCA(2, scale="patterson", missing="mean", missing_scores="mean")
+    pca.fit(sp.open(write(tmp_path / "old.bed", genotypes[:60]), mask=mask))
+    if model != "in memory":
+        pca.save(tmp_path / "model.zarr")
+        pca = sp.load(tmp_path / "model.zarr")
+    same = pca.transform(write(tmp_path / "same.bed", genotypes[60:]))
+    new = write(tmp_path / "new.bed", turned, alleles=alleles)
+    with pytest.warns(UserWarning, match="68 variants have the alleles of the fit exchanged"):
+        np.testing.assert_array_equal(pca.transform(new), same)
+    if mask is None:
+        with pytest.warns(UserWarning, match="68 variants have the alleles"):
+            np.testing.assert_array_equal(pca.transform(sp.open(new)), same)
+
+
+def test_other_alleles_are_refused_with_the_first_variant_and_both_pairs(tmp_path: Path, genotypes: Any) -> None:
+    pca = sp.PCA(2, missing="mean", missing_scores="mean").fit(write(tmp_path / "old.bed", genotypes[:60]))
+    alleles = [("A", "G")] * 203
+    alleles[2], alleles[4], alleles[9] = ("G", "A"), ("A", "T"), ("C", "G")
+    new = write(tmp_path / "new.bed", genotypes[60:], alleles=alleles)
+    expected = r"the alleles A/T of variant rs4, not A/G \(counted/other; 2 such"
+    with pytest.raises(sp.StreamPCAError, match=expected):
+        pca.transform(new)
+    with pytest.raises(DataError, match=expected):
+        sp.open([tmp_path / "old.bed", new])
+
+
+def test_alleles_that_nobody_has_can_be_any(tmp_path: Path, genotypes: Any) -> None:
+    """PLINK writes 0 for the allele that nobody of a file has."""
+    pca = sp.PCA(2, missing="mean", missing_scores="mean").fit(write(tmp_path / "old.bed", genotypes[:60]))
+    same = pca.transform(write(tmp_path / "same.bed", genotypes[60:]))
+    turned, alleles = genotypes[60:].copy(), [("A", "G")] * 203
+    alleles[7], alleles[8] = ("0", "G"), ("0", "A")
+    turned[:, 8] = np.where(turned[:, 8] < 0, -1, 2 - turned[:, 8])
+    new = write(tmp_path / "new.bed", turned, alleles=alleles)
+    with pytest.warns(UserWarning, match="1 variants have the alleles"):
+        np.testing.assert_array_equal(pca.transform(new), same)
+
+
+def test_files_of_one_list_count_the_alleles_of_the_first(tmp_path: Path, genotypes: Any) -> None:
+    turned, alleles = exchange_some(genotypes[60:])
+    first, second = (
+        write(tmp_path / "1.bed", genotypes[:60]),
+        write(tmp_path / "2.bed", turned, first=60, alleles=alleles),
+    )
+    table = sp.open([first, second])
+    expected = np.where(genotypes < 0, np.nan, genotypes).astype("f4")
+    np.testing.assert_array_equal(table.read(0, 90)[0], expected)
+    np.testing.assert_array_equal(table.read(57, 71)[0], expected[57:71])
+    np.testing.assert_array_equal(table.by_features().read(1, 50)[0], expected.T[1:50])
+    assert any("68 of" in note and "2.bed" in note for note in table.plan_notes())
+    pca = sp.PCA(2, missing="mean", solver="gram").fit(table)
+    centred = np.nan_to_num(expected - np.nanmean(expected, axis=0)).astype("f8")
+    np.testing.assert_allclose(
+        pca.explained_variance_, np.linalg.svd(centred, compute_uv=False)[:2] ** 2 / 89, rtol=1e-5
+    )
+
+
+def test_more_people_with_exchanged_alleles_continue_a_fit(tmp_path: Path, genotypes: Any) -> None:
+    turned, alleles = exchange_some(genotypes[60:])
+    first = write(tmp_path / "1.bed", genotypes[:60])
+    same, new = (
+        write(tmp_path / "s.bed", genotypes[60:], 60),
+        write(tmp_path / "n.bed", turned, 60, alleles),
+    )
+    fits = [sp.PCA(2, missing="mean", solver="covariance").partial_fit(sp.open(first)) for _ in range(2)]
+    fits[0].partial_fit(sp.open(same))
+    with pytest.warns(UserWarning, match="68 variants"):
+        fits[1].partial_fit(sp.open(new))
+    np.testing.assert_array_equal(fits[0].explained_variance_, fits[1].explained_variance_)
+
+
+def test_model_without_alleles_says_that_they_were_not_compared(
+    tmp_path: Path, genotypes: Any, monkeypatch: Any
+) -> None:
+    path = write(tmp_path / "x.bed", genotypes)
+    with monkeypatch.context() as before:
+        before.setattr(BedFile, "alleles", lambda *_: None)
+        pca = sp.PCA(2, missing="mean", missing_scores="mean").fit(path)
+        pca.save(tmp_path / "model.zarr")
+    with pytest.warns(UserWarning, match="alleles were not compared"):
+        scores = sp.load(tmp_path / "model.zarr").transform(path)
+    rows = np.where(genotypes < 0, pca.mean_, genotypes)
+    np.testing.assert_allclose(np.asarray(scores), (rows - pca.mean_) @ pca.components_.T, atol=1e-4)

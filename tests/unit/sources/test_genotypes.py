@@ -200,3 +200,37 @@ def test_memory_beside_rows_and_features_is_what_the_plan_counts(n: int, d: int)
         taken = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert taken <= source.overhead_bytes(len(out))
+
+
+@pytest.mark.parametrize("through_xarray", [False, True])
+def test_new_people_with_exchanged_alleles_have_the_scores_of_the_fit(tmp_path: Path, through_xarray: bool) -> None:
+    alleles = np.minimum(draw(), 1)
+    texts = np.tile(np.array(["A", "G", ""]), (D, 1))
+    turned, theirs = alleles.copy(), texts.copy()
+    turned[::4] = np.where(alleles[::4] < 0, alleles[::4], 1 - alleles[::4])
+    theirs[::4, :2] = ["G", "A"]
+
+    def place(name: str, values: Any, pairs: Any) -> Any:
+        group = zarr.open_group(write(tmp_path / name, values), mode="r+")
+        names = {"dimension_names": ("variants", "alleles")}
+        array = group.create_array("variant_allele", shape=pairs.shape, dtype=str, chunks=pairs.shape, **names)  # type: ignore[arg-type]
+        array[...] = pairs
+        if through_xarray:
+            return xr.open_zarr(tmp_path / name, consolidated=False)
+        return sp.open(tmp_path / name, array="call_genotype", samples="samples")
+
+    given = {"missing": "mean", "missing_scores": "mean"}
+    old = place("old.zarr", alleles, texts)
+    if through_xarray:
+        old = sp.open(old, variables=["call_genotype"], samples=["samples"])
+    pca = sp.PCA(2, **given).fit(old)  # type: ignore[arg-type]
+    expected = np.nan_to_num(dosage(alleles) - np.nanmean(dosage(alleles), axis=0)) @ pca.components_.T
+    new = place("new.zarr", turned, theirs)
+    with pytest.warns(UserWarning, match="38 variants have the alleles of the fit exchanged"):
+        np.testing.assert_allclose(np.asarray(pca.transform(new)), expected, atol=1e-4)
+    if not through_xarray:
+        with pytest.warns(UserWarning, match="38 variants"):
+            np.testing.assert_allclose(np.asarray(pca.transform(tmp_path / "new.zarr")), expected, atol=1e-4)
+    theirs[5, 1] = "C"
+    with pytest.raises(sp.StreamPCAError, match=r"the alleles C/A of variant .*, not G/A"):
+        pca.transform(place("other.zarr", turned, theirs))
