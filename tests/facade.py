@@ -152,6 +152,13 @@ def checkpoints_in(place: Path) -> Iterator[None]:
 
 
 @contextmanager
+def quiet_after(seconds: float) -> Iterator[None]:
+    """Have a reading say what it waits for once no block has finished for so long."""
+    with patch("streampca.execution.drive._QUIET_SECONDS", seconds):
+        yield
+
+
+@contextmanager
 def requests_of(n_bytes: int, whole: int | None = None) -> Iterator[None]:
     """Request stored chunks of more than `whole` bytes (`n_bytes`, if None) in ranges of `n_bytes`, for as long as this holds."""
     with (

@@ -15,6 +15,7 @@ from streampca.estimators.from_states import StateEstimator
 from streampca.estimators.inputs import is_dask, names_of, require_lazy_output
 from streampca.estimators.interface import check_is_fitted, clone, in_container
 from streampca.estimators.labelled import MODE, dataset_of, is_data_array
+from streampca.estimators.patterns import loadings_of
 from streampca.estimators.pca import PCA
 from streampca.estimators.transforming import Floats, Transforming
 from streampca.formatting import as_text
@@ -38,6 +39,7 @@ from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     import dask.array as da
+    import pandas as pd
     import xarray as xr
 
     from streampca.estimators.inputs import InMemory, Input, Lazy
@@ -340,6 +342,22 @@ class Coupled(StateEstimator):
         scores = Transforming.transform(one, X, remove=remove)
         rows = Transforming.inverse_transform(two, scores, remove=remove)
         return in_container(self, X, rows, names_of(two) or [f"y{i}" for i in range(two.n_features_in_)])
+
+    def loadings(self) -> pd.DataFrame:
+        """Return what one standard deviation of each score gives of the scaled and weighted features of its table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each feature of both tables, and the columns ``x_mca0, …, y_mca0, …`` (``x_cca0, …``): 0 for features of the
+            other table. With ``scale=True`` those of `CCA` are the correlations of features and variates.
+
+        Raises
+        ------
+        NotAvailableError
+            If pandas is not installed.
+        """
+        return loadings_of(self)
 
     def to_xarray(self) -> tuple[xr.Dataset, xr.Dataset]:  # type: ignore[override]
         """Return the models of the first and of the second table as Datasets, as `PCA.to_xarray` returns one.

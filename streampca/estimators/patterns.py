@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -117,9 +117,14 @@ class Patterns(StreamEstimator[Parameters, Fit]):
         >>> sp.PCA(2, scale=True).fit("builtin:iris").loadings().shape
         (4, 2)
         """
-        check_is_fitted(self)
-        pandas = optional_module("pandas", "a data frame of loadings", "xarray")
-        names = names_of(self)
-        features = np.arange(self.n_features_in_) if names is None else names
-        index = pandas.Index(features, name="feature")
-        return pandas.DataFrame(self._model.loadings().T, index=index, columns=self.get_feature_names_out())
+        return loadings_of(self)
+
+
+def loadings_of(estimator: StreamEstimator[Any, Any]) -> pd.DataFrame:
+    """Return the loadings of a fitted estimator with the names of its features and of the scores."""
+    check_is_fitted(estimator)
+    pandas = optional_module("pandas", "a data frame of loadings", "xarray")
+    model, names = estimator._model, names_of(estimator)
+    features = np.arange(model.n_features) if names is None else names
+    columns = model.score_names(type(estimator).__name__.lower())
+    return pandas.DataFrame(model.loadings().T, index=pandas.Index(features, name="feature"), columns=columns)

@@ -274,7 +274,7 @@ class ArrayFiles(NamedArrays):
 
     def labels_of(self, array: NamedArray, axes: Axes) -> Labels:
         """Return the labels of the rows of all files."""
-        each = []
+        each: list[Labels] = []
         for file in self.files:
             with file.opened_file():
                 one = required(file, str(array.name))

@@ -222,7 +222,6 @@ def test_the_reverse_transform_of_faiss_is_the_inverse_where_there_is_one(k: int
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_arrays_of_npz_follow_the_documented_formulas(setting: str, tmp_path: Path) -> None:
-    from streampca.estimators.exporting import export
 
     pca, rows = fitted(setting)
     exported = export(pca, tmp_path / "m.npz")
@@ -353,7 +352,6 @@ def test_netcdf_of_two_tables_has_the_modes_of_both(name: str, tmp_path: Path) -
 
 
 def test_the_table_of_loadings_has_a_line_for_each_named_feature(tmp_path: Path) -> None:
-    from streampca.estimators.exporting import export
 
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(ROWS, columns=[f"x, {i}" for i in range(D)])
@@ -375,7 +373,6 @@ def test_the_table_of_loadings_has_a_line_for_each_named_feature(tmp_path: Path)
 
 
 def test_netcdf_holds_the_dataset_of_the_model(tmp_path: Path) -> None:
-    from streampca.estimators.exporting import export
 
     coords = {
         "time": np.arange("2001-01", "2001-03", dtype="datetime64[D]").astype("datetime64[ns]"),

@@ -19,12 +19,11 @@ from email.utils import formatdate
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import zarr
-from facade import impatient, refusals_within
+from facade import impatient, quiet_after, refusals_within
 from stores import chunk_files, make_values, write_store
 from web import Web
 
@@ -172,7 +171,7 @@ def test_a_key_without_an_answer_is_given_up_after_its_total_time(web: Web) -> N
 
 def test_progress_says_that_a_store_is_waited_for(web: Web) -> None:
     web.delay_of, told = (lambda name: 0.5), set()
-    with patch("streampca.execution.drive._QUIET_SECONDS", 0.1):
+    with quiet_after(0.1):
         sp.PCA(2, progress=lambda step: told.add(step.waiting_for)).fit(f"{web.url}/x.zarr")
     assert told == {"", "waiting for the store"}
 
