@@ -568,7 +568,8 @@ def _as_columns(Y: Any) -> Any:
         return Y.to_frame() if hasattr(Y, "to_frame") else Y  # of a Series
     if is_data_array(Y):
         return Y.expand_dims("feature", axis=1) if Y.ndim == 1 else Y
-    if isinstance(Y, Sequence) and not is_paths(Y):
+    converted = hasattr(Y, "__array__") and not hasattr(Y, "ndim")
+    if converted or (isinstance(Y, Sequence) and not is_paths(Y)):
         Y = np.asarray(Y)
     return Y[:, None] if (isinstance(Y, np.ndarray) or is_dask(Y)) and Y.ndim == 1 else Y
 

@@ -124,7 +124,8 @@ def loadings_of(estimator: StreamEstimator[Any, Any]) -> pd.DataFrame:
     """Return the loadings of a fitted estimator with the names of its features and of the scores."""
     check_is_fitted(estimator)
     pandas = optional_module("pandas", "a data frame of loadings", "xarray")
-    model, names = estimator._model, names_of(estimator)
+    model: Any = estimator._model
+    names = names_of(estimator)
     features = np.arange(model.n_features) if names is None else names
     columns = model.score_names(type(estimator).__name__.lower())
     return pandas.DataFrame(model.loadings().T, index=pandas.Index(features, name="feature"), columns=columns)

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import streampca as sp
-from streampca import PCA, FactorAnalysis, KernelPCA, RotatedPCA
+from streampca import CCA, MCA, PCA, FactorAnalysis, KernelPCA, RotatedPCA
 from streampca.errors import DataError, ModelError, NotAvailableError, OutputError, ParameterError
 
 ROWS = spectra.rows_with_spectrum(300, spectra.eigenvalues("slow", 8), seed=11) + 4
@@ -53,6 +53,8 @@ ESTIMATORS = [
     FactorAnalysis(1),
     FactorAnalysis(1, rotation="varimax", scale=True),
     FactorAnalysis(1, missing="mean"),
+    MCA(1),
+    CCA(1),
     KernelPCA(),
     KernelPCA(2, kernel="linear", method="exact", fit_inverse_transform=True),
     KernelPCA(2, kernel="cosine", center=False),
@@ -65,8 +67,22 @@ ESTIMATORS = [
 ]
 
 
+OF_TWO_TABLES = {
+    "check_n_features_in": "n_features_in_ counts the features of both tables",
+    "check_n_features_in_after_fitting": "n_features_in_ counts the features of both tables",
+    "check_sample_weight_equivalence_on_dense_data": "the second table is called Y",
+    "check_sample_weight_equivalence_on_sparse_data": "the second table is called Y",
+    "check_transformer_general": "the second table is called Y",
+    "check_transformer_data_not_an_array": "the second table is called Y",
+    "check_estimator_sparse_tag": "both tables are sparse, or none",
+}
+"""Checks of scikit-learn that do not know two tables, with what differs."""
+
+
 def exceptions(estimator: Any) -> dict[str, str]:
-    """Name the check of sparse rows that scikit-learn 1.6 makes of estimators that declare not to take them."""
+    """Name the checks of two tables, and that of sparse rows which scikit-learn 1.6 makes of estimators that declare not to take them."""
+    if isinstance(estimator, MCA | CCA):
+        return OF_TWO_TABLES
     if estimator.__sklearn_tags__().input_tags.sparse:
         return {}
     return {"check_sample_weight_equivalence_on_sparse_data": "this configuration is for dense rows"}
