@@ -441,7 +441,9 @@ class Coupled(StateEstimator):
     def _analysis(self, source: Source | FittedState) -> Analysis:
         n_features = source.n_features if isinstance(source, FittedState) else source.shape[1]
         n_first = self._features_of_first(source.labels)
-        return self._kind(self.n_components, n_first=sides_of(n_first, n_features))
+        analysis = self._kind(self.n_components, n_first=n_first)
+        analysis.require_pairs(n_features)
+        return analysis
 
     def _features_of_first(self, labels: Labels | None) -> int | None:
         """Return how many features of the joint table are those of the first; None where nothing says so."""

@@ -192,6 +192,16 @@ def sides_of(n_first: int | None, n_features: int) -> int:
 class _OfTwoTables(Analysis):
     """An analysis of two tables with the same samples."""
 
+    def require_pairs(self, n_features: int) -> int:
+        """Return the number of features of the first table; `ParameterError` if there are more pairs than features of one of the tables."""
+        n_first = sides_of(self.n_first, n_features)
+        most = min(n_first, n_features - n_first)
+        if self.n_components > most:
+            raise ParameterError(
+                f"n_components={self.n_components}: expected at most {most:,}, the features of the smaller table"
+            )
+        return n_first
+
     def _joined(
         self, matrix: SymmetricOperator, pairs: Pairs, precision: float, *, orthonormal: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -273,12 +283,7 @@ class MaximumCovariance(_OfTwoTables):
 
     def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
         """Return the leading singular triplets of the cross-covariance."""
-        n_first = sides_of(self.n_first, matrix.side)
-        most = min(n_first, matrix.side - n_first)
-        if self.n_components > most:
-            raise ParameterError(
-                f"n_components={self.n_components}: expected at most {most:,}, the features of the smaller table"
-            )
+        n_first = self.require_pairs(matrix.side)
         pairs = maximum_covariance(matrix, n_first, self.n_components, precision=precision, seed=fitted.parameters.seed)
         components, patterns, variances, prediction = self._joined(matrix, pairs, precision, orthonormal=True)
         root = float(np.sqrt(matrix.diagonal[:n_first].sum() * matrix.diagonal[n_first:].sum()))
@@ -315,12 +320,7 @@ class CanonicalCorrelation(_OfTwoTables):
 
     def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
         """Return the leading canonical variates."""
-        n_first = sides_of(self.n_first, matrix.side)
-        most = min(n_first, matrix.side - n_first)
-        if self.n_components > most:
-            raise ParameterError(
-                f"n_components={self.n_components}: expected at most {most:,}, the features of the smaller table"
-            )
+        n_first = self.require_pairs(matrix.side)
         moved = sum(self._moved(matrix, fitted))
         precision += 2 * moved + moved**2
         free = matrix.n_samples - (1 if fitted.parameters.center else 0)

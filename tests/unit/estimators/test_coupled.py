@@ -673,3 +673,11 @@ def test_units_of_features_do_not_change_canonical_correlations() -> None:
     cca = sp.CCA(2).fit(collinear, second)
     assert np.abs(cca.correlations_ - _correlations(first, second)[:2]).max() <= cca._model.error
     assert "1 direction(s) whose variance is below rounding" in cca.error_.statement
+
+
+@pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])
+def test_more_pairs_than_features_are_refused_before_anything_is_read(kind: Any) -> None:
+    rows = np.full((20, 5), np.nan)  # which reading would find first
+    for call in (kind(3, first=2).fit, kind(3, first=2).plan):
+        with pytest.raises(ParameterError, match="expected at most 2, the features of the smaller table"):
+            call(rows)
