@@ -195,9 +195,9 @@ class MemoryBudget:
         process = self.bytes_for("process")
         if process > self.allowed_bytes:
             return PlanError(
-                f"{subject}the process itself takes {as_text(process)} before anything is read, more than the allowed "
-                f"{as_text(self.allowed_bytes)}: free what it holds (arrays, other models), or allow memory of at least "
-                f"{as_text(1.01 * self.projected_bytes)}"
+                f"{subject}projected {as_text(self.projected_bytes)} exceeds the allowed {as_text(self.allowed_bytes)}, of which the "
+                f"process itself takes {as_text(process)} before anything is read: free what it holds (arrays, other models), or "
+                f"allow memory of at least {as_text(1.01 * self.projected_bytes)}"
             )
         return PlanError(
             f"{subject}projected {as_text(self.projected_bytes)} exceeds the allowed {as_text(self.allowed_bytes)}, of which the "

@@ -45,6 +45,7 @@ TAKEN: Mapping[str, frozenset[str]] = {
     "a Dataset": _PACKED | {"follow_symlinks", "max_reads"} | _CHOICE,
     "built-in data": _ARRAY,
     "an .npy file": _ARRAY - {"orientation"},
+    "several .npy files": _TABLE | {"mask"},
     "Parquet files": _COLUMNS | {"storage_options"},
     "Arrow files": _COLUMNS | {"storage_options"},
     "HDF5 and NetCDF files": _PACKED | _CHOICE,

@@ -82,7 +82,9 @@ def test_configurations_on_pages_are_valid(page: Path, tmp_path: Path, monkeypat
         Path("page.yaml").write_text(re.sub(r"\$\{\w+\}", "secret", whole))
         assert run_command("check", "page.yaml") == 0, text
         if _stand_in(yaml.safe_load(whole)["source"]):
-            assert run_command("plan", "page.yaml") == 0, text
+            assert run_command("plan", "page.yaml", "--set", "resources.memory=8GiB") == 0, (
+                text
+            )  # of a process with all tests
 
 
 def _links(page: Path) -> list[str]:

@@ -60,7 +60,7 @@ class CellCase:
     def options(self) -> dict[str, Any]:
         """Return the options of `streampca.open`."""
         options: dict[str, Any] = {"normalize": self.normalize}
-        if self.left_out:
+        if self.left_out and self.container not in ("object", "backed"):
             options["missing_chunks"] = "fill"
         if self.place != "X":
             options["layer"] = "raw/X" if self.place == "raw/X" else "counts"

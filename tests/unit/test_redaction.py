@@ -10,6 +10,7 @@ import fsspec
 import pytest
 import zarr
 from stores import Command, config_text, make_values, write_store
+from web import Web
 
 import streampca as sp
 from streampca.errors import DataError, OutputError, StreamPCAError
@@ -92,13 +93,15 @@ def test_literal_secrets_of_options_are_in_no_stored_configuration_and_can_be_gi
 ) -> None:
     monkeypatch.setenv("HEADER", "tok3n")
     write_store(tmp_path / "x.zarr")
-    options = "{headers: {Authorization: Bearer hunter2, Other: '${HEADER}'}, client_kwargs: {endpoint_url: http://e}}"
-    text = config_text(tmp_path / "x.zarr", tmp_path / "out")
-    (tmp_path / "c.yaml").write_text(text.replace("source: {", f"source: {{storage_options: {options}, ", 1))
+    headers = "{Authorization: Bearer hunter2, Other: '${HEADER}'}"
+    options = f"{{client_options: {{default_headers: {headers}, user_agent: tests}}}}"
     command, stored = Command(capsys), tmp_path / "out" / "config.yaml"
-    assert command("run", tmp_path / "c.yaml").status == 0
-    assert not any(secret in stored.read_text() for secret in SECRETS)
-    assert all(kept in stored.read_text() for kept in ("${HEADER}", "http://e"))
-    refused = command("verify", tmp_path / "out")
+    with Web(tmp_path) as web:
+        text = config_text(f"{web.url}/x.zarr", tmp_path / "out")
+        (tmp_path / "c.yaml").write_text(text.replace("source: {", f"source: {{storage_options: {options}, ", 1))
+        assert command("run", tmp_path / "c.yaml").status == 0
+        assert not any(secret in stored.read_text() for secret in SECRETS)
+        assert all(kept in stored.read_text() for kept in ("${HEADER}", "tests"))
+        refused = command("verify", tmp_path / "out")
     assert refused.status == 2
-    assert "source.storage_options.headers.Authorization: was left out of this file" in refused.err
+    assert "source.storage_options.client_options.default_headers.Authorization: was left out" in refused.err

@@ -20,7 +20,12 @@ from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.table import table_of
 
-_NAMES = {"npy": "an .npy file", "parquet": "Parquet files", "arrow": "Arrow files", "hdf5": "HDF5 and NetCDF files"}
+_NAMES = {
+    "npy": "several .npy files",
+    "parquet": "Parquet files",
+    "arrow": "Arrow files",
+    "hdf5": "HDF5 and NetCDF files",
+}
 
 
 def open_files(files: Files, options: ReadOptions) -> Source:

@@ -213,7 +213,7 @@ def test_value_that_is_no_finite_number_is_refused(value: Any) -> None:
 
 
 def test_sparse_rows_and_models_of_one_reading_that_differ_are_refused() -> None:
-    with pytest.raises(NotAvailableError, match=r"missing_value=-1 is for dense rows"):
+    with pytest.raises(NotAvailableError, match="missing_value does not apply to a sparse matrix"):
         sp.PCA(2, missing_value=-1).fit(scipy.sparse.csr_array(X))
     with pytest.raises(ParameterError, match="different missing_value"):
         sp.fit_many({"a": sp.PCA(2, missing="mean", missing_value=-1), "b": sp.PCA(2)}, X)

@@ -150,7 +150,7 @@ def test_notes_are_not_warnings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("missing_values", "missing values are as the components give them"),
+        ("missing_values", "missing values are the means of their features"),
         (
             "rows_left_out",
             "300 complete rows of the 300, each a point at its scores; rows with missing values are not drawn",

@@ -238,7 +238,7 @@ def test_the_reading_for_moments_is_announced() -> None:
     assert plan.bytes_to_read == 2 * rows.nbytes
     assert any("the first reading takes means and variances" in note for note in plan.notes)
     assert pca.fit(rows).bytes_read_ == plan.bytes_to_read
-    with pytest.raises(NotAvailableError, match="second reading"):
+    with pytest.raises(NotAvailableError, match="taken in a reading of all rows"):
         PCA(5, solver="sketch", recovery="conversion", scale=True).partial_fit(rows)
 
 

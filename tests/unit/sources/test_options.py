@@ -121,6 +121,7 @@ MAKE: dict[str, Callable[[Path], Any]] = {
     "a Dataset": lambda path: xarray(dataset=True),
     "built-in data": lambda path: "builtin:iris",
     "an .npy file": lambda path: npy(path / "x.npy"),
+    "several .npy files": lambda path: [npy(path / "x.npy"), npy(path / "y.npy")],
     "Parquet files": lambda path: parquet(path / "x.parquet"),
     "Arrow files": lambda path: feather(path / "x.feather"),
     "HDF5 and NetCDF files": lambda path: hdf5(path / "x.h5"),
