@@ -194,8 +194,8 @@ def update(run_directory: Path, overrides: tuple[str, ...]) -> Result:
     RUN was made of files of rows or of zarr arrays, with output.state: true. It becomes the run that all rows make; scores, if it has
     them, are written again from all rows. The status is 5 if a file or a chunk that was read before is missing or was changed. An
     update that was stopped goes on from where it was stopped, with as much memory and as many threads as before; with others the
-    reading that was stopped may begin again. Without new rows the run stays as it is, and --set output.scores and output.report have
-    no effect.
+    reading that was stopped may begin again. Without new rows the run stays as it is, and --set output.scores,
+    output.reconstruction and output.report have no effect.
     """
     from streampca.runs.update import update as carry_out
 

@@ -107,7 +107,8 @@ class _Reconstruction(Step):
             if np.isnan(rows[row, column]):
                 raise ParameterError(f"{found}, which no integer says: give a floating point dtype")
             raise ParameterError(
-                f"{found}: expected {low} to {high}; give clip=True, which writes the nearest of these, or another dtype"
+                f"{found}: expected {low} to {high}; give another dtype, or clip=True of inverse_transform_to, which writes the nearest of "
+                "these"
             )
         rows[under | over] = 0
         out[...] = rows
@@ -121,8 +122,11 @@ def reconstruction(
     dtype: object = None,
     *,
     clip: bool = False,
+    regressors: RowRegressors | None = None,
 ) -> Source:
     """Return the rows that have `scores`, which are read, as a source of rows in the type that is written.
+
+    `regressors` are those of the rows, where they are known, of what the model removes; None looks for them as `rows_of` does.
 
     Raises
     ------
@@ -148,7 +152,9 @@ def reconstruction(
             f"dtype={wanted.name!r}: the fit left out features by a mask, which are NaN in its rows: give a floating point dtype"
         )
     removed, fitted = None, removed_by(model, given)
-    if fitted is not None:
+    if fitted is not None and regressors is not None:
+        removed = regressors, fitted
+    elif fitted is not None:
         known = scores.labels is not None and any(each.coordinate is not None for each in scores.labels.samples)
         labels, columns = (scores.labels, scores.sample_columns) if known else (None, None)
         removed = rows_of(fitted, given, scores.shape[0], labels=labels, columns=columns, same=True), fitted

@@ -88,7 +88,7 @@ def write_by_rows(
         for writer in writers:
             _flush_chunks(writer, plan, first, last)
 
-    digests = " ".join(model_digest(writer.model) for writer in writers)
+    digests = " ".join(f"{model_digest(writer.model)} {writer.source.dtype}" for writer in writers)
     record = next_pass(phase, plan, digests, before_saving=flush)
     no_sums = task.no_sums
     start = record.begin(no_sums)

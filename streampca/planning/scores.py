@@ -8,7 +8,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from streampca.accumulators.centring import work_dtype
-from streampca.errors import NotAvailableError
+from streampca.errors import NotAvailableError, PlanError
 from streampca.formatting import as_text
 from streampca.models.conditional import n_packed
 from streampca.models.conditional import scratch_bytes as conditional_bytes
@@ -239,14 +239,29 @@ class RowsOfScores(ScoresWork):
         return Figures("rows are made of scores that are there already", 2.0 * n * d * k)
 
 
-def plan_rows(rows: Source, model: PCAModel | KernelModel, memory: int | str | None) -> Plan:
+def plan_rows(
+    rows: Source, model: PCAModel | KernelModel, memory: int | str | None, threads: int | None = None
+) -> Plan:
     """Return how `rows`, which are made of scores, are written within the memory that is allowed; `PlanError` if it does not fit."""
-    resources = Resources(allowed_bytes(memory), process_bytes(), n_cores())
+    resources = Resources(allowed_bytes(memory), process_bytes(), threads or n_cores())
     rows.settle(resources.allowed_bytes)
     plan = RowsOfScores(rows, model.n_components, resources, model).first_that_fits()
     if not plan.budget.fits:
         raise plan.budget.refusal("", subject="writing rows: ")
     return plan
+
+
+def require_room_for_rows(n_features: int, n_components: int, memory: int | str | None) -> None:
+    """Raise `PlanError` if components in memory of a fit that is to come leave no room for making rows of its scores.
+
+    A lower bound, so that such a run ends before it reads: the components, 8 k d, and what `RowsOfScores` counts for them, 24 k d.
+    """
+    allowed, process, least = allowed_bytes(memory), process_bytes(), 32 * n_components * n_features
+    if process + least > allowed:
+        raise PlanError(
+            f"writing rows: {n_components} components of {n_features:,} features take {as_text(least)}, and {as_text(allowed)} are "
+            f"allowed, of which the process itself takes {as_text(process)}: allow more memory, or leave the rows out"
+        )
 
 
 def plan_by_features(source: Source, model: PCAModel, resources: Resources) -> Plan | None:

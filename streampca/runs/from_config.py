@@ -203,6 +203,11 @@ def require_possible(config: RunConfig | ModelsConfig) -> None:
     ):
         if given and kind != "pca":
             raise ConfigError(f"output.{key}: {json.dumps(given)}, but kind: {kind} {what}: expected kind: pca")
+    if output.reconstruction and isinstance(config.model, KernelPCAConfig) and not config.model.fit_inverse_transform:
+        raise ConfigError(
+            f"output.reconstruction: {json.dumps(output.reconstruction)}, but the map from scores back to features is not learned: set "
+            "model.fit_inverse_transform: true, or output.reconstruction: false"
+        )
     require_state(config, parameters)
     _require_rotatable(config)
     if isinstance(parameters, KernelParameters):

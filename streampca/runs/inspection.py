@@ -73,6 +73,14 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
             "kind": "scores",
             "complete": record is not None or read_record(place.parent) is not None,
         }
+    if place.is_dir() and format_of(place) == "streampca-reconstruction":
+        return {
+            "kind": "reconstruction",
+            "path": path,
+            "arrays": list_store(path).arrays,
+            "complete": record is not None or read_record(place.parent) is not None,
+            "meaning": "rows that scores give back, in the units of the data",
+        }
     if record is not None and record["format"] == "streampca-checkpoint":
         return _of_checkpoint(place)
     if place.is_dir() and ".part-" in place.name and (place / "config.yaml").exists():

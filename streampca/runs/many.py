@@ -26,7 +26,7 @@ from streampca.runs.from_config import of_model, source_of
 from streampca.runs.manifest import Manifest, Times, manifest_of, read_json, write_json
 from streampca.runs.one_model import OneModel, Scored
 from streampca.runs.report.models import write_models_report
-from streampca.runs.strategy import Run, Strategy, unfinished_scores, write_manifest
+from streampca.runs.strategy import Run, Strategy, unfinished_rows, write_manifest
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import FitResult
 from streampca.solvers.sampling import groups_beside_scores
@@ -88,7 +88,7 @@ class SeveralModels(Strategy):
 
     @override
     def unfinished(self, log: ProgressLog) -> tuple[str, ...]:
-        return tuple(f"models/{name}/{each}" for each in unfinished_scores(log) for name in self.jobs)
+        return tuple(f"models/{name}/{each}" for each in unfinished_rows(self.config, log) for name in self.jobs)
 
     @override
     def to_yaml(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,13 +14,14 @@ import zarr
 from typing_extensions import override
 
 from streampca.anndata.of_runs import require_slots, write_run
-from streampca.errors import ConfigError, OutputError
+from streampca.errors import ConfigError, NotFiniteError, OutputError, ParameterError
 from streampca.estimators.persistence import record_of
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import recorded_plan
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Readings, run_fit
+from streampca.execution.reconstruction import reconstruction, write_rows
 from streampca.execution.write import write_scores
 from streampca.formatting import as_text
 from streampca.logs import Notice
@@ -29,10 +31,10 @@ from streampca.models.persistence.groups import write_array
 from streampca.models.persistence.models import load_model, write_model
 from streampca.models.persistence.state import write_state
 from streampca.models.persistence.texts import text_arrays
-from streampca.models.removal import residuals_of
+from streampca.models.removal import residuals_of, residuals_step
 from streampca.models.stored_components import StoredComponents
 from streampca.planning.plan import Plan
-from streampca.planning.scores import plan_scores
+from streampca.planning.scores import plan_rows, plan_scores, require_room_for_rows
 from streampca.redaction import shown
 from streampca.runs.config import RunConfig
 from streampca.runs.config.values import plain_options
@@ -48,14 +50,15 @@ from streampca.runs.manifest import Manifest, Times, manifest_of
 from streampca.runs.named_values import classes_of_samples
 from streampca.runs.publish import publish, require_free
 from streampca.runs.quality import record_quality
-from streampca.runs.strategy import AnyPlan, Run, Strategy, identity_of_run, unfinished_scores, write_manifest
+from streampca.runs.strategy import AnyPlan, Run, Strategy, identity_of_run, unfinished_rows, write_manifest
 from streampca.solvers.fit import report_rows
 from streampca.solvers.result import FitResult
 from streampca.solvers.sampling import groups_beside_scores, with_errors
-from streampca.sources import ReadCount, Source
+from streampca.sources import ReadCount, Source, open_source
 from streampca.sources.store_record import record_of_store
 from streampca.storage.directories import read_record, write_commit_record
 from streampca.storage.scratch import shares_disk
+from streampca.system.process import release_freed_memory
 from streampca.typing import Array, Json
 
 if TYPE_CHECKING:
@@ -106,7 +109,7 @@ class OneModel(Strategy):
 
     @override
     def unfinished(self, log: ProgressLog) -> tuple[str, ...]:
-        return unfinished_scores(log)
+        return unfinished_rows(self.config, log)
 
     @override
     def require_places(self, *, resume: bool) -> None:
@@ -140,9 +143,18 @@ class OneModel(Strategy):
         return plan
 
     def require_possible(self, plan: Plan) -> None:
-        """Raise `ConfigError` if the run cannot be carried out by `plan`."""
+        """Raise `ConfigError`, or `PlanError`, if the run cannot be carried out by `plan`."""
         require_state(self.config, self.fit.parameters, plan)
         require_diagnosable(self.config, plan)
+        labels, name = self.source.labels, self.config.output.reconstruction
+        on_disk = plan.components_on_disk or plan.model_on_disk
+        if name and plan.n_components and not on_disk and self.config.model.kind != "kernel_pca":
+            require_room_for_rows(plan.n_features, plan.n_components, self.config.resources.memory_bytes)
+        if isinstance(name, str) and np.dtype(name).kind != "f" and labels is not None and labels.mask is not None:
+            raise ConfigError(
+                f"output.reconstruction: {name}, but the mask leaves out features, which are NaN in its rows: expected true or a "
+                "floating point type"
+            )
         if self.fit.rotation is not None and plan.components_on_disk:
             raise ConfigError(
                 "model.rotation: the components do not fit in memory and will be on disk, where they are not rotated: take fewer "
@@ -151,7 +163,7 @@ class OneModel(Strategy):
 
     @override
     def bytes_to_write(self, plan: AnyPlan) -> int:
-        """Return the size of model, state and scores; where a share of variance decides how many components, that of one."""
+        """Return the size of model, state, scores and their rows; where a share of variance decides how many components, that of one."""
         config, solver = self.config, self.fit.estimator._solvers[plan.solver]
         rows, features, dtype = plan.n_samples, plan.n_features, np.dtype(plan.dtype)
         k = plan.n_components or (min(rows, features) if config.model.n_components is None else 1)
@@ -160,6 +172,11 @@ class OneModel(Strategy):
         model_bytes = solver.model_bytes(plan, k) * (1 + twice)
         state_bytes = solver.state_bytes(plan) if config.output.state else 0
         row_bytes = itemsize * k * config.output.scores + 16 * config.output.diagnostics
+        if config.output.reconstruction:
+            labels = self.source.labels
+            size = features if labels is None else max(features, sum(each.size for each in labels.variables))
+            name = config.output.reconstruction
+            row_bytes += size * (np.dtype(name).itemsize if isinstance(name, str) else itemsize)
         return int(model_bytes + state_bytes + row_bytes * rows)
 
     @override
@@ -181,7 +198,7 @@ class OneModel(Strategy):
         times: Times,
         scored: Scored | None = None,
     ) -> Manifest:
-        """Write model, samples, scores, manifest and report of a fit to the directory `path`; return the manifest.
+        """Write model, samples, scores, their rows, manifest and report of a fit to the directory `path`; return the manifest.
 
         `scored` is what scores cost that are there already; None has them written.
         """
@@ -194,6 +211,7 @@ class OneModel(Strategy):
         scored = scored or self._write_scores(fitted, path / "scores.zarr")
         fitted = with_errors(fitted, scored.moments if scored else None, self.fit.parameters)
         reads = {"fit": _reads(fitted.count, fitted.plan, fitted.stream_seconds), "scores": None}
+        reads["reconstruction"] = rows_read = self._write_reconstruction(fitted, path)
         recorded = self._write_model(fitted, path / "model.zarr", log.identity.run_id)
         if recorded is not None:
             reads["record"] = asdict(recorded)
@@ -209,7 +227,12 @@ class OneModel(Strategy):
             times,
             kind=self.kind,
             plan=fitted.plan,
-            seconds={"fit": fitted.stream_seconds, "solve": fitted.solve_seconds, "scores": scores_seconds},
+            seconds={
+                "fit": fitted.stream_seconds,
+                "solve": fitted.solve_seconds,
+                "scores": scores_seconds,
+                "reconstruction": None if rows_read is None else rows_read["seconds"],
+            },
             passes=fitted.passes,
             approximation=fitted.plan.sketch or None,
             reads=reads,
@@ -287,6 +310,29 @@ class OneModel(Strategy):
             source, fitted.model, plan, path, progress=self.progress, diagnostics=diagnostics, groups=groups
         )
         return Scored(count, time.perf_counter() - began, moments)
+
+    def _write_reconstruction(self, fitted: FitResult, path: Path) -> Json | None:
+        """Write the rows that the scores give back if the configuration asks for them; return what reading the scores cost."""
+        wanted, resources, began = self.config.output.reconstruction, self.config.resources, time.perf_counter()
+        if not wanted:
+            return None
+        model, removed = fitted.model, residuals_step(self.source, fitted.model)
+        scores = open_source(path / "scores.zarr", array="scores")
+        rows = reconstruction(
+            scores,
+            model,
+            dtype=wanted if isinstance(wanted, str) else None,
+            regressors=None if removed is None else removed.rows,
+        )
+        release_freed_memory()  # of the fit, which else counts as taken
+        plan = plan_rows(rows, model, resources.memory_bytes, resources.n_threads)
+        place = path / "reconstruction.zarr"
+        try:
+            count = write_rows(rows, model, plan, place, samples=scores.labels, progress=self.progress)
+        except (ParameterError, NotFiniteError) as error:
+            error.args = (f"output.reconstruction: {json.dumps(wanted)}: {error.args[0]}",)
+            raise
+        return _reads(count, plan, time.perf_counter() - began)
 
     def _summarise_diagnostics(self, fitted: FitResult, path: Path) -> tuple[DiagnosticsSummary | None, ReadCount]:
         """Return the summary of T² and Q, None without them; write the rows that fit least where there is a report, and return their cost."""

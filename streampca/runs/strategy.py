@@ -255,10 +255,11 @@ def write_manifest(config: RunConfig, path: Path, manifest: Manifest, write_page
         write_page(path)
 
 
-def unfinished_scores(log: ProgressLog) -> tuple[str, ...]:
-    """Return the name of the scores if a stopped run has begun to write them, and goes on with them."""
-    entry = log.entry("scores")
-    return ("scores.zarr",) if entry is not None and entry.next_leaf else ()
+def unfinished_rows(config: RunConfig, log: ProgressLog) -> tuple[str, ...]:
+    """Return the names of scores and rows that a stopped run has begun to write and that `config`, too, asks for: it goes on with them."""
+    asked = {"scores": config.output.scores, "reconstruction": config.output.reconstruction}
+    entries = {name: log.entry(name) for name, wanted in asked.items() if wanted}
+    return tuple(f"{name}.zarr" for name, entry in entries.items() if entry is not None and entry.next_leaf)
 
 
 def checkpoint_of(output: Path) -> Path:
@@ -285,6 +286,7 @@ _NOT_IN_THE_BITS = (
     "output.directory",
     "output.overwrite",
     "output.publish",
+    "output.reconstruction",
     "output.scores",
     "output.state",
     "output.storage_options",

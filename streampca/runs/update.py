@@ -51,6 +51,7 @@ _CHANGEABLE = (
     "cluster",
     "checkpoint.",
     "output.scores=",
+    "output.reconstruction=",
     "output.report=",
 )
 """Keys that may be other than in the run: they do not decide its bits."""
@@ -177,7 +178,7 @@ def update(
         A finished run of one model or of several, with ``output.state: true``, whose source is files of rows or zarr arrays.
     overrides : sequence of "key.sub=value"
         Changes of ``source.path`` (a list with the new files), ``source.storage_options``, ``resources``, ``cluster``,
-        ``checkpoint``, ``output.scores`` and ``output.report``.
+        ``checkpoint``, ``output.scores``, ``output.reconstruction`` and ``output.report``.
     progress : callable, optional
         Called with a `Progress` as blocks finish.
     notice : callable, optional
@@ -239,7 +240,7 @@ def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig | ModelsC
         if not text.startswith(_CHANGEABLE):
             raise ConfigError(
                 f"--set {text.partition('=')[0]}: a run is updated as it was made: only source.path, source.storage_options, resources, "
-                "cluster, checkpoint, output.scores and output.report may be changed"
+                "cluster, checkpoint, output.scores, output.reconstruction and output.report may be changed"
             )
     here = f"output.directory={json.dumps(str(directory))}"
     config = load_any_config(directory / "config.yaml", [*overrides, here])
@@ -264,8 +265,8 @@ def _without_new_rows(place: Place, config: RunConfig | ModelsConfig, manifest: 
         place.checkpoint.remove()
         tidy_after(place.directory, place.stopped)
     now, before = (common_of(each).output for each in (config, _config_of(place.directory, ())))
-    for name, ignored in (("scores", now.scores != before.scores), ("report", now.report != before.report)):
-        if ignored:
+    for name in ("scores", "reconstruction", "report"):
+        if getattr(now, name) != getattr(before, name):
             notice(f"--set output.{name} has no effect: nothing is new, and the run stays as it is")
     return Update((RunOfModels if place.kind == "models" else Run)(place.directory, manifest), 0, ())
 

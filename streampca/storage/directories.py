@@ -69,7 +69,7 @@ _RUN_DOCUMENTS = _DOCUMENTS
 """Files beside the arrays of a run; what else one writes at its top has its name here."""
 _RUN_FILES = (
     rf"{_names(_RUN_DOCUMENTS)}|model\.zarr(/({_MODEL_FILES}))?"
-    rf"|samples\.zarr(/({_files_of('rows', 'index', 'classes', 'classes_ends', 'unusual_rows', 'unusual_index')}))?|scores\.zarr(/({_GROUP_FILES}))?"
+    rf"|samples\.zarr(/({_files_of('rows', 'index', 'classes', 'classes_ends', 'unusual_rows', 'unusual_index')}))?|(scores|reconstruction)\.zarr(/({_GROUP_FILES}))?"
 )
 _OUTPUT_FILES = {
     "model": re.compile(_MODEL_FILES),
@@ -79,9 +79,14 @@ _OUTPUT_FILES = {
     "models": re.compile(rf"{_names(_DOCUMENTS)}|models(/[A-Za-z0-9][\w.-]*(/({_RUN_FILES}))?)?"),
     "groups": re.compile(rf"{_names(_DOCUMENTS)}|models(/[A-Za-z0-9][\w.-]*\.zarr(/({_MODEL_FILES}))?)?"),
 }
-_MODELS = {"model": "", "run": "model.zarr", "models": "models/*/model.zarr", "groups": "models/*.zarr"}
-_SCORES = {"scores": "", "reconstruction": "", "run": "scores.zarr", "models": "models/*/scores.zarr"}
-"""Where outputs of a kind have groups of models, and of scores."""
+_MODELS = {"model": ("",), "run": ("model.zarr",), "models": ("models/*/model.zarr",), "groups": ("models/*.zarr",)}
+_BY_ROW = {
+    "scores": ("",),
+    "reconstruction": ("",),
+    "run": ("scores.zarr", "reconstruction.zarr"),
+    "models": ("models/*/scores.zarr", "models/*/reconstruction.zarr"),
+}
+"""Where outputs of a kind have groups of models, and of scores or rows."""
 
 
 def is_output_file(kind: str, relative: str) -> bool:
@@ -92,13 +97,13 @@ def is_output_file(kind: str, relative: str) -> bool:
 def foreign_entry(path: Path, kind: str) -> str | None:
     """Return the relative path of an entry of the output at `path` that streampca did not write, None if there is none.
 
-    Arrays of models are those whose digests are among the attributes of their group, and arrays of scores those that the attributes name.
+    Arrays of models are those whose digests are among the attributes of their group, and arrays of scores and of rows those that the attributes name.
     """
 
-    def places(known: Mapping[str, str]) -> list[Path]:
-        return [] if kind not in known else list(path.glob(known[kind])) if known[kind] else [path]
+    def places(known: Mapping[str, tuple[str, ...]]) -> list[Path]:
+        return [place for name in known.get(kind, ()) for place in (path.glob(name) if name else [path])]
 
-    arrays: dict[Path, set[str | None]] = {group: {*arrays_beside(group)} for group in places(_SCORES)}
+    arrays: dict[Path, set[str | None]] = {group: {*arrays_beside(group)} for group in places(_BY_ROW)}
     for model in places(_MODELS):
         for group, beside in ((model, _STATE), (model / _STATE, None)):
             digests = _attributes_of(group).get("sha256")

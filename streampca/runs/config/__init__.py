@@ -42,6 +42,7 @@ from streampca.runs.config.values import (
     Positive,
     PrivateOptions,
     PublishURL,
+    RowsDType,
     RunName,
     Sampling,
     Section,
@@ -352,6 +353,11 @@ class OutputConfig(Section):
     """Write the scores of all samples."""
     diagnostics: Flag = False
     """Write T² and Q of all samples beside their scores: how far each is from the model. kind: pca alone has them."""
+    reconstruction: Annotated[
+        bool | RowsDType, Field(description="true, false, or the name of a type of integers or floating point numbers")
+    ] = False
+    """Write the rows that the scores give back, in the units of the data, to reconstruction.zarr; true for the type of
+    `inverse_transform`, or another type: integers are rounded to the nearest."""
     report: Flag = True
     """Write the HTML page."""
     anndata: Annotated[bool | Literal["overwrite"], Field(description="true, false or overwrite")] = False
@@ -367,7 +373,9 @@ class OutputConfig(Section):
 
     @model_validator(mode="after")
     def _scores_for_others(self) -> OutputConfig:
-        for name in [name for name in ("anndata", "diagnostics") if getattr(self, name) and not self.scores]:
+        for name in [
+            name for name in ("anndata", "diagnostics", "reconstruction") if getattr(self, name) and not self.scores
+        ]:
             raise PydanticCustomError("rule", f"{name} takes the scores: give scores: true, or {name}: false")
         return self
 
@@ -407,8 +415,8 @@ class RunConfig(Section):
         if getattr(self.model, "group_by", None) is None:
             return self
         output = self.output
-        for key, given in (("scores", output.scores), ("anndata", output.anndata), ("publish", output.publish)):
-            if given:
+        for key in ("reconstruction", "scores", "anndata", "publish"):
+            if getattr(output, key):
                 raise PydanticCustomError(
                     "rule", f"output.{key} does not go together with model.group_by: leave it out"
                 )

@@ -210,6 +210,10 @@ Text: TypeAlias = Annotated[str, _require(_is_one_line)]
 _Texts = Annotated[tuple[Text, ...], Field(min_length=1)]
 _Path = Annotated[Text, _require(_is_address), AfterValidator(os.path.expanduser)]
 _Paths = Annotated[tuple[_Path, ...], Field(min_length=1)]
+RowsDType: TypeAlias = Literal[
+    "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"
+]
+"""Types that rows are written in."""
 _AtLeast1 = Annotated[int, Field(ge=1)]
 _SizeText = Annotated[
     str,

@@ -116,6 +116,10 @@ def verify_run(
         for (_, checks_of), each in zip(statistics, states[1 : len(parts)], strict=True):
             checks += checks_of(each)
     checks += checks_of_unmeasured(config, rows, source, manifest)
+    if config.output.reconstruction:
+        checks.append(
+            Check("reconstruction", note="the rows in reconstruction.zarr are not measured: scores and model are")
+        )
     if summary is not None and config.output.report:
         checks.append(check_of_unusual_rows(directory, source, [row["row"] for row in summary["unusual_rows"]]))
     return Verification(directory, tuple(checks), source.shape, count, time.perf_counter() - began)
