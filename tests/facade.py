@@ -290,3 +290,12 @@ def run_command(*arguments: object) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     raise AssertionError("the command did not exit")
+
+
+def limit_room(monkeypatch: Any, *, free_disk: int | None = None, process: int | None = None) -> None:
+    """Have the disk say that `free_disk` bytes are free, and the planning of scores and rows that the process takes `process` bytes."""
+    if free_disk is not None:
+        usage = type("Usage", (), {"free": free_disk})
+        monkeypatch.setattr("streampca.storage.directories.shutil.disk_usage", lambda path: usage)
+    if process is not None:
+        monkeypatch.setattr("streampca.planning.scores.process_bytes", lambda: process)

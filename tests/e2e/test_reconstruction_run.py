@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from facade import inspect_path, verify_run
+from facade import inspect_path, limit_room, verify_run
 from stores import write_store
 
 import streampca as sp
@@ -198,15 +197,14 @@ def test_what_cannot_be_written_is_found_before_the_reading(tmp_path: Path, monk
     assert np.isnan(found[:, :2]).all()
     assert not np.isnan(found[:, 2:]).any()
     with monkeypatch.context() as patch:
-        patch.setattr("streampca.planning.scores.process_bytes", lambda: 2**30 - 32 * K * (D - 2) + 1)
+        limit_room(patch, process=2**30 - 32 * K * (D - 2) + 1)
         with pytest.raises(PlanError, match="writing rows: 3 components"):
             sp.run(
                 configure(tmp_path),
                 overrides=[mask, "resources.memory=1GiB", "output.overwrite=true"],
                 progress=seen.append,
             )
-    usage = type("Usage", (), {"free": 8 * N * D})
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    limit_room(monkeypatch, free_disk=8 * N * D)
     sp.run(configure(tmp_path, False), overrides=["output.overwrite=true"])
     with pytest.raises(NoSpaceError):
         sp.run(configure(tmp_path), overrides=["output.overwrite=true"], progress=seen.append)
