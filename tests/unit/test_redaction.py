@@ -94,14 +94,14 @@ def test_literal_secrets_of_options_are_in_no_stored_configuration_and_can_be_gi
     monkeypatch.setenv("HEADER", "tok3n")
     write_store(tmp_path / "x.zarr")
     headers = "{Authorization: Bearer hunter2, Other: '${HEADER}'}"
-    options = f"{{client_options: {{default_headers: {headers}, user_agent: tests}}}}"
+    options = f"{{client_options: {{default_headers: {headers}}}}}"
     command, stored = Command(capsys), tmp_path / "out" / "config.yaml"
     with Web(tmp_path) as web:
         text = config_text(f"{web.url}/x.zarr", tmp_path / "out")
         (tmp_path / "c.yaml").write_text(text.replace("source: {", f"source: {{storage_options: {options}, ", 1))
         assert command("run", tmp_path / "c.yaml").status == 0
         assert not any(secret in stored.read_text() for secret in SECRETS)
-        assert all(kept in stored.read_text() for kept in ("${HEADER}", "tests"))
+        assert "${HEADER}" in stored.read_text()
         refused = command("verify", tmp_path / "out")
     assert refused.status == 2
     assert "source.storage_options.client_options.default_headers.Authorization: was left out" in refused.err
