@@ -44,6 +44,7 @@ from streampca.sources.cells import normalization
 from streampca.sources.cells.normalization import NORMALIZE as NORMALIZE_KEYS
 from streampca.sources.cells.normalization import ElementwiseCounts, Normalization
 from streampca.sources.fetching import answers, division
+from streampca.sources.files.bed import BedFile
 from streampca.sources.grid import Grid
 from streampca.sources.options import TAKEN, ReadOptions
 from streampca.sources.row_range import RowRange
@@ -64,6 +65,7 @@ __all__ = [
     "SOLVERS",
     "TAKEN",
     "AtomicDirectory",
+    "BedFile",
     "Block",
     "CheckpointDirectory",
     "Elementwise",

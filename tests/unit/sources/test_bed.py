@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import BedFile
 
 import streampca as sp
 from streampca.errors import DataError
-from streampca.sources.files.bed import BedFile
 
 pytest.importorskip("bed_reader")
 CODES = np.array([3, 2, 0, 1])
