@@ -40,7 +40,7 @@ _NAMES = {
     "kernel": "`KernelPCA`",
     "labelled": "labelled stores",
     "cells": "programs on AnnData",
-    "analyses": "analyses of two tables and factors",
+    "analyses": "analyses of two tables, factors and rotations",
 }
 _HEAD = (
     "| fits | of them | right | expected error | wrong | hangs | bare exceptions | with statistical bounds | "

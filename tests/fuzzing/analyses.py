@@ -1,4 +1,4 @@
-"""Random analyses of two tables and factor analyses, judged against numpy: values, scores, states merged and saved."""
+"""Random analyses of two tables, factor analyses and rotations, judged against numpy: values, scores, rows back, states merged and saved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ import streampca as sp
 from streampca.errors import StreamPCAError
 
 FloatArray = NDArray[np.float64]
-KINDS = {"mca": sp.MCA, "cca": sp.CCA, "factor_analysis": sp.FactorAnalysis}
+KINDS: dict[str, Any] = {
+    "mca": sp.MCA,
+    "cca": sp.CCA,
+    "factor_analysis": sp.FactorAnalysis,
+    "rotated": lambda k, rotation, **given: sp.RotatedPCA(sp.PCA(k, **given), method=rotation),
+}
+ROTATIONS = ("varimax", "promax")
 _REFUSALS = (
     r"expected at most \d+, the features of the smaller table",
     "no feature of one of the tables varies",
@@ -27,6 +33,10 @@ _REFUSALS = (
     "degrees of freedom",
     "the likelihood of",
     "no row is left",
+    "expected 1 to ",
+    "condition",
+    "linearly dependent",
+    "varimax does not converge",
 )
 
 
@@ -73,6 +83,12 @@ def draw(seed: int) -> AnalysisCase:
     if rng.random() < 0.3:
         given["feature_weight"] = rng.uniform(0.1, 2, d)
     kind = str(rng.choice(list(KINDS)))
+    if kind == "rotated":
+        given["rotation"] = str(rng.choice(ROTATIONS))
+    if kind == "factor_analysis" and rng.random() < 0.5:
+        given["rotation"] = str(rng.choice(ROTATIONS))
+    if rng.random() < 0.2:
+        made[:, rng.integers(d)] = made[:, rng.integers(d)]  # a feature twice, or a table of less than full rank
     return AnalysisCase(seed, kind, made, d1, int(rng.integers(1, 4)), given, weight, bool(rng.random() < 0.3))
 
 
@@ -95,14 +111,15 @@ def judge(case: AnalysisCase) -> Verdict:
 
 
 def _tables(case: AnalysisCase, rows: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    return (rows,) if case.kind == "factor_analysis" else (rows[:, : case.n_first], rows[:, case.n_first :])
+    return (rows[:, : case.n_first], rows[:, case.n_first :]) if case.kind in ("mca", "cca") else (rows,)
 
 
 def _fitted(case: AnalysisCase) -> Any:
     """Return the fit; of two halves that were merged, saved and loaded where the case says so."""
     estimator: Any = KINDS[case.kind]
     n, weight = len(case.rows), case.sample_weight
-    halves = [slice(0, n // 2), slice(n // 2, n)] if case.saved and n > 20 else [slice(0, n)]
+    merged = case.saved and n > 20 and case.kind != "rotated"  # of a fit that keeps no state
+    halves = [slice(0, n // 2), slice(n // 2, n)] if merged else [slice(0, n)]
     parts = []
     for rows in halves:
         own = None if weight is None else weight[rows]
@@ -138,7 +155,7 @@ def _covariance(case: AnalysisCase) -> tuple[FloatArray, FloatArray, FloatArray,
     if given["scale"] is True:
         factors = np.where(constant, 0.0, 1 / np.sqrt(np.where(constant, 1.0, variance)))
     elif given["scale"] == "block":
-        edges = [0, d] if case.kind == "factor_analysis" else [0, case.n_first, d]
+        edges = [0, case.n_first, d] if case.kind in ("mca", "cca") else [0, d]
         for low, high in pairwise(edges):
             total = variance[low:high].sum()
             factors[low:high] = np.where(constant[low:high], 0.0, 1 / np.sqrt(total)) if total > 0 else 0.0
@@ -149,8 +166,12 @@ def _covariance(case: AnalysisCase) -> tuple[FloatArray, FloatArray, FloatArray,
 
 def _check(case: AnalysisCase, fitted: Any) -> None:
     centred, weight, divisor, covariance = _covariance(case)
+    _check_circle(case, fitted)
     if case.kind == "factor_analysis":
         _check_factors(fitted, covariance)
+        return
+    if case.kind == "rotated":
+        _check_rotation(case, fitted, covariance)
         return
     first = slice(0, case.n_first), slice(case.n_first, None)
     blocks = [covariance[one, one] for one in first]
@@ -171,6 +192,64 @@ def _check(case: AnalysisCase, fitted: Any) -> None:
     _check_prediction(case, fitted, scores[:, : len(values)], weight)
     if np.abs(found - values).max() > 4 * allowed:
         raise Wrong(f"covariances of scores off by {np.abs(found - values).max():.1e} (allowed {4 * allowed:.1e})")
+
+
+def _check_circle(case: AnalysisCase, fitted: Any) -> None:
+    """Check that the saved model gives the same scores and rows, and that rows made of scores have these scores."""
+    if case.parameters.get("missing", "error") != "error":
+        return
+    tables = _tables(case, case.rows)
+    scores = fitted.transform(*tables)
+    each = scores if isinstance(scores, tuple) else (scores,)
+    back = fitted.inverse_transform(*each)
+    with tempfile.TemporaryDirectory() as place:
+        for _ in range(2):
+            fitted.save(Path(place) / "m.zarr", overwrite=True)
+        loaded: Any = sp.load(Path(place) / "m.zarr")
+    again = loaded.transform(*tables)
+    for one, two in zip(each, again if isinstance(again, tuple) else (again,), strict=True):
+        if not np.array_equal(one, two):
+            raise Wrong("the loaded model has other scores")
+    if case.kind == "factor_analysis":  # whose scores are means, so that those of rows made of them are smaller
+        return
+    returned = fitted.transform(*(back if isinstance(back, tuple) else (back,)))
+    for one, two in zip(each, returned if isinstance(returned, tuple) else (returned,), strict=True):
+        varying = np.abs(one).max(axis=0, initial=0.0) > 0
+        size = max(float(np.abs(one).max(initial=0.0)), 1e-300)
+        mean = float(np.abs(case.rows).max()) / max(float(np.std(case.rows.astype(np.float64))), 1e-300)
+        allowed = (1e-4 if case.rows.dtype == np.float32 else 1e-9) * size * (1 + mean)
+        off = float(np.abs(one - two)[:, varying].max(initial=0.0))
+        if off > allowed and not (fitted._model.components == 0).all(axis=1).any():
+            raise Wrong(f"scores of rows made of scores are off by {off:.1e} (allowed {allowed:.1e})")
+
+
+def _check_rotation(case: AnalysisCase, fitted: Any, covariance: FloatArray) -> None:
+    """Check that the pattern A has the covariance of the leading components, A Φ Aᵀ = L Lᵀ, and that varimax is stationary."""
+    k = fitted.n_components_
+    values, vectors = np.linalg.eigh(covariance)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    gap = (values[k - 1] - values[k]) / values[0] if k < len(values) else 1.0
+    if gap < 1e-6:
+        return  # the span of the leading components is not determined
+    leading = (vectors[:, :k] * values[:k]) @ vectors[:, :k].T
+    pattern = (fitted.components_ * np.sqrt(fitted.explained_variance_)[:, None]).T
+    known = pattern @ fitted.correlation_ @ pattern.T
+    rounding = 1e-5 if case.rows.dtype == np.float32 else 1e-10
+    allowed = (rounding / gap + 1e-9) * values[0] * max(1.0, float(np.linalg.cond(fitted.rotation_)) * 1e-4)
+    off = float(np.abs(known - leading).max())
+    if off > allowed:
+        raise Wrong(f"the rotated pattern has another covariance, off by {off:.1e} (allowed {allowed:.1e})")
+    if case.parameters["rotation"] != "varimax" or k < 2:
+        return
+    lengths = np.linalg.norm(pattern, axis=1)
+    counted = lengths > 1e-6 * lengths.max()
+    scaled = pattern[counted] / lengths[counted, None]
+    slope = scaled.T @ (
+        scaled**3 - scaled * np.square(scaled).sum(axis=0) / len(pattern)
+    )  # features without loadings count in d
+    off = float(np.abs(slope - slope.T).max())
+    if off > 1e-4 * max(len(scaled), 1):
+        raise Wrong(f"varimax is not stationary: its slope is {off:.1e}")
 
 
 def _check_prediction(case: AnalysisCase, fitted: Any, scores: FloatArray, weight: FloatArray) -> None:
