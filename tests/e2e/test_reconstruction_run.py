@@ -197,11 +197,11 @@ def test_what_cannot_be_written_is_found_before_the_reading(tmp_path: Path, monk
     assert np.isnan(found[:, :2]).all()
     assert not np.isnan(found[:, 2:]).any()
     with monkeypatch.context() as patch:
-        limit_room(patch, process=2**30 - 32 * K * (D - 2) + 1)
+        limit_room(patch, process=2**33 - 32 * K * (D - 2) + 1)
         with pytest.raises(PlanError, match="writing rows: 3 components"):
             sp.run(
                 configure(tmp_path),
-                overrides=[mask, "resources.memory=1GiB", "output.overwrite=true"],
+                overrides=[mask, "resources.memory=8GiB", "output.overwrite=true"],
                 progress=seen.append,
             )
     limit_room(monkeypatch, free_disk=8 * N * D)
