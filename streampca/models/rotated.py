@@ -165,10 +165,10 @@ def _before_rotation(model: PCAModel, components: FloatArray) -> ExactCertificat
     k, given = len(components), model.certificate
     captured, interval = given.captured_variance, given.relative_residual_interval
     if k < model.n_components:
-        captured = min(1.0, float(model.explained_variance_ratio[:k].sum()))
-        rounding = given.trusted_above
-        exact = given.kind == "exact"
-        interval = (max(0.0, 1.0 - captured - rounding) if exact else 0.0, min(1.0, 1.0 - captured + rounding))
+        captured, rounding = min(1.0, float(model.explained_variance_ratio[:k].sum())), given.trusted_above
+        interval = (0.0, 1.0)  # of approximate components, of which nothing bounds the first k alone
+        if given.kind == "exact":
+            interval = (max(0.0, 1.0 - captured - rounding), min(1.0, 1.0 - captured + rounding))
     return ExactCertificate(
         kind="none",
         statement=sentences.before_rotation(given),

@@ -234,9 +234,9 @@ class _OfTwoTables(Analysis):
     def _moved(self, matrix: SymmetricOperator, fitted: FittedState) -> tuple[float, float]:
         """Return what decoding of packed values may have moved the rows of each table, ‖E‖_F / √n, relative to their root total variance."""
         n_first = sides_of(self.n_first, matrix.side)
-        rows = _described(matrix, fitted)
+        rows, scaling = _described(matrix, fitted), fitted.parameters.scaling
         moved = []
-        for at in (slice(0, n_first), slice(n_first, None)):
+        for at in (slice(0, n_first), slice(n_first, matrix.side)):
             total = float(matrix.diagonal[at].sum())
             part = replace(
                 rows,
@@ -245,7 +245,12 @@ class _OfTwoTables(Analysis):
                 feature_weight=np.square(matrix.weights[at]),
                 total_variance=total,
             )
-            moved.append(rounding_of_decoding(part, part.mean) / np.sqrt(total) if total > 0 else 0.0)
+            of_side = scaling
+            if isinstance(scaling, tuple):  # the edges of blocks of features
+                inside = {at.start, at.stop, *(edge for edge in scaling if at.start < edge < at.stop)}
+                of_side = tuple(edge - at.start for edge in sorted(inside))
+            error = rounding_of_decoding(part, part.mean, matrix.variance[at], of_side)
+            moved.append(error / np.sqrt(total) if total > 0 else 0.0)
         return moved[0], moved[1]
 
 
@@ -260,7 +265,7 @@ def _described(matrix: SymmetricOperator, fitted: FittedState) -> PCAModel:
         total_variance=0.0,
         n_samples=matrix.n_samples,
         ddof=0,
-        center=True,
+        center=fitted.parameters.center,
         whiten=False,
         numerical_rank=0,
         constant_features=np.zeros(0, dtype=np.int64),

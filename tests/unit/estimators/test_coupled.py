@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from numpy.typing import NDArray
 from sklearn.cross_decomposition import CCA, PLSSVD
 from sklearn.pipeline import make_pipeline
@@ -681,3 +682,27 @@ def test_more_pairs_than_features_are_refused_before_anything_is_read(kind: Any)
     for call in (kind(3, first=2).fit, kind(3, first=2).plan):
         with pytest.raises(ParameterError, match="expected at most 2, the features of the smaller table"):
             call(rows)
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e8])
+@pytest.mark.parametrize("scale", [True, "block"])
+def test_errors_of_packed_tables_that_are_scaled_without_centring_are_bounded(
+    offset: float, scale: Any, tmp_path: Path
+) -> None:
+    stored = np.rint(np.random.default_rng(1).normal(size=(60, 7)) * 1000).astype("i2")
+    dims = ("time", "x")
+    array = zarr.create_array(tmp_path / "x.zarr", data=stored, dimension_names=dims)
+    array.attrs.update(scale_factor=1e-3, add_offset=offset)
+    mca = sp.MCA(2, first=4, center=False, scale=scale).fit(sp.open(tmp_path / "x.zarr", samples="time"))
+    rows = stored.astype(np.longdouble) * np.longdouble(1e-3) + np.longdouble(offset)
+    variance = np.square(rows - rows.mean(axis=0)).sum(axis=0) / 59
+    if scale == "block":
+        variance = np.full(7, variance.sum())  # of one variable, whose features are on both sides
+    rows = rows / np.sqrt(variance)
+    cross = rows[:, :4].T @ rows[:, 4:] / 59
+    square, vector = cross @ cross.T, np.ones(4, np.longdouble)
+    for _ in range(20):  # the first value is far above the others
+        vector = square @ vector
+        vector /= np.sqrt(vector @ vector)
+    true = np.sqrt(vector @ square @ vector)
+    assert float(abs(mca.singular_values_[0] - true)) <= mca._model.error
