@@ -161,6 +161,24 @@ def quiet_after(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
+def parser_failing_once() -> Iterator[None]:
+    """Have the first header of a NetCDF 3 file end as Python's parser does now and then in several threads."""
+    from scipy.io import netcdf_file
+
+    calls: list[Any] = []
+
+    def opened(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            arguments[0].read(100)
+            raise SystemError("AST constructor recursion depth mismatch")
+        return netcdf_file(*arguments, **options)
+
+    with patch("scipy.io.netcdf_file", opened):
+        yield
+
+
+@contextmanager
 def requests_of(n_bytes: int, whole: int | None = None) -> Iterator[None]:
     """Request stored chunks of more than `whole` bytes (`n_bytes`, if None) in ranges of `n_bytes`, for as long as this holds."""
     with (

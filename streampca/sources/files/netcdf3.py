@@ -21,6 +21,8 @@ from streampca.storage.regular_files import require_regular
 from streampca.typing import Array
 
 _BEGINS = (b"CDF\x01", b"CDF\x02")
+_ATTEMPTS = 5
+"""Types of records are parsed by Python's parser, which in 3.11 now and then fails with a SystemError where several threads use it."""
 
 
 def is_netcdf3(path: Path) -> bool:
@@ -50,16 +52,21 @@ class Netcdf3File(ArrayFile):
                     f"by nccopy -k nc4 {self.path.name} FILE"
                 )
             stored.seek(0)
-            reason = ""
+            reason, file = "", None
             with warnings.catch_warnings():  # of arrays of a file that could not be opened
                 warnings.simplefilter("ignore")
-                try:
-                    file = netcdf_file(stored, "r", mmap=True)
-                except MemoryError:
-                    raise
-                except Exception as error:  # noqa: BLE001 a damaged header leads to errors of many kinds
-                    reason = one_line(error)
-            if reason:
+                for _ in range(_ATTEMPTS):
+                    try:
+                        file = netcdf_file(stored, "r", mmap=True)
+                        break
+                    except MemoryError:
+                        raise
+                    except Exception as error:  # noqa: BLE001 a damaged header leads to errors of many kinds
+                        reason = one_line(error)
+                        if not isinstance(error, SystemError):
+                            break
+                        stored.seek(0)
+            if file is None:
                 raise DataError(f"{self.label} cannot be opened as NetCDF 3: it is damaged or cut short: {reason}")
             with file:
                 yield file

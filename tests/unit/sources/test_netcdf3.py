@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import parser_failing_once
 from scipy.io import netcdf_file
 
 import streampca as sp
@@ -173,3 +174,9 @@ def test_values_beside_the_data_are_packed_alike_in_all_files(tmp_path: Path, cu
     }
     with pytest.raises(DataError, match=r"importance.*packed by other attributes in .*2\.nc"):
         sp.run(config)
+
+
+def test_an_error_of_the_interpreter_is_no_damage(tmp_path: Path, cube: Any) -> None:
+    path = write(tmp_path / "x.nc", cube)
+    with parser_failing_once():
+        assert sp.open(path, samples="time").shape == (50, 12)
