@@ -260,8 +260,10 @@ def _check_prediction(case: AnalysisCase, fitted: Any, scores: FloatArray, weigh
     left = (second - fitted.predict(case.rows[:, : case.n_first])) * np.sqrt(weight)[:, None]
     regressors = scores * np.sqrt(weight)[:, None]
     spread = np.linalg.norm(second * np.sqrt(weight)[:, None], axis=0)
-    size = np.linalg.norm(regressors, axis=0)[:, None] * spread
-    off = np.abs(regressors.T @ left) / np.where(size > 0, size, 1.0)
+    lengths = np.linalg.norm(regressors, axis=0)
+    lengths[lengths < 1e-9 * lengths.max(initial=0.0)] = 0.0  # of a pair beyond the rank, whose scores are rounding
+    size = lengths[:, None] * spread
+    off = np.where(size > 0, np.abs(regressors.T @ left) / np.where(size > 0, size, 1.0), 0.0)
     if fitted.scale_ is not None:  # which leaves constant features out
         off = np.delete(
             off, fitted.constant_features_[fitted.constant_features_ >= case.n_first] - case.n_first, axis=1
