@@ -269,6 +269,7 @@ class RemoteStore(GetOnlyStore):
         patience = PATIENCE.key_seconds + ((self.client.seconds if self.reads_ahead else None) or READ_SECONDS)
         while True:
             n_requests += 1
+            asked_of = self._store
             try:
                 result = await request()
                 self._has_answered = True
@@ -278,7 +279,7 @@ class RemoteStore(GetOnlyStore):
                 raise
             except Exception as raised:  # noqa: BLE001 clients of stores have no class of errors in common
                 error = of_obstore(raised) if type(raised).__module__.startswith("obstore") else raised
-            if is_of_another_region(error) and await self._moved(key):
+            if is_of_another_region(error) and await self._moved(key, asked_of):
                 continue
             if not (is_transient(error) or (self._has_answered and is_unreachable(error))):
                 raise StoreError(self._refused(key, error)) from None
@@ -305,15 +306,18 @@ class RemoteStore(GetOnlyStore):
         self._asks[status] = asked is not None
         return asked or 0.0
 
-    async def _moved(self, key: str) -> bool:
-        """Open a bucket of S3 again in the region that it is in, once; return whether that is known now."""
+    async def _moved(self, key: str, asked_of: Store) -> bool:
+        """Open a bucket of S3 again in the region that it is in, once; return whether it was opened since the request was sent."""
+        if self._store is not asked_of:  # by another request that was sent at the same time
+            return True
         if not self.reopens or "region" in (self.options or {}):
             return False
         region = (await self.client.refusal(key) or {}).get("x-amz-bucket-region")
         if region is None:
             return False
-        self.options = {**(self.options or {}), "region": region}
-        self._store = open_store(self.url, self.options)._store
+        if self._store is asked_of:
+            self.options = {**(self.options or {}), "region": region}
+            self._store = open_store(self.url, self.options)._store
         return True
 
     def _refused(self, key: str, error: Exception) -> str:

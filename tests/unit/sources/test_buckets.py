@@ -48,6 +48,7 @@ class Storage(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.directory, self.requests, self.statuses, self.signs = directory, [], [], True
         self.code, self.closes, self.region = "ExpiredToken", False, "eu-north-1"
+        self.late, self.found = "", threading.Event()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def options(self, **options):
@@ -79,7 +80,10 @@ class Handler(BaseHTTPRequestHandler):
         body = file.read_bytes() if file.is_file() else b""
         if f"/{self.server.region}/s3/" not in unquote(query) + headers.get("authorization", ""):
             status, sent["x-amz-bucket-region"] = 301 if self.server.signs else 200, self.server.region
+            if self.server.late and path.endswith(self.server.late):
+                self.server.found.wait(5)
         elif self.server.signs and "authorization" in headers:
+            self.server.found.set()
             given, expected = signature("GET", self.path, headers, SECRET)
             status = 200 if given == expected else 403
         if is_chunk and self.server.statuses:
@@ -139,6 +143,14 @@ def test_a_bucket_in_another_region_is_found(storage, monkeypatch):
     assert len(chunk_requests(storage)) == 5  # the region is known from the metadata
     with pytest.raises(StoreError, match="the bucket is in another region: give the region of the bucket"):
         storage.source(region="us-west-2")
+
+
+def test_a_request_that_was_sent_before_the_region_was_found_is_sent_again(storage):
+    given = storage.options()
+    storage.late = given.pop("region") and "/.zarray"  # beside zarr.json, and answered after it
+    source = open_source("s3://bucket/a b/x~é.zarr", storage_options=given)
+    assert storage.found.is_set()
+    np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
 
 
 def test_refused_request_is_sent_once_and_names_the_credentials(storage):
