@@ -9,7 +9,7 @@ import numpy as np
 from streampca.errors import DataError
 from streampca.linalg.eigen import positive_divisor
 from streampca.linalg.scaling import Scaling, feature_weights, reciprocals
-from streampca.linalg.underflow import refuse_underflow, sums_about_zero
+from streampca.linalg.underflow import LEAST_SQUARES, refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.typing import Array, FloatArray
 
@@ -177,6 +177,9 @@ class SketchResult:
                 f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64, or its products: rescale it first"
             )
         squares = variance * divisor
+        # Panels of one row each, in which all values of a feature are marked, leave marks that are equal: no variance.
+        marked = (variance == 0) & (state.squares < LEAST_SQUARES * max(state.weight, 1.0))
+        squares[marked] = state.squares[marked]
         if not (self.center or self.scale):
             squares = sums_about_zero(squares, state.mean, state.weight)
         refuse_underflow(squares, state.weight, scale=self.scale)

@@ -9,7 +9,7 @@ from streampca.errors import DataError
 from streampca.linalg.scaling import Scaling
 from streampca.typing import Array, FloatArray, IntArray
 
-_LEAST_SQUARES = 1e-305
+LEAST_SQUARES = 1e-305
 """Sums of squares below this have lost digits to underflow."""
 _TRACE = 1e-157
 """A marker whose square, 1e-314, is positive and smaller than any genuine sum of squares, with weights or many panels."""
@@ -78,7 +78,7 @@ def refuse_underflow(squares: FloatArray, weight: FloatArray | float, *, scale: 
         largest = np.repeat(np.fmax.reduceat(squares, edges[:-1]), np.diff(edges))
     else:
         largest = squares
-    least = _LEAST_SQUARES * np.maximum(weight, 1.0)
+    least = LEAST_SQUARES * np.maximum(weight, 1.0)
     lost = np.flatnonzero((squares > 0) & (squares < least) & (largest < least))
     if len(lost):
         raise DataError(
@@ -96,5 +96,5 @@ def sums_about_zero(squares: FloatArray, mean: FloatArray, weight: FloatArray | 
         sums = squares + weight * mean**2
     sums = np.where((sums == 0) & (mean != 0), np.finfo(np.float64).smallest_subnormal, sums)
     # A marker in place of a value may have changed a weighted mean.
-    marked = (squares > 0) & (squares < _LEAST_SQUARES) & (np.abs(mean) * _EPS < _TRACE)
+    marked = (squares > 0) & (squares < LEAST_SQUARES) & (np.abs(mean) * _EPS < _TRACE)
     return np.where(marked, squares, sums)

@@ -172,6 +172,15 @@ def test_variances_that_underflow_where_squares_do_not_are_of_no_constant_featur
     assert fitted(rows, solver).constant_features_.tolist() == []
 
 
+def test_deviations_that_underflow_in_blocks_of_one_row_are_named() -> None:
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((9, 64)) * (rng.random((9, 64)) < 0.2) + 1000) * 1e-160
+    pca, weight = PCA(2, solver="adaptive", sketch_size=11, pilot=100, random_state=0), 10 ** rng.uniform(-3, 3, 9)
+    assert pca.plan(rows).rows_per_block == 1
+    with pytest.raises(DataError, match="squares underflow float64"):
+        pca.fit(rows, sample_weight=weight)
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_small_means_beside_deviations_that_underflow_are_named(solver: str) -> None:
     """The trace of 1e-157 that a deviation leaves moved weighted means of 1e-152, and the eigenvalues about zero with them."""
