@@ -13,7 +13,6 @@ import dask
 _PRELOADED = [
     "distributed.nanny",
     "streampca.execution.distributed.cluster",
-    "streampca.execution.distributed.pieces",
     "streampca.solvers.fit",
     "streampca.solvers.kernel.fit",
     "zarr",

@@ -10,25 +10,28 @@ import queue
 import secrets
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, nullcontext
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from cloudpickle import dumps, loads
 
-from streampca.errors import ClusterError
-from streampca.execution.distributed.failures import of_dask, retries_exhausted, with_advice, workers_killed
-from streampca.execution.distributed.pieces import Failure, read_piece
+from streampca.errors import BlockFailedError, ClusterError, StreamPCAError
 from streampca.execution.distributed.retries import ATTEMPTS, may_pass
-from streampca.execution.leaf import LeafResult, Task
+from streampca.execution.fold import merge_neighbours
+from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import Meter
 from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
-from streampca.planning.worker_limits import scheduler_gone, workers_of
+from streampca.planning.worker_limits import other_version, scheduler_gone, workers_of
+from streampca.sources.base import Source
+from streampca.sources.schedule import Schedule
+from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import DaskClient, DaskFuture
 from streampca.version import __version__
 
@@ -348,3 +351,146 @@ def _without_size_warning(n_bytes: int) -> AbstractContextManager[object]:
     import dask
 
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"})
+
+
+_SHOWN_KEYS = 5
+
+
+def workers_killed(leaves: Sequence[Leaf], deaths: tuple[int, int], source: Source, axis: str) -> BlockFailedError:
+    """Return the error for `leaves`, or a block as a leaf, that ended every worker they were on; names rows and chunks.
+
+    `deaths` are workers that were lost with them, and those among them that had nothing else of this run.
+    """
+    keys = [key for leaf in leaves for start, stop in leaf.spans for key in source.keys(start, stop)]
+    chunks = f", chunk{'s' if len(keys) > 1 else ''} {', '.join(keys[:_SHOWN_KEYS])}" if keys else ""
+    more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
+    return BlockFailedError(
+        f"{source.description}: {_rows(leaves, axis)}{chunks}{more}: {deaths[0]} workers died while they read this, the last "
+        f"{deaths[1]} with nothing else in hand; look at the logs of the workers and at their memory: a chunk on which the "
+        "decoder dies is damaged and has to be written again"
+    )
+
+
+def retries_exhausted(leaves: Sequence[Leaf], error: BaseException, plan: Plan) -> ClusterError:
+    """Return the error for `leaves` whose transient errors did not end, the last of which is `error`."""
+    first, last = leaves[0].index, leaves[-1].index
+    which = f"leaf {first}" if first == last else f"leaves {first} to {last}"
+    return ClusterError(
+        f"{which} of {plan.n_leaves} ({_rows(leaves, plan.axis)}) failed {ATTEMPTS} times, at last with {_in_words(error)}; look "
+        "at the logs of the workers and at their memory, and run again"
+    )
+
+
+def of_dask(error: BaseException) -> ClusterError:
+    """Return the error for what Dask itself raises in place of a result: no worker came, or its software is another."""
+    return ClusterError(
+        f"Dask gave up a task: {_in_words(error)}; look at the logs and the memory of the workers, start workers and run again"
+    )
+
+
+def with_advice(error: BaseException) -> BaseException:
+    """Return `ClusterError` for an error of workers or scheduler that lack software; any other error as it is."""
+    message = " ".join(str(error).split())
+    if isinstance(error, ImportError) or message.startswith("Error during deserialization of the task graph"):
+        return ClusterError(
+            f"the cluster cannot run streampca: {message}; install the same versions where the scheduler and the workers are"
+        )
+    return error
+
+
+def _in_words(error: BaseException) -> str:
+    message = " ".join(str(error).split())
+    return type(error).__name__ + (f": {message}" if message else "")
+
+
+def _rows(leaves: Sequence[Leaf], axis: str) -> str:
+    spans = [span for leaf in leaves for span in leaf.spans]
+    start, stop = min(span[0] for span in spans), max(span[1] for span in spans)
+    return f"{'rows' if axis == 'samples' else 'features'} {start} to {stop - 1}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error as the result of a task: Dask would run a task again that raises it, and it would come again."""
+
+    error: Exception
+    """The error."""
+
+
+def read_piece(body: bytes, common: Any, at_once: int, keep: bool, version: str) -> LeafResult[Any] | Failure | None:
+    """Read the leaves in `body` and return their states, merged from left to right.
+
+    The function of every task that reads rows. What may pass (an error of the system, or no memory) is raised, so that Dask
+    tries again; every other error is returned.
+
+    Parameters
+    ----------
+    body : bytes
+        Pairs of a `Task`, with only what one leaf needs, and the leaf, pickled by the driver: the scheduler passes on bytes.
+    common : object
+        What all leaves share, by Dask's own transfer; None where it is in the tasks.
+    at_once : int
+        Most leaves that this worker may run at once, for its memory; 0 = one for each of its threads.
+    keep : bool
+        Whether the result is wanted, or only whether there is one.
+    version : str
+        Version of streampca of the driver: workers may come after it has compared theirs.
+    """
+    if version != __version__:
+        return Failure(other_version(_address(), __version__, version))
+    try:
+        pairs: list[tuple[Task[Any], Leaf]] = loads(body)
+        if common is not None:
+            pairs = [(replace(task, **{task.common: common}), leaf) for task, leaf in pairs]
+        with _turn(at_once), one_blas_thread():  # Dask sets the threads only in processes that it starts itself
+            results = (_read(task, leaf) for task, leaf in pairs)
+            (merged,) = merge_neighbours(results, pairs[0][0], len(pairs))
+        return merged if keep else None
+    except MemoryError:
+        raise
+    except Exception as error:
+        if may_pass(error):
+            raise
+        return Failure(_portable(error))
+
+
+def _read(task: Task[Any], leaf: Leaf) -> LeafResult[Any]:
+    with task.source.ahead(Schedule.in_order(leaf.spans, leaf.read_ahead_bytes)):
+        return run_leaf(task, leaf)
+
+
+def _portable(error: Exception) -> Exception:
+    """Return `error` as it arrives at the driver: an error that cannot be pickled would never do so."""
+    if not isinstance(error, StreamPCAError):  # unexpected, so the place counts, which is not pickled
+        error.add_note("on a worker:\n" + "".join(traceback.format_tb(error.__traceback__)))
+    try:
+        arrived = loads(dumps(error))
+    except Exception:  # noqa: BLE001 whatever the error does when it is pickled
+        arrived = None
+    return arrived if isinstance(arrived, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _address() -> str:
+    """Return the address of this worker."""
+    from distributed import get_worker
+
+    return str(get_worker().address)
+
+
+_turns = threading.Condition()
+_running: Counter[str] = Counter()  # leaves by address: a process may have several workers
+
+
+@contextmanager
+def _turn(at_once: int) -> Iterator[None]:
+    """Wait until fewer than `at_once` leaves run on this worker, and count as one; Dask itself counts threads, not memory."""
+    address = _address()
+    with _turns:
+        _turns.wait_for(lambda: not at_once or _running[address] < at_once)
+        _running[address] += 1
+    try:
+        yield
+    finally:
+        with _turns:
+            _running[address] -= 1
+            _turns.notify_all()

@@ -193,7 +193,7 @@ def _known_scores(model: PCAModel, lightest: float) -> FloatArray:
     """Return by how much scores that came with the eigenvectors of the n × n matrix may differ from projections, ``(k,)``.
 
     For X Xᵀ u = λu + r with an error E of X Xᵀ, X (Xᵀu / σ) = σu + (r − Eu) / σ, and making the components orthonormal
-    adds half of that (`streampca.execution.components.orthonormalising`); ‖E‖ ≤ precision σ₁². Below σ² = precision σ₁² components
+    adds half of that (`streampca.solvers.gram.orthonormalising`); ‖E‖ ≤ precision σ₁². Below σ² = precision σ₁² components
     are completed, and their scores are of that size.
     """
     first = float(model.explained_variance[0])
