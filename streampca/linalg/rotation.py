@@ -105,13 +105,13 @@ def promax(loadings: FloatArray, rotation: FloatArray, *, power: float = 4) -> F
         If the targets of the components are linearly dependent up to rounding, as for a large `power`, which leaves one loading of
         each, and for many components of features in mixed units.
     """
-    pattern = rotation.T @ loadings
+    # Unit vectors, because variances of components may differ by more than float64 has digits: squares of them have none left.
+    lengths, pattern = np.linalg.norm(loadings, axis=1), rotation.T @ loadings
+    if not lengths.all() or not pattern.any(axis=1).all():
+        none = max((lengths == 0).sum(), (~pattern.any(axis=1)).sum())
+        raise ParameterError(f"{none} of {len(lengths)} components have no loadings: rotate fewer")
     # Each component is divided by its largest loading, which changes no column of M but its length: powers of small ones underflow.
     target = np.sign(pattern) * np.abs(pattern / np.abs(pattern).max(axis=1, keepdims=True)) ** power
-    # Unit vectors, because variances of components may differ by more than float64 has digits: squares of them have none left.
-    lengths = np.linalg.norm(loadings, axis=1)
-    if not lengths.all():
-        raise ParameterError(f"{(lengths == 0).sum()} of {len(lengths)} components have no loadings: rotate fewer")
     oblique: FloatArray = np.linalg.lstsq((loadings / lengths[:, None]).T, target.T)[0] / lengths[:, None]
     oblique /= np.linalg.norm(oblique, axis=0)
     if not np.linalg.cond(oblique) < _MOST_CONDITION:

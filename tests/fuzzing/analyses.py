@@ -36,6 +36,7 @@ _REFUSALS = (
     "expected 1 to ",
     "condition",
     "linearly dependent",
+    "components have no loadings",
     "varimax does not converge",
 )
 

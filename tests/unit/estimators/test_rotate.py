@@ -312,6 +312,12 @@ def test_a_power_that_leaves_the_same_feature_to_two_components_is_refused() -> 
         rotations.promax(loadings, np.eye(2), power=500)
 
 
+@pytest.mark.filterwarnings("error")
+def test_components_without_loadings_are_named_by_promax() -> None:
+    with pytest.raises(ParameterError, match="1 of 2 components have no loadings: rotate fewer"):
+        rotations.promax(np.array([[2.0, 1.0, 0.5], [0.0, 0.0, 0.0]]), np.eye(2))
+
+
 def test_features_whose_loadings_are_rounding_do_not_count_in_normalised_varimax() -> None:
     loadings = loadings_of(sp.PCA(K).fit(ROWS))
     noise = 1e-17 * np.random.default_rng(3).standard_normal((5, K))
