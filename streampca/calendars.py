@@ -44,8 +44,6 @@ _MICROSECONDS = {name: n for n, names in _UNITS.items() for name in names}
 _NANOSECONDS = ("nanoseconds", "nanosecond", "ns")
 _MONTHS = ("months", "month", "mon")
 """Units of 30 days in the calendar of 360 days; of another length in every month of others."""
-_UNEQUAL = (*_MONTHS, "years", "year", "yr", "yrs", "common_year", "common_years")
-"""Units whose length is not that of a month or year of the calendar, so that their times are not decoded."""
 _DAY = 86_400_000_000
 GREGORIAN_FROM = int(np.datetime64("1582-10-15").astype(np.int64))
 """First day of the Gregorian calendar in the standard one."""
@@ -120,12 +118,6 @@ def _rounded(microseconds: IntArray, spacing: float) -> IntArray:
 def calendar_named(name: object) -> str | None:
     """Return the calendar that an attribute names, the standard one for None; None for one that is not known."""
     return _NAMES.get(str("standard" if name is None else name).lower())
-
-
-def is_unequal(units: str) -> bool:
-    """Return whether units are months or years since a date, whose lengths differ."""
-    match = _SINCE.fullmatch(units[:200])
-    return match is not None and match[1].lower() in _UNEQUAL
 
 
 def time_units(units: str, calendar: object = None) -> TimeUnits | None:

@@ -39,6 +39,8 @@ class Dimension:
     """Further coordinates of numbers along it, such as the levels of a MultiIndex, by name; models on disk do not have them."""
     alleles: Array | None = None
     """Alleles of each variant, ``(size,)``: the counted one, a slash and the other one, such as ``A/G``; None where they are not known."""
+    note: str = ""
+    """Why a coordinate that is stored is not read, or not as times; models on disk do not have it."""
 
     def value(self, index: int) -> str:
         """Return the coordinate at a place as text, or the place itself where there is no coordinate."""
@@ -60,9 +62,10 @@ class Dimension:
 
 
 class SampleColumns(ABC):
-    """Values of the rows by name that are neither features nor coordinates of dimensions: further coordinates, columns of ``obs``.
+    """Values by name, of the rows or of the features of a variable, that are neither features nor coordinates of dimensions.
 
-    They stay in the process that has opened the table: tasks for workers do not take them along.
+    Further coordinates, for example, or columns of ``obs``. They stay in the process that has opened the table: tasks for workers do
+    not take them along.
     """
 
     of_group: ClassVar[bool] = False
@@ -76,6 +79,10 @@ class SampleColumns(ABC):
     @abstractmethod
     def values(self, name: str) -> Array | None:
         """Return the value `name` of each row, ``(n_samples,)``, None if there is none; `StreamPCAError` if it cannot be read."""
+
+    def attributes(self, name: str) -> Mapping[str, JsonValue]:
+        """Return the attributes of the values `name`, such as ``units``; none where they are not known."""
+        return {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(None), ()
@@ -93,6 +100,8 @@ class Variable:
     """Their sizes."""
     attributes: Mapping[str, JsonValue] = field(default_factory=dict)
     """Attributes of the array, such as ``units``."""
+    beside: SampleColumns | None = field(default=None, compare=False, repr=False)
+    """Values of its features by name, such as a latitude along two dimensions; models on disk do not have them."""
 
     @property
     def size(self) -> int:
@@ -262,39 +271,33 @@ class Labels:
         n_all = sum(v.size for v in self.variables)
         return np.arange(n_all) if self.mask is None else np.flatnonzero(self.mask)
 
-    def feature_coordinates(self, name: str) -> dict[str, Dimension]:
-        """Return the coordinates of numbers `name` by the feature dimension that each is along; `KeyError` if there is none."""
-        found = {
-            dimension.name: dimension if dimension.name == name else dimension.others[name]
-            for dimension in self.features
-            if dimension.name == name or name in dimension.others
-        }
-        numbers = {
-            dim: each
-            for dim, each in found.items()
-            if each.coordinate is not None and each.coordinate.dtype.kind in "iuf"
-        }
-        if not numbers:
-            raise KeyError(name)
-        return numbers
+    def along(self, name: str) -> list[tuple[FloatArray, Mapping[str, JsonValue]] | None]:
+        """Return the coordinate `name` at the columns of each variable, ``(n_columns,)``, with its attributes.
 
-    def along(self, name: str) -> FloatArray:
-        """Return the coordinate `name` along features at each column, ``(n_features,)``: of a dimension, or a further one.
-
-        Of two tables side by side each has its own. NaN at the columns of variables without it. `KeyError` if no variable has it
-        or it has no coordinate of numbers.
+        It is the coordinate of a dimension, a further one along it, or one along several dimensions. Of two tables side by side each
+        has its own. None for variables without it. `KeyError` if no variable has it with numbers.
         """
-        coordinates = self.feature_coordinates(name)
-        parts = []
-        for variable in self.variables:
-            values = np.full(variable.shape, np.nan)
+        every = {dimension.name: {**dimension.others, dimension.name: dimension} for dimension in self.features}
+        found: list[tuple[FloatArray, Mapping[str, JsonValue]] | None] = []
+        for variable, _, mask in self.places():
+            values: Array | None = None
+            attributes: Mapping[str, JsonValue] = {}
             for axis, dim in enumerate(variable.dims):
-                if dim in coordinates:
-                    along = np.asarray(coordinates[dim].coordinate)
-                    values[...] = along.reshape([-1 if i == axis else 1 for i in range(len(variable.dims))])
-            parts.append(values.ravel())
-        whole = np.concatenate(parts)
-        return whole if self.mask is None else whole[self.mask]
+                known = every[dim].get(name)
+                if known is not None and known.coordinate is not None:
+                    shape = [-1 if i == axis else 1 for i in range(len(variable.dims))]
+                    values = np.broadcast_to(known.coordinate.reshape(shape), variable.shape).ravel()
+                    attributes = known.attributes
+            if values is None and variable.beside is not None:
+                values, attributes = variable.beside.values(name), variable.beside.attributes(name)
+            if values is None or values.dtype.kind not in "iuf":
+                found.append(None)
+                continue
+            whole = np.tile(values.astype(np.float64), variable.size // len(values))  # lags repeat the features
+            found.append((whole if mask is None else whole[mask], attributes))
+        if not any(found):
+            raise KeyError(name)
+        return found
 
     def sample_values(self, name: str) -> Array:
         """Return the coordinate of the sample dimension `name` at each row, ``(n_samples,)``; `KeyError` if it has none."""

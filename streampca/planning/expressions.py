@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from streampca.errors import ParameterError
 from streampca.labels import Labels
 from streampca.planning.checks import as_weights
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, JsonValue
 
 _MOST_CHARACTERS = 200
 _GRAMMAR = "coordinates, numbers, + - * / **, cos, sin, sqrt, abs, log, exp, min and max"
@@ -86,14 +86,19 @@ def weights_by(text: str, labels: Labels | None) -> FloatArray:
         )
     functions = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in functions}
-    values = {name: _coordinate(name, labels, shown) for name in sorted(names)}
-    degrees = {name for name in names if _in_degrees(name, labels)}
+    values, degrees, lacking = {}, set(), np.zeros(labels.n_features, dtype=bool)
+    for name in sorted(names):
+        each = _coordinate(name, labels, shown)
+        values[name] = np.full(labels.n_features, np.nan)
+        for (_, columns, _), known in zip(labels.places(), each, strict=True):
+            if known is None:
+                lacking[columns] = True
+            else:
+                values[name][columns] = known[0]
+        if _in_degrees(name, next(attributes for _, attributes in filter(None, each))):
+            degrees.add(name)
     with np.errstate(all="ignore"):
         weights = np.broadcast_to(_value(tree, values, degrees, shown), labels.n_features).astype(np.float64)
-    lacking = np.zeros(labels.n_features, dtype=bool)
-    dims = [set(labels.feature_coordinates(name)) for name in names]
-    for variable, columns, _ in labels.places():
-        lacking[columns] = not all(along & set(variable.dims) for along in dims)
     if lacking.all():
         raise ParameterError(f"{shown}: no variable has all of the coordinates {', '.join(sorted(names))}")
     weights[lacking] = 1.0
@@ -102,33 +107,32 @@ def weights_by(text: str, labels: Labels | None) -> FloatArray:
         raise ParameterError(
             f"{shown} is {weights[bad[0]]:.6g} at {labels.feature_name(int(bad[0]))} ({len(bad):,} such value(s)): expected finite "
             "numbers of at least 0"
+            + ("; leave features without a coordinate out by a mask" if np.isnan(weights[bad]).any() else "")
         )
     checked = as_weights("feature_weight", weights)
     assert checked is not None  # noqa: S101 for the type checker
     return checked
 
 
-def _coordinate(name: str, labels: Labels, shown: str) -> FloatArray:
+def _coordinate(name: str, labels: Labels, shown: str) -> list[tuple[FloatArray, Mapping[str, JsonValue]] | None]:
     try:
         return labels.along(name)
     except KeyError:
         every = (each for dimension in labels.features for each in (dimension, *dimension.others.values()))
-        known = [d.name for d in every if d.coordinate is not None and d.coordinate.dtype.kind in "iuf"]
+        of_dimensions = (d.name for d in every if d.coordinate is not None and d.coordinate.dtype.kind in "iuf")
+        beside = (each for variable in labels.variables if variable.beside for each in variable.beside.names)
+        known = list(dict.fromkeys((*of_dimensions, *beside)))
         close = difflib.get_close_matches(name, known, 1, 0.5)
         raise ParameterError(
-            f"{shown}: no feature dimension {name[:60]!r} has a coordinate of numbers: expected one of "
+            f"{shown}: there is no coordinate of numbers {name[:60]!r} along the dimensions of features: expected one of "
             f"{', '.join(known) or 'none'}"
             + (f"; did you mean {close[0]!r}?" if close else "")
-            + (
-                ""
-                if known
-                else ", or weights as numbers, one for each feature (of a latitude of two dimensions: an array)"
-            )
+            + ("" if known else ", or weights as numbers, one for each feature")
         ) from None
 
 
-def _in_degrees(name: str, labels: Labels) -> bool:
-    units = str(next(iter(labels.feature_coordinates(name).values())).attributes.get("units", "")).lower()
+def _in_degrees(name: str, attributes: Mapping[str, JsonValue]) -> bool:
+    units = str(attributes.get("units", "")).lower()
     return units.startswith("deg") or (name.lower() in _IN_DEGREES and not units.startswith("rad"))
 
 

@@ -226,14 +226,16 @@ def _passes(passes: int, sketch: Json) -> str:
 
 
 def with_repeated_reads(plan: Plan, source: Source) -> Plan:
-    """Return `plan` with the notes of `source`, and with reads that its own graph repeats in the bytes to read.
+    """Return `plan` with the notes of `source` and its labels, and with reads that its own graph repeats in the bytes to read.
 
     Raises
     ------
     RepeatedReadsError
         If they are repeated more often than is allowed.
     """
-    notes = source.plan_notes()
+    dimensions = () if source.labels is None else (*source.labels.samples, *source.labels.features)
+    of_names = (f"{source.description}: {each.note}" for each in dimensions if each.note)
+    notes = (*source.plan_notes(), *of_names)
     if not notes:
         return plan
     return replace(plan, bytes_to_read=round(plan.bytes_to_read * source.repeats), notes=(*plan.notes, *notes))

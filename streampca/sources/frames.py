@@ -175,7 +175,7 @@ def wrapped(data: Any) -> Frame:
         frame: Frame = nw.from_native(data)
         frame.collect_schema()
     except nw.exceptions.DuplicateError as error:
-        names = list(map(str, data.columns))
+        names = list(map(str, getattr(data, "column_names", data.columns)))
         twice = sorted({name for name in names if names.count(name) > 1})
         raise DataError(
             f"{_LABEL} has several columns of the name {listed(twice)}: expected every name once"

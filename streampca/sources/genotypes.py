@@ -22,7 +22,8 @@ _PLOIDY = "ploidy"
 MISSING = -1
 """A missing allele, and the dosage of a genotype with one."""
 _PADDING = -2
-_IDENTIFIERS = {"variants": "variant_id", "samples": "sample_id"}
+IDENTIFIERS = {"variants": "variant_id", "samples": "sample_id"}
+"""Arrays with the names of variants and samples."""
 _NO_ID = (".", "")
 
 
@@ -200,7 +201,7 @@ def identifiers(dim: str, size: int, values: Callable[[str], Array | None]) -> A
 
     Variants without an identifier are named by contig and position. `values` returns the array of a name, None if there is none.
     """
-    names = None if dim not in _IDENTIFIERS else values(_IDENTIFIERS[dim])
+    names = None if dim not in IDENTIFIERS else values(IDENTIFIERS[dim])
     if names is None or names.shape != (size,) or names.dtype.kind != "U":
         return None
     nameless = np.isin(names, _NO_ID)

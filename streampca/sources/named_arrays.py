@@ -22,14 +22,14 @@ from streampca.sources.base import Source
 from streampca.sources.columns import feature_error
 from streampca.sources.conventions import describes_others, describing_names, plain_attributes
 from streampca.sources.dimensions import Axes, axes_of
-from streampca.sources.genotypes import alleles_of, dosages, identifiers, ploidy_of
+from streampca.sources.genotypes import IDENTIFIERS, alleles_of, dosages, identifiers, ploidy_of
 from streampca.sources.masks import FROM_DATA, read_mask_file
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import unpacked
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.table import table_of
-from streampca.sources.times import decoded_times
-from streampca.typing import Array, DType
+from streampca.sources.times import decoded_times, is_time
+from streampca.typing import Array, DType, JsonValue
 
 MOST_COORDINATES = 2**27
 """Most bytes of a coordinate, or of another array beside the data."""
@@ -150,11 +150,41 @@ class NamedArrays(ABC):
     def dimension(self, array: NamedArray, axis: int) -> Dimension:
         """Return a dimension of an array, with its coordinate where that is a vector of its length."""
         name, size = array.dims[axis], int(array.shape[axis])
-        beside = self.coordinate(array, axis)
-        if beside is None or beside.shape != (size,):
-            return Dimension(name, size, identifiers(name, size, partial(self._beside, array)))
+        beside, unread = self.coordinate(array, axis), self.unread_coordinate(array, axis)
+        if unread:
+            return Dimension(name, size, note=_unread(name, unread))
+        if beside is None:
+            return self._identified(array, Dimension(name, size))
+        of_characters = beside.dtype == np.dtype("S1") and len(beside.shape) == 2
+        if beside.shape != (size,) and not (of_characters and beside.shape[0] == size):
+            found = f"{beside.name} has the shape {beside.shape}"
+            return self._identified(array, Dimension(name, size, note=_unread(name, found)))
         values = self.values(beside, f"{self.title(array)}: coordinate {name}")
-        return Dimension(name, size, values, plain_attributes(beside.attributes))
+        if values is None:
+            return Dimension(name, size, note=_unread(name, f"{beside.name} has the type {beside.dtype}"))
+        if of_characters:  # text of NetCDF 3, along a dimension of its own
+            values = np.array(["".join(map(str, row)).rstrip("\0 ") for row in values.tolist()])
+        units, note = str(beside.attributes.get("units")), ""
+        if " since " in units and values.dtype.kind in "iuf" and not is_time(units, beside.attributes.get("calendar")):
+            note = f"{name} has the units {units[:60]} and the calendar {beside.attributes.get('calendar', 'standard')}: read as numbers, not as times"
+        return Dimension(name, size, values, plain_attributes(beside.attributes), note=note)
+
+    def unread_coordinate(self, array: NamedArray, axis: int) -> str:
+        """Return why the coordinate that a dimension has cannot be read; empty where it can be, or there is none."""
+        return ""
+
+    def _identified(self, array: NamedArray, dimension: Dimension) -> Dimension:
+        """Return a dimension with the names of variants or samples of VCF Zarr, or a note where there are some that are not read."""
+        name, values = dimension.name, None
+        found = self.sibling(array, IDENTIFIERS[name]) if name in IDENTIFIERS else None
+        if found is None:
+            return dimension
+        if math.prod(found.shape) * found.dtype.itemsize > MOST_COORDINATES:
+            reason = f"{found.name} takes more than {MOST_COORDINATES:,} bytes"
+        else:
+            values = identifiers(name, dimension.size, partial(self._beside, array))
+            reason = f"{found.name} has the shape {found.shape} and the type {found.dtype}"
+        return replace(dimension, coordinate=values, note="" if values is not None else _unread(name, reason))
 
     def with_alleles(self, array: NamedArray, dimension: Dimension) -> Dimension:
         """Return a dimension of the features of genotypes, with the alleles of the variants that it has."""
@@ -199,8 +229,13 @@ class NamedArrays(ABC):
         features = tuple(dimensions[axis] for axis in columns)
         shape = tuple(dimension.size for dimension in features)
         attributes = plain_attributes(array.attributes)
-        variable = Variable(array.name, tuple(dimension.name for dimension in features), shape, attributes)
+        beside = self.columns_beside(array, features)
+        variable = Variable(array.name, tuple(dimension.name for dimension in features), shape, attributes, beside)
         return Labels(tuple(dimensions[axis] for axis in rows), features, (variable,))
+
+    def columns_beside(self, array: NamedArray, features: Sequence[Dimension]) -> SampleColumns | None:
+        """Return the values of the features of an array by name: arrays along their dimensions. They are read where one is asked for."""
+        return None if array.nameless else ArrayColumns(self, features, [array])
 
     def mask(self, name: str, labels: Labels, label: str) -> object:
         """Return the mask that an array of this name is; `DataError` if there is none or it does not fit."""
@@ -254,6 +289,11 @@ def open_named(arrays: NamedArrays, options: ReadOptions) -> Source:
     table = table_of(parts, labels, label, mask)
     table.sample_columns = ArrayColumns(arrays, labels.samples, chosen)
     return table
+
+
+def _unread(name: str, reason: str) -> str:
+    """Return the note on a coordinate that is not read."""
+    return f"names along {name} are not read ({reason}): they are not compared with those of other data"
 
 
 def required(arrays: NamedArrays, name: str) -> NamedArray:
@@ -341,12 +381,14 @@ def _by_dimensions(values: Array, array: NamedArray, labels: Labels, label: str)
 class ArrayColumns(SampleColumns):
     """Arrays beside the data along dimensions of the samples, or, without names of dimensions, with a value for each row.
 
+    Those along the dimensions of the features of a variable are its columns `Variable.beside`.
+
     Parameters
     ----------
     arrays : NamedArrays
         The place of the data.
     samples : sequence of Dimension
-        Dimensions of the samples.
+        Dimensions of the samples, or of the features.
     features : collection of NamedArray
         Arrays whose values are features.
     """
@@ -395,6 +437,11 @@ class ArrayColumns(SampleColumns):
         dims = [dimension.name for dimension in self._samples if dimension.name in array.dims]
         values = values.transpose([array.dims.index(name) for name in dims]).reshape(shape)
         return np.broadcast_to(values, [dimension.size for dimension in self._samples]).ravel()
+
+    def attributes(self, name: str) -> Mapping[str, JsonValue]:
+        """Return the attributes of an array."""
+        array = self._array_named(name)
+        return {} if array is None else plain_attributes(array.attributes)
 
     def _array_named(self, name: str) -> NamedArray | None:
         """Return the array `name` of the group of the data, or else of the place."""

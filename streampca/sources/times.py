@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from streampca.calendars import GREGORIAN_FROM, calendar_named, is_unequal, time_units
+from streampca.calendars import GREGORIAN_FROM, calendar_named, time_units
 from streampca.errors import DataError
 from streampca.typing import Array
 
@@ -19,23 +19,31 @@ _DECODED = ("standard", "proleptic_gregorian")
 _YEAR_0 = re.compile(r"\s*\w+\s+since\s+0{1,4}(-.*)?")
 
 
+def is_time(units: str, calendar: object) -> bool:
+    """Return whether numbers in these units are times, whatever their calendar; False where units or calendar are not understood."""
+    try:
+        return time_units(units, calendar) is not None
+    except ValueError:  # a year 0
+        return False
+
+
 def decoded_times(values: Array, attributes: Mapping[str, object], label: str) -> Array:
     """Return `values` as ``datetime64`` if the attributes ``units`` and ``calendar`` say that they are times, else as they are.
 
     Times in nanoseconds have the unit of nanoseconds, all others that of microseconds. Numbers stay what they are for other
     calendars than the Gregorian one, for times of the standard calendar before 15 October 1582 or since a year 0, which it
-    does not have, and for months and years, which have no fixed length.
+    does not have, for months and years, which have no fixed length, and for units that are not understood, such as weeks.
 
     Raises
     ------
     DataError
-        If the units are those of a time that cannot be understood, or a time lies outside of what `datetime64` holds.
+        If the units say a date that does not exist, or a time lies outside of what `datetime64` holds.
     """
     units = attributes.get("units")
     if values.dtype.kind not in "iuf" or not isinstance(units, str) or " since " not in units:
         return values
     calendar = calendar_named(attributes.get("calendar"))
-    if calendar not in _DECODED or is_unequal(units):
+    if calendar not in _DECODED:
         return values
     try:
         known = time_units(units, calendar)
@@ -44,7 +52,7 @@ def decoded_times(values: Array, attributes: Mapping[str, object], label: str) -
             return values
         raise DataError(f"{label} has units={units[:60]!r}: there is no such date") from error
     if known is None:
-        raise DataError(f"{label} has units={units[:60]!r}: expected, for example, 'days since 1990-01-01'")
+        return values
     try:
         microseconds = known.microseconds_of(values)
     except OverflowError as error:

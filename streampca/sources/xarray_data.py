@@ -7,20 +7,20 @@ array, or where it is in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.labels import Dimension, Labels
+from streampca.labels import Dimension, Labels, SampleColumns
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
 from streampca.sources.conventions import describes_others, describing_names, plain_attributes
 from streampca.sources.coordinates import dimension_of, is_xarray
 from streampca.sources.dimensions import Axes
-from streampca.sources.named_arrays import NamedArray, NamedArrays, open_named
+from streampca.sources.named_arrays import ArrayColumns, NamedArray, NamedArrays, open_named
 from streampca.sources.numbered import as_table
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
@@ -122,6 +122,10 @@ class XarrayArrays(NamedArrays):
         labels = super().labels_of(array, axes)
         features = tuple(replace(each, others=_others(array.stored, each)) for each in labels.features)
         return replace(labels, features=features)
+
+    def columns_beside(self, array: NamedArray, features: Sequence[Dimension]) -> SampleColumns | None:
+        """Return the coordinates of a variable along dimensions of its features; its values are not kept with them."""
+        return ArrayColumns(XarrayArrays(array.stored.coords.to_dataset()), features)
 
     def read(self, array: NamedArray, label: str) -> Array:
         """Return the values of a variable or coordinate."""

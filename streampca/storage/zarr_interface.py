@@ -12,6 +12,7 @@ import zarr
 from zarr.abc.buffer import Buffer, BufferPrototype, NDBuffer
 from zarr.abc.store import ByteRequest, Store
 from zarr.buffer import default_buffer_prototype
+from zarr.errors import MetadataValidationError
 from zarr.storage import StorePath, WrapperStore
 
 from streampca.errors import NotAvailableError
@@ -48,6 +49,7 @@ __all__ = [
     "ByteGetter",
     "CodecPipeline",
     "GetOnlyStore",
+    "MetadataValidationError",
     "NDBuffer",
     "SelectorTuple",
     "ZarrArray",

@@ -288,7 +288,27 @@ class ArrayFiles(NamedArrays):
         same = len(known) == len(parts) and len(kinds) == 1
         size = sum(labels.samples[0].size for labels in each)
         joined = Dimension(first.name, size, np.concatenate(known) if same else None, first.attributes)
-        return replace(each[0], samples=(joined, *each[0].samples[1:]))
+        notes = [labels.samples[0].note for labels in each if labels.samples[0].note]
+        if known and not same:
+            notes.append(f"names along {first.name} are not read: some files have none, or of another type or calendar")
+        samples = (replace(joined, note="; ".join(dict.fromkeys(notes))), *each[0].samples[1:])
+        return replace(each[0], samples=samples, features=self._features_of(each))
+
+    def _features_of(self, each: Sequence[Labels]) -> tuple[Dimension, ...]:
+        """Return the dimensions of the features of all files, with a note on those that only some files have names of."""
+        features = []
+        for axis, dimension in enumerate(each[0].features):
+            nameless = [
+                file.label
+                for file, labels in zip(self.files, each, strict=True)
+                if labels.features[axis].coordinate is None
+            ]
+            if 0 < len(nameless) < len(each) and not dimension.note:
+                count = f"{len(nameless):,} of {len(each):,} files"
+                note = f"names along {dimension.name} are not in {nameless[0]} ({count}), and not compared there"
+                dimension = replace(dimension, note=note)
+            features.append(dimension)
+        return tuple(features)
 
     def _exchanged(self, array: NamedArray, axes: Axes) -> list[BoolArray | None]:
         """Return of which features each file counts the allele that the first one does not; None for none, as of all but genotypes."""

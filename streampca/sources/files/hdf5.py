@@ -130,9 +130,18 @@ class Hdf5File(ArrayFile):
                 return None
             scale = scales[0]
             named = _named(array.dims[axis], scale)
-            outside = scale.is_virtual or scale.external
             is_dummy = str(named.attributes.get("NAME", "")).startswith(_NO_COORDINATE)
-            return None if outside or is_dummy else _named(scale.name.strip("/"), scale)
+            return None if is_dummy else _named(scale.name.strip("/"), scale)
+
+    def unread_coordinate(self, array: NamedArray, axis: int) -> str:
+        """Return that the scale of a dimension lies in other files, or that its name is also that of another dimension."""
+        with self.opened_file() as file, self.damage(self.label):
+            scales = file[array.name].dims[axis]
+            if not len(scales) or str(_attributes(scales[0]).get("NAME", "")).startswith(_NO_COORDINATE):
+                return ""
+            if array.dims[axis].startswith("dim_"):
+                return f"the scale {scales[0].name.strip('/')} is that of several dimensions"
+            return "its values lie in other files" if scales[0].is_virtual or scales[0].external else ""
 
     def read(self, array: NamedArray, label: str) -> Array:
         """Return the values of a dataset; text as such."""

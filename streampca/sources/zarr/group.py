@@ -21,7 +21,7 @@ from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.sources.zarr.strictness import as_stored, quietly, read_labels
-from streampca.storage.zarr_interface import ZarrArray, has_regular_chunks, sync
+from streampca.storage.zarr_interface import MetadataValidationError, ZarrArray, has_regular_chunks, sync
 from streampca.typing import Array, Json
 
 IRREGULAR = "has chunks of several shapes, which are not read: write it with chunks of one shape (a regular chunk grid)"
@@ -62,6 +62,11 @@ class ZarrArrays(NamedArrays):
             require_codecs(error, f"{self.label}: {name}")
             if "data type" in str(error):
                 raise DataError(f"{self.label}: {name} cannot be opened: {one_line(error)}") from error
+            incomplete = isinstance(error, KeyError) and error.args[:1] not in ((name,), (name.rpartition("/")[2],))
+            if incomplete or isinstance(error, MetadataValidationError):
+                raise DataError(
+                    f"{self.label}: {name} has incomplete metadata: {one_line(error)}; restore it"
+                ) from error
             return None
         except Exception as error:  # clients of stores have no class of errors in common
             raise StoreError(f"{self.label}: {name} cannot be opened: {one_line(error)}") from error

@@ -209,3 +209,38 @@ def test_units_that_are_not_understood_are_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zarr", np.arange(N), {"units": "days since 1990-02-30"})
     with pytest.raises(DataError, match="no such date"):
         sp.open(path, samples="time", array="t2m")
+
+
+@pytest.mark.parametrize(
+    ("units", "calendar"),
+    [
+        *(("months since 1990-01-01", calendar) for calendar in (None, "standard", "noleap", "julian")),
+        ("years since 1990-01-01", "360_day"),
+        ("weeks since 1990-01-01", "standard"),
+        ("days since 1990-01-01", "utc"),
+    ],
+)
+def test_times_that_are_not_understood_stay_numbers_with_a_note(
+    tmp_path: Path, units: str, calendar: str | None
+) -> None:
+    attributes = {"units": units} | ({} if calendar is None else {"calendar": calendar})
+    path = write(tmp_path / "x.zarr", np.arange(N), attributes)
+    table, rows = sp.open(path, samples="time", array="t2m"), rows_of_months()
+    np.testing.assert_array_equal(table.labels.sample_values("time"), np.arange(N))
+    (note,) = sp.PCA(2).plan(table).notes
+    assert f"time has the units {units} and the calendar {calendar or 'standard'}: read as numbers" in note
+    eigen = np.linalg.eigvalsh(np.cov(rows.reshape(N, -1).T))[::-1]
+    np.testing.assert_allclose(sp.PCA(2).fit(table).explained_variance_, eigen[:2], rtol=1e-10)
+    with pytest.raises(ParameterError, match="no times"):
+        sp.PCA(2, remove={"groups": "time.month"}).fit(table)
+
+
+@pytest.mark.parametrize("calendar", ["360", "360_day"])
+@pytest.mark.parametrize("units", ["months since 1990-01-01", "days since 1990-01-01"])
+def test_months_of_thirty_days_are_known(tmp_path: Path, units: str, calendar: str) -> None:
+    step = 1 if units.startswith("months") else 30
+    path = write(tmp_path / "x.zarr", step * np.arange(N), {"units": units, "calendar": calendar})
+    pca = sp.PCA(2, remove={"groups": "time.month"}).fit(sp.open(path, samples="time", array="t2m"))
+    np.testing.assert_allclose(
+        pca.explained_variance_, eigenvalues(rows_of_months(), one_hot(np.arange(N) % 12))[:2], rtol=1e-10
+    )

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 from facade import Source
 from sklearn.base import clone
@@ -102,7 +104,7 @@ def test_angles_are_degrees_where_units_or_names_say_so(
     ("text", "words"),
     [
         ("cos(lta)", "did you mean 'lat'"),
-        ("cos(time)", "no feature dimension 'time'"),
+        ("cos(time)", "no coordinate of numbers 'time'"),
         ("cos(lat", "is no expression"),
         ("", "is no expression"),
         ("lat" + "+1" * 200, "is no expression"),
@@ -207,3 +209,76 @@ def test_checkpointed_fit_and_run_take_an_expression(
     assert finished.model.get_params()["feature_weight"] == "cos(lat)"
     weights = zarr.open_array("out/model.zarr/feature_weight", mode="r")[:]
     np.testing.assert_array_equal(weights, np.delete(np.repeat(COSINES, 2), 3))
+
+
+def curvilinear(tmp_path: Path, kind: str) -> Any:
+    """Return sst (time, y, x) with its latitude (y, x), which lacks where there is land, as xarray's object or as a store."""
+    rng = np.random.default_rng(4)
+    latitude, values = rng.uniform(-89, 89, (3, 4)), rng.standard_normal((11, 3, 4))
+    latitude[1, 2] = values[:, 1, 2] = np.nan
+    data = xr.Dataset(
+        {"sst": (("time", "y", "x"), values), "area": (("y", "x"), np.abs(latitude))},
+        coords={"nav_lat": (("y", "x"), latitude, {"units": "degrees_north"}), "along_y": ("y", [1.0, 2.0, 4.0])},
+    )
+    encoding = {"nav_lat": {"_FillValue": 1e20}, "sst": {"_FillValue": 1e20}}
+    if kind == "DataArray":
+        return data["sst"], latitude, values
+    if kind == "Dataset":
+        return data[["sst"]], latitude, values
+    if kind == "zarr":
+        data.to_zarr(tmp_path / "data.zarr", encoding=encoding, consolidated=False)
+        return tmp_path / "data.zarr", latitude, values
+    if kind == "NetCDF 3":
+        data.to_netcdf(tmp_path / "data.nc", engine="scipy", encoding=encoding)
+        return tmp_path / "data.nc", latitude, values
+    with h5py.File(tmp_path / "data.nc", "w") as file:  # as netCDF4 writes it
+        for name, size in (("time", 11), ("y", 3), ("x", 4)):
+            file.create_dataset(name, data=np.zeros(size)).make_scale(
+                "This is a netCDF dimension but not a netCDF variable"
+            )
+        for name, array in data.variables.items():
+            dataset = file.create_dataset(str(name), data=np.where(np.isnan(array), 1e20, array))
+            dataset.attrs["_FillValue"] = 1e20
+            dataset.attrs.update(array.attrs)
+            for dimension, scale in zip(dataset.dims, array.dims, strict=True):
+                dimension.attach_scale(file[str(scale)])
+    return tmp_path / "data.nc", latitude, values
+
+
+@pytest.mark.parametrize("kind", ["DataArray", "Dataset", "zarr", "NetCDF 3", "NetCDF 4"])
+def test_a_latitude_of_two_dimensions_gives_the_weights_of_numpy(kind: str, tmp_path: Path) -> None:
+    data, latitude, values = curvilinear(tmp_path, kind)
+    options: Any = {} if kind == "DataArray" else {"variables": ["sst"]}
+    table = sp.open(data, samples="time", mask="observed", **options)
+    sea = np.isfinite(latitude)
+    rows, weights = values[:, sea] - values[:, sea].mean(axis=0), np.cos(np.radians(latitude[sea]))
+    expected = np.linalg.svd(rows * np.sqrt(weights), compute_uv=False)[:3] ** 2 / (len(rows) - 1)
+    model = sp.PCA(3, feature_weight="cos(nav_lat)").fit(table)
+    np.testing.assert_allclose(model.explained_variance_, expected, rtol=1e-12)
+    model = sp.PCA(3, feature_weight="along_y").fit(table)
+    weights = np.broadcast_to(np.array([[1.0], [2.0], [4.0]]), sea.shape)[sea]
+    expected = np.linalg.svd(rows * np.sqrt(weights), compute_uv=False)[:3] ** 2 / (len(rows) - 1)
+    np.testing.assert_allclose(model.explained_variance_, expected, rtol=1e-12)
+    pickle.loads(pickle.dumps(model))
+    with pytest.raises(ParameterError, match="did you mean 'nav_lat'"):
+        sp.PCA(1, feature_weight="cos(nav_lot)").fit(table)
+
+
+def test_a_missing_latitude_of_a_used_feature_is_an_error(tmp_path: Path) -> None:
+    data, _, _ = curvilinear(tmp_path, "DataArray")
+    table = sp.open(data.fillna(0.0), samples="time")
+    with pytest.raises(ParameterError, match=r"is nan at sst\(y=1, x=2\) \(1 such value.*by a mask"):
+        sp.PCA(1, feature_weight="cos(nav_lat)").fit(table)
+
+
+def test_a_latitude_of_two_dimensions_is_repeated_for_lags_and_in_a_configuration(tmp_path: Path) -> None:
+    data, latitude, _ = curvilinear(tmp_path, "zarr")
+    weights = np.cos(np.radians(latitude[np.isfinite(latitude)]))
+    (tmp_path / "c.yaml").write_text(
+        f"source: {{path: {data}, array: sst, samples: time, mask: observed, lags: 2}}\n"
+        "preprocess: {feature_weight: cos(nav_lat)}\nmodel: {n_components: 2}\n"
+        f"output: {{directory: {tmp_path / 'out'}}}\n"
+    )
+    sp.run(tmp_path / "c.yaml")
+    found = np.asarray(zarr.open_array(tmp_path / "out" / "model.zarr" / "feature_weight", mode="r")[:])
+    np.testing.assert_allclose(found, np.tile(weights, 2), rtol=1e-14)

@@ -255,3 +255,11 @@ def test_sparse_columns_of_pandas_are_refused_for_what_they_are():
     np.testing.assert_array_equal(sp.open(frame, columns=["b"]).array, [[1], [2], [3]])
     np.testing.assert_array_equal(sp.open(frame.astype("float64")).array, [[0, 1], [0, 2], [1, 3]])
     assert sp.open(frame[["a"]].sparse.to_coo()).sparse
+
+
+def test_columns_of_one_name_are_named_whatever_holds_them() -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table([pa.array([1.0, 2.0])] * 3, names=["a", "b", "a"])
+    for data in (table, table.to_pandas()):
+        with pytest.raises(DataError, match="several columns of the name a: "):
+            sp.open(data)

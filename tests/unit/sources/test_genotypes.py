@@ -234,3 +234,24 @@ def test_new_people_with_exchanged_alleles_have_the_scores_of_the_fit(tmp_path: 
     theirs[5, 1] = "C"
     with pytest.raises(sp.StreamPCAError, match=r"the alleles C/A of variant .*, not G/A"):
         pca.transform(place("other.zarr", turned, theirs))
+
+
+@pytest.mark.filterwarnings("ignore:The data type")  # of text of a fixed length
+def test_names_of_variants_that_are_not_read_are_a_note_of_the_plan(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "x.vcz", mode="w")
+    calls = np.random.default_rng(0).integers(0, 2, (6, 9, 2)).astype(np.int8)
+    group.create_array("call_genotype", data=calls, dimension_names=("variants", "samples", "ploidy"))
+    group.create_array("variant_id", shape=(6,), dtype="U6000000", dimension_names=("variants",))
+    table = sp.open(tmp_path / "x.vcz", array="call_genotype", samples="samples")
+    notes = sp.PCA(2).plan(table).notes
+    assert any("names along variants are not read (variant_id takes more than" in note for note in notes)
+
+
+@pytest.mark.parametrize("document", ["{}", '{"zarr_format": 3, "node_type": "array"}'])
+def test_names_with_incomplete_metadata_do_not_count_as_absent(tmp_path: Path, document: str) -> None:
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    group.create_array("x", data=np.random.default_rng(0).standard_normal((9, 4)), dimension_names=("t", "gene"))
+    group.create_array("gene", data=np.arange(4), dimension_names=("gene",))
+    (tmp_path / "x.zarr" / "gene" / "zarr.json").write_text(document)
+    with pytest.raises(DataError, match="gene has incomplete metadata"):
+        sp.open(tmp_path / "x.zarr", array="x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -19,6 +20,7 @@ from streampca.errors import (
     MissingChunkError,
     NotAvailableError,
     OutsideStoreError,
+    ParameterError,
 )
 
 
@@ -103,7 +105,7 @@ def test_packed_scales_are_decoded(path):
         file["lat"].attrs.update({"scale_factor": 0.25, "add_offset": 1.0, "_FillValue": np.int16(-9)})
         file["lat"].make_scale("lat")
         file["x"].dims[1].attach_scale(file["lat"])
-    np.testing.assert_array_equal(sp.open(path, array="x").labels.along("lat"), [-4.0, 1.0, 6.0])
+    np.testing.assert_array_equal(sp.open(path, array="x").labels.along("lat")[0][0], [-4.0, 1.0, 6.0])
 
 
 def test_several_files_follow_each_other_along_their_samples(tmp_path, cube):
@@ -293,3 +295,57 @@ def test_names_of_many_dimensions_are_found_without_a_search_for_each(path, cube
     with pytest.raises(DataError, match=r"data \(60, 20\) \[time, x\]"):
         sp.open(path, array="other")
     assert searched == []
+
+
+def with_scale(path: Path, values: Any, **options: Any) -> Path:
+    """Write ``x``, whose second dimension has the scale ``gene``."""
+    with h5py.File(path, "w") as file:
+        file["x"] = np.random.default_rng(0).standard_normal((9, 4))
+        file.create_dataset("gene", data=values, **options).make_scale("gene")
+        file["x"].dims[1].attach_scale(file["gene"])
+    return path
+
+
+@pytest.mark.parametrize("values", [np.zeros(4, [("a", "f4"), ("b", "S3")]), np.zeros(4, complex), np.zeros(4, "V5")])
+def test_names_that_cannot_be_read_are_a_note_of_the_plan(tmp_path: Path, values: Any) -> None:
+    table = sp.open(with_scale(tmp_path / "x.h5", values), array="x")
+    (note,) = sp.PCA(2).plan(table).notes
+    assert "names along gene are not read (gene has the type" in note
+    assert "not compared" in note
+    assert sp.PCA(2).fit(table).n_features_in_ == 4
+
+
+def test_names_in_other_files_or_of_two_dimensions_are_a_note_of_the_plan(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["gene"] = np.arange(4.0)
+    layout = h5py.VirtualLayout((4,), float)
+    layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "gene", (4,))
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"], file["c"] = np.random.default_rng(0).standard_normal((9, 4)), np.eye(4)
+        file.create_virtual_dataset("gene", layout).make_scale("gene")
+        for dimension in (file["x"].dims[1], *file["c"].dims):
+            dimension.attach_scale(file["gene"])
+    assert "its values lie in other files" in sp.PCA(2).plan(sp.open(tmp_path / "x.h5", array="x")).notes[0]
+    assert (
+        "the scale gene is that of several dimensions" in sp.PCA(2).plan(sp.open(tmp_path / "x.h5", array="c")).notes[0]
+    )
+
+
+def test_names_of_single_characters_are_text_and_compared(tmp_path: Path) -> None:
+    names = np.array([list("ab"), list("c "), list("de"), ["f", ""]], "S1")
+    table = sp.open(with_scale(tmp_path / "x.h5", names), array="x")
+    assert table.labels.features[0].coordinate.tolist() == ["ab", "c", "de", "f"]
+    other = sp.open(with_scale(tmp_path / "y.h5", names[::-1]), array="x")
+    with pytest.raises(ParameterError, match="another order"):
+        sp.PCA(2).fit(table).transform(other)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_files_of_which_one_has_no_names_are_a_note_of_the_plan(tmp_path: Path, order: tuple[int, int]) -> None:
+    paths = [with_scale(tmp_path / "0.h5", np.arange(4.0)), tmp_path / "1.h5"]
+    with h5py.File(paths[1], "w") as file:
+        file["x"] = np.random.default_rng(1).standard_normal((9, 4))
+        file["x"].dims[1].label = "gene"
+    table = sp.open([paths[place] for place in order], array="x")
+    (note,) = sp.PCA(2).plan(table).notes
+    assert f"names along gene are not in {paths[1]} (1 of 2 files)" in note
