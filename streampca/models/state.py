@@ -11,7 +11,7 @@ import numpy as np
 from streampca.labels import Labels
 from streampca.parameters import PCA_PARAMETERS, Parameters
 from streampca.sources.files.records import Fragment
-from streampca.typing import Json
+from streampca.typing import FloatArray, Json
 
 if TYPE_CHECKING:
     from streampca.sources.zarr.digests import StoreRecord
@@ -52,6 +52,8 @@ class FittedState:
     """States of groups of its rows, for cross-validation or sampling errors; empty where no reading kept them."""
     stored: StoreRecord | None = None
     """The record of the zarr arrays whose rows, and no others, are in the state, where one was made."""
+    removed: tuple[FloatArray, FloatArray] | None = None
+    """Means of the rows, and mean squares of what regression removed of them, ``(n_features,)`` each; None where nothing was removed."""
 
     @property
     def n_features(self) -> int:

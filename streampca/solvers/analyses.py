@@ -235,12 +235,13 @@ class _OfTwoTables(Analysis):
         """Return what decoding of packed values may have moved the rows of each table, ‖E‖_F / √n, relative to their root total variance."""
         n_first = sides_of(self.n_first, matrix.side)
         rows, scaling = _described(matrix, fitted), fitted.parameters.scaling
+        mean, removed = fitted.removed or (matrix.mean, np.zeros_like(matrix.mean))
         moved = []
         for at in (slice(0, n_first), slice(n_first, matrix.side)):
             total = float(matrix.diagonal[at].sum())
             part = replace(
                 rows,
-                mean=matrix.mean[at],
+                mean=mean[at],
                 scale=None,
                 feature_weight=np.square(matrix.weights[at]),
                 total_variance=total,
@@ -249,7 +250,7 @@ class _OfTwoTables(Analysis):
             if isinstance(scaling, tuple):  # the edges of blocks of features
                 inside = {at.start, at.stop, *(edge for edge in scaling if at.start < edge < at.stop)}
                 of_side = tuple(edge - at.start for edge in sorted(inside))
-            error = rounding_of_decoding(part, part.mean, matrix.variance[at], of_side)
+            error = rounding_of_decoding(part, part.mean, matrix.variance[at], of_side, removed[at])
             moved.append(error / np.sqrt(total) if total > 0 else 0.0)
         return moved[0], moved[1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from typing_extensions import override
@@ -132,6 +133,8 @@ class ContinuableSolver(PCASolver):
         """Read `source` once and return its principal components."""
         rows = yield from self.accumulated(source, parameters, plan, asked)
         fitted = rows.fitted_state(source, parameters, plan)
+        if asked.removing is not None:
+            fitted = replace(fitted, removed=asked.removing.removed())
         del rows
         solving = self if asked.analysis is None else asked.analysis
         model = solving.solve_model(fitted, self.work_of(source, parameters, plan))

@@ -20,7 +20,7 @@ from streampca.regressors import Basis, FittedRegression, Regressors
 from streampca.sources.base import Source
 from streampca.sources.residuals import RowResiduals, subtract_fitted
 from streampca.sources.steps import SteppedSource
-from streampca.typing import Array, DType, IntArray
+from streampca.typing import Array, DType, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from streampca.solvers.result import Fit
@@ -114,8 +114,14 @@ class Removing:
         fitted = replace(self._regression(), mean_remainder=None)
         certificate = fit.model.certificate.saying(sentences.of_residuals(self.regressors.orthogonal.size))
         model = replace(fit.model, mean=fitted.mean, removal=fitted, certificate=certificate)
-        model = with_decoding(model, fitted.mean, removed=self.regressors.mean_squares(fitted.coefficients))
+        mean, removed = self.removed()
+        model = with_decoding(model, mean, removed=removed)
         return replace(fit, model=model, samples=samples, fitted_state=None)
+
+    def removed(self) -> tuple[FloatArray, FloatArray]:
+        """Return the means of the rows, and the mean squares of what is removed of them, ``(n_features,)`` each; after the first reading."""
+        fitted = self._regression()
+        return fitted.mean, self.regressors.mean_squares(fitted.coefficients)
 
     def _shown(self, rows: RowsState, *, residuals: bool) -> RowsState:
         """Return rows of the source, or `residuals` of them, without what is removed, about their mean."""

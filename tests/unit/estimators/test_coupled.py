@@ -706,3 +706,46 @@ def test_errors_of_packed_tables_that_are_scaled_without_centring_are_bounded(
         vector /= np.sqrt(vector @ vector)
     true = np.sqrt(vector @ square @ vector)
     assert float(abs(mca.singular_values_[0] - true)) <= mca._model.error
+
+
+@pytest.mark.parametrize("mean", [1e8, 2e9])
+@pytest.mark.parametrize("slope", [0.0, 3e7])
+@pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])
+def test_errors_of_packed_tables_count_the_mean_and_the_trend_that_are_removed(
+    kind: Any, mean: float, slope: float, tmp_path: Path
+) -> None:
+    time = np.linspace(-1, 1, 60)
+    rng = np.random.default_rng(1)
+    stored = np.rint(rng.normal(size=(60, 7)) @ rng.normal(size=(7, 7)) * 10 + mean + slope * time[:, None]).astype(
+        "i8"
+    )
+    array = zarr.create_array(tmp_path / "x.zarr", data=stored, dimension_names=("time", "x"))
+    array.attrs.update(scale_factor=0.1, add_offset=1.0)
+    fitted = kind(1, first=4, remove={"trend": 1}).fit(sp.open(tmp_path / "x.zarr", samples="time"))
+    rows = stored.astype(np.longdouble) * np.longdouble(0.1)
+    rows = rows - rows.mean(axis=0)
+    along = np.arange(60, dtype=np.longdouble) - np.longdouble(29.5)
+    along = along / np.sqrt(along @ along)
+    rows = rows - np.outer(along, along @ rows)
+    found, error = np.longdouble(fitted._model.strengths[0]), fitted._model.error
+    if kind is sp.CCA:
+        rows = np.hstack([_orthonormal(rows[:, :4]), _orthonormal(rows[:, 4:])])
+        divisor = 1
+    else:
+        divisor = 59
+    cross = rows[:, :4].T @ rows[:, 4:] / divisor
+    square, vector = cross @ cross.T, np.ones(4, np.longdouble)
+    for _ in range(2000):
+        vector = square @ vector
+        vector /= np.sqrt(vector @ vector)
+    assert abs(found - np.sqrt(vector @ square @ vector)) <= error < (0.01 * found if mean < 1e9 else np.inf)
+
+
+def _orthonormal(table: Any) -> Any:
+    """Return an orthonormal basis of the columns of `table` in long double (Gram and Schmidt, twice)."""
+    basis = table.copy()
+    for j in range(basis.shape[1]):
+        for _ in range(2):
+            basis[:, j] -= basis[:, :j] @ (basis[:, :j].T @ basis[:, j])
+        basis[:, j] /= np.sqrt(basis[:, j] @ basis[:, j])
+    return basis
