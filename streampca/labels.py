@@ -428,9 +428,16 @@ def compared_alleles(one: Array, other: Array) -> tuple[BoolArray, BoolArray]:
     return exchanged & ~same, ~exchanged & ~same
 
 
-def palindromic(alleles: Array) -> BoolArray:
-    """Return which variants have alleles that are each other's complement, so that the strand cannot be told: A and T, C and G."""
-    return np.isin(np.strings.upper(alleles), ("A/T", "T/A", "C/G", "G/C"))
+def unclear_strands(alleles: Array, exchanged: BoolArray) -> str:
+    """Return how many variants of those with exchanged `alleles`, and of the others, may come from the other strand; empty for none."""
+    palindromes = np.isin(np.strings.upper(alleles), ("A/T", "T/A", "C/G", "G/C"))
+    of_these, of_others = int((palindromes & exchanged).sum()), int((palindromes & ~exchanged).sum())
+    if not of_these + of_others:
+        return ""
+    return (
+        f"; {of_these:,} of these and {of_others:,} others have the alleles A and T or C and G, which another strand exchanges, too: "
+        "leave them out where strands may differ"
+    )
 
 
 def _same(one: Array, other: Array) -> bool:

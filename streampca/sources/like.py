@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from streampca.errors import NotAvailableError
-from streampca.labels import Labels, palindromic
+from streampca.labels import Labels, unclear_strands
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
 from streampca.sources.files.paths import cells_paths, files_of, is_paths
@@ -114,14 +114,9 @@ def counting_as(source: Source, labels: Labels | None) -> Source:
             f"{source.description}: {int(exchanged.sum()):,} variants have the alleles of the fit exchanged: only genotypes of a .bed file or "
             "of VCF Zarr by themselves can be counted as in the fit; exchange them first"
         )
-    unclear = int((exchanged & palindromic(alleles)).sum())
     warnings.warn(
         f"{source.description}: {int(exchanged.sum()):,} variants have the alleles of the fit exchanged, and are counted as in the fit"
-        + (
-            f"; {unclear:,} of these have the alleles A and T or C and G, which another strand exchanges, too"
-            if unclear
-            else ""
-        ),
+        + unclear_strands(alleles, exchanged),
         UserWarning,
         stacklevel=2,
     )

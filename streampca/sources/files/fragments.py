@@ -137,12 +137,13 @@ class FragmentedRows(Source):
         return super().describe() | {"n_files": len(self.fragments)} | self.details
 
     def plan_notes(self) -> tuple[str, ...]:
-        """Return of how many variants files count the allele that the first one does not."""
+        """Return of how many variants files count the allele that the first one does not, and how many may be of the other strand."""
         exchanged = self.details.get("exchanged_alleles")
         if not isinstance(exchanged, Mapping):
             return ()
         counts = ", ".join(f"{n:,} of {name}" for name, n in exchanged.items())
-        return (f"{self.description}: alleles of variants are exchanged, and counted as in the first file: {counts}",)
+        said = f"{self.description}: alleles of variants are exchanged, and counted as in the first file: {counts}"
+        return (f"{said}{self.details['unclear_strands']}",)
 
     def check(self) -> None:
         """Raise `DataError` if chunks of a file are known to be missing."""

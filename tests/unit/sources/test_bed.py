@@ -169,6 +169,18 @@ def test_other_alleles_are_refused_with_the_first_variant_and_both_pairs(tmp_pat
         sp.open([tmp_path / "old.bed", new])
 
 
+def test_variants_that_may_be_of_the_other_strand_are_counted(tmp_path: Path, genotypes: Any) -> None:
+    turned, alleles = exchange_some(genotypes[60:])
+    mine = [(b, a) if j % 3 == 0 else (a, b) for j, (a, b) in enumerate(alleles)]
+    for j, pair in ((0, ("T", "A")), (1, ("c", "g")), (2, ("A", "T")), (3, ("G", "C"))):
+        alleles[j], mine[j] = pair, pair[::-1] if j % 3 == 0 else pair
+    old, new = write(tmp_path / "1.bed", genotypes[:60], alleles=mine), write(tmp_path / "2.bed", turned, 60, alleles)
+    pca = sp.PCA(2, missing="mean", missing_scores="mean").fit(old)
+    with pytest.warns(UserWarning, match="68 variants .* 2 of these and 2 others have the alleles A and T or C and G"):
+        pca.transform(new)
+    assert any("2 of these and 2 others have the alleles A and T" in note for note in sp.open([old, new]).plan_notes())
+
+
 def test_alleles_that_nobody_has_can_be_any(tmp_path: Path, genotypes: Any) -> None:
     """PLINK writes 0 for the allele that nobody of a file has."""
     pca = sp.PCA(2, missing="mean", missing_scores="mean").fit(write(tmp_path / "old.bed", genotypes[:60]))
