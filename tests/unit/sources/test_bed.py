@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
+import zarr
 from facade import BedFile
+from stores import Command
 
 import streampca as sp
 from streampca.errors import DataError
@@ -224,6 +228,36 @@ def test_more_people_with_exchanged_alleles_continue_a_fit(tmp_path: Path, genot
     with pytest.warns(UserWarning, match="68 variants"):
         fits[1].partial_fit(sp.open(new))
     np.testing.assert_array_equal(fits[0].explained_variance_, fits[1].explained_variance_)
+
+
+def test_commands_count_the_alleles_of_the_run(
+    tmp_path: Path, genotypes: Any, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, (turned, alleles) = Command(capsys), exchange_some(genotypes[60:])
+    output = {"report": False, "scores": False, "state": True}
+    runs = {"updated": genotypes[60:], "exchanged": turned}
+    for name, rows in runs.items():
+        Path(name).mkdir()
+        write(Path(name, "1.bed"), genotypes[:60])
+        settings = {
+            "source": {"path": f"{name}/*.bed"},
+            "model": {"n_components": 2},
+            "preprocess": {"missing": "mean"},
+            "output": output | {"directory": f"run-{name}"},
+        }
+        Path("c.yaml").write_text(yaml.safe_dump(settings))
+        assert call.quietly("run", "c.yaml").status == 0
+        write(Path(name, "2.bed"), rows, 60, ("A", "G") if name == "updated" else alleles)
+        warned = pytest.warns(UserWarning, match="68 variants have the alleles of the fit exchanged")
+        with warned if name == "exchanged" else nullcontext():
+            assert call.quietly("transform", f"run-{name}", f"{name}/2.bed", f"{name}.zarr").status == 0
+        assert call.quietly("update", f"run-{name}").status == 0
+    one, other = (sp.load(f"run-{name}") for name in runs)
+    np.testing.assert_array_equal(one.explained_variance_, other.explained_variance_)
+    np.testing.assert_array_equal(one.components_, other.components_)
+    scores = [np.asarray(zarr.open_group(f"{name}.zarr", mode="r")["scores"]) for name in runs]
+    np.testing.assert_array_equal(scores[0], scores[1])
 
 
 def test_model_without_alleles_says_that_they_were_not_compared(
