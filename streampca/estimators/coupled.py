@@ -499,6 +499,11 @@ class Coupled(StateEstimator):
 
     def _reductions(self, source: Source) -> Iterator[tuple[PCA, Source]]:
         """Yield the unfitted components of each table, and the table."""
+        kept = self.n_pca.n_components if isinstance(self.n_pca, PCA) else self.n_pca
+        if isinstance(kept, int) and kept < self.n_components:
+            raise ParameterError(
+                f"n_pca={kept} is less than n_components={self.n_components}: expected at least as many components of each table as pairs"
+            )
         n_first = sides_of(self._features_of_first(source.labels), source.shape[1])
         used, weight = np.arange(source.shape[1]) < n_first, self.feature_weight
         shared = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
@@ -749,3 +750,13 @@ def _orthonormal(table: Any) -> Any:
             basis[:, j] -= basis[:, :j] @ (basis[:, :j].T @ basis[:, j])
         basis[:, j] /= np.sqrt(basis[:, j] @ basis[:, j])
     return basis
+
+
+@pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])
+@pytest.mark.parametrize("n_pca", [2, sp.PCA(2)])
+def test_fewer_components_than_pairs_are_refused_before_rows_are_read(kind: Any, n_pca: Any) -> None:
+    rows, reads = da.zeros((40, 12), chunks=(10, 12)), []
+    rows = rows.map_blocks(lambda block: reads.append(len(block)) or block, dtype=float, meta=np.empty((0, 0)))
+    with pytest.raises(ParameterError, match="n_pca=2 is less than n_components=4"):
+        kind(4, first=6, n_pca=n_pca).fit(rows)
+    assert reads == []
