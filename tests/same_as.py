@@ -2,7 +2,8 @@
 
 A restructuring changes none of them, or says which key it changes and why. `scripts/test same-as COMMIT` compares the working tree with a commit: the same random
 cases, drawn by `tests/fuzzing` from the table of what solvers take, are fitted by both in processes of their own. Memory and cores of the machine are
-numbers of the case, so that plans are equal where the code is.
+numbers of the case, so that plans are equal where the code is. Some cases are fitted by the workers of a cluster; some are fits of groups of rows, of
+counts whose steps take figures of all rows first, or runs that write T² and Q.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 _CONTAINERS = {"fortran": "numpy", "strided": "numpy", "csc": "csr", "dask_csr": "csr"}
 _OF_ONE_WRITING = ("run_id", "content", "written_by", "sha256", "seal", "digest", "digests")
 """Keys of JSON files that differ each time, or say the digest of what is compared itself."""
+
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "preprocess": ("center", "scale", "missing", "missing_scores"),
+    "model": ("n_components", "solver", "sketch", "max_passes", "tolerance", "whiten", "ddof"),
+}
+"""Sections of a configuration and the parameters in them."""
 
 
 def drawn(count: int) -> list[dict[str, Any]]:
@@ -54,9 +62,14 @@ def drawn(count: int) -> list[dict[str, Any]]:
         }
         if kind == "analysis":
             case["parameters"] |= {"n_components": given.n_components} | (
-                {} if given.kind == "factor_analysis" else {"first": given.n_first}
+                {"first": given.n_first} if given.kind in ("mca", "cca") else {}
             )
         case["parameters"]["memory"] = case["process"] + (int(rng.choice([2, 20, 2000])) << 20)
+        of_pca, arrays = kind == "pca", any(isinstance(each, np.ndarray) for each in case["parameters"].values())
+        case["workers"] = bool(rng.random() < 0.25) and case["container"] in ("numpy", "csr")
+        case["groups"] = of_pca and bool(rng.random() < 0.3)
+        case["counts"] = kind != "analysis" and case["container"] in ("numpy", "csr") and bool(rng.random() < 0.1)
+        case["run"] = of_pca and case["container"] == "numpy" and not arrays and bool(rng.random() < 0.3)
         made.append(case)
     return made
 
@@ -71,7 +84,7 @@ def _stored(case: dict[str, Any], place: Path) -> Any:
     if container == "csr":
         import scipy.sparse as sparse
 
-        return sparse.csr_array(rows)
+        rows = sparse.csr_array(rows)
     if container == "zarr":
         import zarr
 
@@ -86,6 +99,12 @@ def _stored(case: dict[str, Any], place: Path) -> Any:
         for path in (place / "x.zarr").rglob("*"):
             os.utime(path, (0, 0))
         return "x.zarr"
+    if case["counts"]:
+        import anndata
+
+        import streampca as sp
+
+        return sp.open(anndata.AnnData(abs(rows)), normalize={"target_sum": "median", "log1p": True})
     return rows
 
 
@@ -111,21 +130,67 @@ def _files(place: Path) -> Iterator[tuple[str, str]]:
             yield name, _digest(path.read_bytes())
 
 
+def _digests(fit: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the digests of the fitted attributes."""
+    for key, value in sorted(vars(fit).items()):
+        if key.endswith("_") and isinstance(value, np.ndarray | np.generic | float | int | str):
+            array = np.asarray(value)
+            yield f"{name}.{key}", _digest(array.tobytes() if array.dtype.kind != "O" else repr(value).encode())
+
+
+def _planned(plan: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the values of a plan."""
+    for key, value in plan.items():
+        yield f"{name}.{key}", json.dumps(value, sort_keys=True)
+
+
+def _other_ways(sp: Any, case: dict[str, Any], rows: Any, place: Path) -> Iterator[tuple[str, str]]:
+    """Yield what is compared of fits of groups of rows, and of a run that writes T² and Q."""
+    parameters = case["parameters"]
+    if case["groups"]:
+        labels = np.arange(len(case["rows"])) % 3
+        try:
+            fits = sp.PCA(**parameters).fit_groups(rows, labels, sample_weight=case["weight"])
+            yield from _planned(fits.plan_.to_dict(), "groups.plan")
+            for label, fit in fits.items():
+                yield from _digests(fit, f"groups.{label}")
+        except (sp.StreamPCAError, ValueError) as error:
+            yield "groups.error", f"{type(error).__name__}: {error}"
+    if case["run"]:
+        np.save(place / "x.npy", case["rows"])
+        given: dict[str, dict[str, Any]] = {}
+        for section, names in SECTIONS.items():
+            given[section] = {name: parameters[name] for name in names if name in parameters}
+        given["resources"] = {"memory": parameters["memory"]}
+        output = {"directory": str(place / "run"), "report": False, "diagnostics": True}
+        try:
+            sp.run({"name": "a", "source": {"path": str(place / "x.npy")}, "output": output, **given})
+            yield from _planned(json.loads((place / "run" / "plan.json").read_text()), "run.plan")
+            found = _files(place / "run" / "scores.zarr")
+            yield from ((f"run/{key}", value) for key, value in found if ".json" not in key)
+        except (sp.StreamPCAError, ValueError) as error:
+            yield "run.error", f"{type(error).__name__}: {error}".replace(str(place), "")
+
+
 def _seen(sp: Any, case: dict[str, Any], place: Path) -> dict[str, str]:
     """Return what is compared of a case by key: values of the plan, digests of fitted attributes, scores and files."""
-    kinds = {"pca": sp.PCA, "kernel": sp.KernelPCA, "mca": sp.MCA, "cca": sp.CCA, "factor_analysis": sp.FactorAnalysis}
+    kinds: dict[str, Any] = {
+        "pca": sp.PCA,
+        "kernel": sp.KernelPCA,
+        "mca": sp.MCA,
+        "cca": sp.CCA,
+        "factor_analysis": sp.FactorAnalysis,
+    }
+    kinds["rotated"] = lambda rotation, **given: sp.RotatedPCA(sp.PCA(**given), method=rotation)
     estimator = kinds[case["kind"]](**case["parameters"])
     seen: dict[str, str] = {}
     given = {} if case["weight"] is None else {"sample_weight": case["weight"]}
     try:
         rows = _stored(case, place)
-        for key, value in estimator.plan(rows).to_dict().items():
-            seen[f"plan.{key}"] = json.dumps(value, sort_keys=True)
+        seen |= _planned(estimator.plan(rows).to_dict(), "plan")
+        seen |= _other_ways(sp, case, rows, place)
         estimator.fit(rows, **given)
-        for name, value in sorted(vars(estimator).items()):
-            if name.endswith("_") and isinstance(value, np.ndarray | np.generic | float | int | str):
-                array = np.asarray(value)
-                seen[f"fit.{name}"] = _digest(array.tobytes() if array.dtype.kind != "O" else repr(value).encode())
+        seen |= _digests(estimator, "fit")
         if "error_" in dir(estimator):
             seen["fit.error_"] = json.dumps(dict(estimator.error_), sort_keys=True, default=repr)
         if case["container"] in ("numpy", "csr"):
@@ -152,14 +217,23 @@ def collect(cases: Path, out: Path) -> None:
     process.n_cores = lambda: numbers["threads"]
     process.process_bytes = lambda: numbers["process"]
     process.available_bytes = lambda: 8 << 30
+    from dask.distributed import Client
+
     import streampca as sp
 
     found = []
-    for case in pickle.loads(cases.read_bytes()):
-        numbers |= {"threads": case["threads"], "process": case["process"]}
-        with tempfile.TemporaryDirectory() as place, contextlib.chdir(place), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found.append(_seen(sp, case, Path(place)))
+    limit = {"n_workers": 2, "threads_per_worker": 2, "memory_limit": 1 << 30}
+    with Client(processes=False, dashboard_address=":0", set_as_default=False, silence_logs=50, **limit) as client:
+        for case in pickle.loads(cases.read_bytes()):
+            numbers |= {"threads": case["threads"], "process": case["process"]}
+            with contextlib.ExitStack() as stack:
+                place = stack.enter_context(tempfile.TemporaryDirectory())
+                stack.enter_context(contextlib.chdir(place))
+                stack.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+                if case["workers"]:
+                    stack.enter_context(client.as_current())
+                found.append(_seen(sp, case, Path(place)))
     out.write_text(json.dumps(found))
 
 

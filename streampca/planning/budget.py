@@ -13,6 +13,8 @@ Purpose = Literal[
     "process",
     "quality",
     "removal",
+    "weights",
+    "groups",
     "states",
     "feature means",
     "blocks",
@@ -41,6 +43,8 @@ PURPOSES: dict[Purpose, str] = {
     "process": "the process with its imports at the time of planning, and 24 MiB for threads and the allocator",
     "quality": "statistics of the quality of the data, if it is examined, as a run does by default; in every phase",
     "removal": "factors of the regressions on what `remove` names; in every phase",
+    "weights": "copies of the rows of positive weight in panels, with `sample_weight`; in every phase",
+    "groups": "models, codes and pooled matrices of groups of rows, beside their states; in every phase",
     "states": "what the rows are accumulated into: the total, and a state for each leaf under way or waiting to be merged; with 256 leaves or more and states of 64 MiB or more two more, because leaves are merged in branches first",
     "feature means": "mean and variance of each feature of wide data, and temporary copies",
     "blocks": "the current block of each leaf and the next one, and decoding: the stored chunk and, unless blocks are whole chunks that have all features, the decoded one; nothing for arrays in memory",
@@ -64,6 +68,11 @@ PURPOSES: dict[Purpose, str] = {
     "report": "drawing the page, if it is written",
 }
 """What each purpose holds."""
+
+ALWAYS: tuple[Purpose, ...] = ("process", "quality", "weights", "groups", "diagnostics")
+"""Purposes of memory that every phase of a fit has, however its rows are divided."""
+KEPT: tuple[Purpose, ...] = (*ALWAYS, "removal", "landmarks", "solve", "model")
+"""Purposes of memory that the process which merges the states of workers holds or sets aside beside them."""
 
 Phase = Literal["pilot", "copying", "landmarks", "reading", "solving", "components", "scores", "report"]
 """Stretches of a fit; what is allocated in one of them is released before the next unless it is needed there, too."""
@@ -95,6 +104,12 @@ class Resources:
     """What the regressors of all rows take."""
     quality_bytes: int = 0
     """What examining the quality of the data takes in every phase."""
+    weights_bytes: int = 0
+    """What weights of samples take in every phase."""
+    groups_bytes: int = 0
+    """What models and matrices of groups of rows take in every phase, beside their states."""
+    diagnostics_bytes: int = 0
+    """What T² and Q of rows take in every phase."""
 
 
 @dataclass(frozen=True)

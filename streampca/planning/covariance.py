@@ -173,9 +173,7 @@ def plan_cross_validated(source: Source, parameters: Parameters, resources: Reso
     d, accumulator = source.shape[1], grouped_accumulator(parameters, source)
     own = accumulator.accumulator.state_bytes(d) + 8 * d * (4 * d + 6 * min(d, MOST_COMPONENTS))
     try:
-        plan = plan_covariance(
-            source, accumulator, None, replace(resources, process_bytes=resources.process_bytes + own)
-        )
+        plan = plan_covariance(source, accumulator, None, replace(resources, groups_bytes=resources.groups_bytes + own))
     except PlanError as error:
         raise PlanError(
             f"n_components='cross_validation', with {accumulator.n_groups} covariance matrices: {error}"
@@ -201,11 +199,11 @@ def plan_sampling_groups(
         return None
     accumulator, n_components = grouped_accumulator(parameters, source, m), parameters.count(source)
     k = min(n, d) if n_components is None else n_components
-    own = resources.process_bytes + accumulator.accumulator.state_bytes(d) + 8 * d * (5 * d + m * (k + 6))
-    verified = replace(resources, process_bytes=own + 2 * accumulator.state_bytes(d) + _VERIFYING_BYTES)
+    own = resources.groups_bytes + accumulator.accumulator.state_bytes(d) + 8 * d * (5 * d + m * (k + 6))
+    verified = replace(resources, groups_bytes=own + 2 * accumulator.state_bytes(d) + _VERIFYING_BYTES)
     try:
         plan_covariance(source, accumulator, n_components, verified)
-        grouped = plan_covariance(source, accumulator, n_components, replace(resources, process_bytes=own))
+        grouped = plan_covariance(source, accumulator, n_components, replace(resources, groups_bytes=own))
     except PlanError as error:
         if always:
             raise PlanError(f"sampling errors, with {m} covariance matrices: {error}") from error
@@ -244,14 +242,14 @@ def plan_groups(source: Source, accumulator: ByGroup, n_components: int | None, 
 
 
 def _groups_plan(source: Source, accumulator: ByGroup, n_components: int | None, resources: Resources) -> Plan:
-    """Return the plan; the codes of the groups, the models and the pooled matrix count as memory of the process."""
+    """Return the plan; the codes, the models and the pooled matrix are memory for groups."""
     d = source.shape[1]
     k = min(source.shape) if n_components is None else n_components
     models = (accumulator.n_groups + 1) * (8 * (k * d + 8 * d) + _OBJECT_BYTES)
     pooled = 2 * accumulator.accumulator.state_bytes(d)
     beside = 2 * accumulator.codes.nbytes + models + pooled
     return plan_covariance(
-        source, accumulator, n_components, replace(resources, process_bytes=resources.process_bytes + beside)
+        source, accumulator, n_components, replace(resources, groups_bytes=resources.groups_bytes + beside)
     )
 
 

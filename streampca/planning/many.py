@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streampca.planning.budget import MemoryBudget, Purpose
+from streampca.planning.budget import ALWAYS, MemoryBudget, Purpose
 from streampca.planning.detail import SolverDetail
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape
@@ -150,7 +150,7 @@ def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, always:
     process and blocks once, what fits retain, and what the scores of each take.
     """
     process_bytes = sum(always)
-    process = min([process_bytes, *(plan.budget.bytes_for("process", "quality") for plan in plans)])
+    process = min([process_bytes, *(plan.budget.bytes_for(*ALWAYS) for plan in plans)])
     blocks = max(plan.budget.bytes_for("blocks") for plan in plans)
     reading, retained, alone = 0, [], []
     for plan in plans:
@@ -173,7 +173,7 @@ def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, always:
         purposes[name] = max(before, size) if name in _ONE_AFTER_ANOTHER else before + size
     by_phase = {"reading": process_bytes + blocks + reading, "solving": process_bytes + solving}
     if any(plan.budget.bytes_for("scores") for plan in plans):
-        beside = sum(plan.budget.bytes_for("process", "quality", "removal") - process for plan in plans)
+        beside = sum(plan.budget.bytes_for(*ALWAYS, "removal") - process for plan in plans)
         by_phase["scores"] = (
             process_bytes + beside + others + blocks + sum(_scores_bytes(plan, shape) for plan in plans)
         )

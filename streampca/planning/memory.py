@@ -49,9 +49,15 @@ def allowed_bytes(memory: int | str | None) -> int:
 
 
 def process_needs(resources: Resources, source: Source, shape: WorkShape, solver: str) -> tuple[MemoryNeed, ...]:
-    """Return what every phase has: resident memory before the first block + `ALLOWANCE_BYTES`, data quality if it is examined, and `remove`."""
+    """Return what every phase has: resident memory before the first block + `ALLOWANCE_BYTES`, and what is computed beside the fit."""
     removal = removal_bytes(resources, source, shape, solver)
-    beside = (MemoryNeed("quality", resources.quality_bytes), MemoryNeed("removal", removal))
+    beside = (
+        MemoryNeed("quality", resources.quality_bytes),
+        MemoryNeed("removal", removal),
+        MemoryNeed("weights", resources.weights_bytes),
+        MemoryNeed("groups", resources.groups_bytes),
+        MemoryNeed("diagnostics", resources.diagnostics_bytes),
+    )
     process = MemoryNeed("process", resources.process_bytes + ALLOWANCE_BYTES)
     return (process, *(need for need in beside if need.n_bytes))
 

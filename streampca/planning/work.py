@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from streampca.planning.blocks import bytes_to_read
-from streampca.planning.budget import MemoryBudget, MemoryNeed, Resources
+from streampca.planning.budget import ALWAYS, MemoryBudget, MemoryNeed, Resources
 from streampca.planning.detail import SolverDetail
 from streampca.planning.memory import WORKER_PROCESS_BYTES, process_needs
 from streampca.planning.plan import Plan
@@ -145,5 +145,5 @@ class Work(ABC):
 
 def _fits_nominally(plan: Plan) -> bool:
     """Tell whether the plan also fits in a process that takes as much memory as a worker does by itself."""
-    difference = max(0, WORKER_PROCESS_BYTES - plan.budget.bytes_for("process", "quality"))
+    difference = max(0, WORKER_PROCESS_BYTES - plan.budget.bytes_for(*ALWAYS))
     return plan.projected_bytes + difference <= plan.allowed_bytes

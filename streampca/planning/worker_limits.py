@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from streampca.errors import ClusterError
+from streampca.planning.budget import KEPT, MemoryBudget
 from streampca.planning.memory import SAFE_SHARE, WORKER_PROCESS_BYTES
 from streampca.planning.plan import Plan
 from streampca.system.process import available_bytes
@@ -124,13 +125,15 @@ def least_memory(limits: Iterable[WorkerLimits]) -> int | None:
     return min((each.memory_bytes for each in limits if each.memory_bytes is not None), default=None)
 
 
-def for_workers(plan: Plan, limits: list[WorkerLimits], kept_bytes: int) -> Plan:
+def for_workers(plan: Plan, limits: list[WorkerLimits], budget: MemoryBudget | None = None) -> Plan:
     """Return `plan`, made for one worker, for a cluster of them.
 
-    This process holds no more states than its ceiling allows beside `kept_bytes`. A worker holds the states of as many leaves
-    as are planned; of a branch it holds two, and that of a finished branch until this process has merged those before.
+    This process holds no more states than its ceiling allows beside what it keeps (`KEPT`) by `budget`, that of `plan` if None. A worker
+    holds the states of as many leaves as are planned; of a branch it holds two, and that of a finished branch until this process has
+    merged those before.
     """
     state = plan.budget.bytes_for("states") // plan.n_states
+    kept_bytes = (budget or plan.budget).bytes_for(*KEPT)
     branches = plan.leaves_per_branch > 1
     at_worker = (plan.n_states - 1) // 2 if branches else plan.leaves_in_flight
     at_once = sum(min(each.threads, at_worker) for each in limits)

@@ -22,9 +22,9 @@ class Beside(TypedDict, total=False):
 
 def with_beside(resources: Resources, source: Source, n_components: object, missing: str, beside: Beside) -> Resources:
     """Return `resources` with what is computed beside a fit."""
-    threads, process, quality = resources.threads, resources.process_bytes, resources.quality_bytes
+    threads, moments, quality = resources.threads, resources.diagnostics_bytes, resources.quality_bytes
     if beside.get("diagnostics"):
-        process += threads * diagnostics_bytes(source.shape[1], n_components, missing)
+        moments += threads * diagnostics_bytes(source.shape[1], n_components, missing)
     if beside.get("quality"):
         quality += quality_bytes(source, threads, missing)
-    return replace(resources, process_bytes=process, quality_bytes=quality)
+    return replace(resources, diagnostics_bytes=moments, quality_bytes=quality)

@@ -134,12 +134,12 @@ class CovarianceSolver(ContinuableSolver):
 
 
 def _with_weights(resources: Resources, source: Source, parameters: Parameters) -> Resources:
-    """Return `resources` less what weights of samples take: of a panel, the rows whose weight is not zero are copied."""
+    """Return `resources` with what weights of samples take: of a panel, the rows whose weight is not zero are copied."""
     if parameters.sample_weight is None:
         return resources
     n, d = source.shape
     panel = 8 * d * min(n, panel_rows(d, product_dtype(source.dtype, d)))
-    return replace(resources, process_bytes=resources.process_bytes + resources.threads * panel)
+    return replace(resources, weights_bytes=resources.threads * panel)
 
 
 def _by_group(source: Source, parameters: Parameters, plan: Plan, n_groups: int) -> Readings[Accumulated]:

@@ -20,7 +20,7 @@ from streampca.linalg.tiles import TileGrid
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read, repeated_reads_note
-from streampca.planning.budget import MemoryBudget, MemoryNeed
+from streampca.planning.budget import ALWAYS, MemoryBudget, MemoryNeed
 from streampca.planning.covariance import solving_needs
 from streampca.planning.covariance_accumulators import CovarianceAccumulator, accumulator_of
 from streampca.planning.detail import CovarianceDetail
@@ -170,7 +170,7 @@ class DiskWork(Work):
         """
         sizes = block_rows_to_try(self.source, product_dtype(self.source.dtype, self.source.shape[1]))
         allowed = self.resources.allowed_bytes
-        process = self.memory(sizes[0], 1, 0).bytes_for("process", "quality")
+        process = self.memory(sizes[0], 1, 0).bytes_for(*ALWAYS)
 
         def fitting(allowed: int) -> list[tuple[int, int]]:
             return [(rows, groups) for rows in sizes if (groups := self.groups(rows, 1, allowed))]

@@ -109,7 +109,7 @@ def plan_fit(
         none = f"missing={parameters.missing!r}: no value is missing, because {source.dtype} has no NaN; name the number that means missing with missing_value"
         plan = replace(plan, notes=(*plan.notes, none))
     if limits:
-        plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "removal", "solve", "model"))
+        plan = for_workers(plan, limits)
     finished = with_alternatives if alternatives and analysis is None else with_time
     plan = finished(plan, source, parameters, resources, probed=probe and not source.unfitted)
     return with_steps(plan, source)

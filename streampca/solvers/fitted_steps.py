@@ -35,10 +35,10 @@ STATISTICS: Mapping[str, Callable[[Source], AnyAccumulator]] = {
 def plan_reading(source: Source, accumulators: tuple[AnyAccumulator, ...], like: Plan) -> Plan:
     """Return how `source` is read into `accumulators` with the memory and threads of the plan `like`."""
     limits = worker_limits(active_client(source))
-    process = max(0, like.budget.bytes_for("process") - ALLOWANCE_BYTES)
+    process = max(0, like.budget.bytes_for("process", "weights", "groups", "diagnostics") - ALLOWANCE_BYTES)
     resources = Resources(like.allowed_bytes, process, like.threads, on_workers=bool(limits))
     plan = with_read_ahead(plan_statistics(source, accumulators, resources), source, None)
-    return for_workers(plan, limits, plan.budget.bytes_for("process")) if limits else plan
+    return for_workers(plan, limits) if limits else plan
 
 
 def fit_steps(source: Source, like: Plan) -> Readings[None]:

@@ -120,7 +120,7 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
     plan = with_repeated_reads(plan, source)
     plan = plan.with_edges(source.block_edges(plan.rows_per_block))
     plan = with_read_ahead(plan, source, parameters.read_ahead)
-    return for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "solve", "model")) if limits else plan
+    return for_workers(plan, limits) if limits else plan
 
 
 def read_groups(

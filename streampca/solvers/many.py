@@ -82,9 +82,9 @@ def plan_many(
             )
     together = with_read_ahead(together, source, read_ahead)
     if limits:
-        retained = together.budget.bytes_for("process", "quality", "solve", "model")
-        together = for_workers(together, limits, retained)
-        plans = {name: for_workers(plan, limits, retained) for name, plan in plans.items()}
+        budget = together.budget
+        together = for_workers(together, limits)
+        plans = {name: for_workers(plan, limits, budget) for name, plan in plans.items()}
     return ManyPlan(plans, together)
 
 

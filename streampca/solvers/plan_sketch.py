@@ -224,7 +224,13 @@ class SketchWork(Work):
         if parameters.pilot not in ("auto", 0):
             wanted = parameters.pilot
         removal = removal_bytes(resources, source, self.shape(1, 1, 1), self.solver)
-        free = resources.allowed_bytes - resources.process_bytes - resources.quality_bytes - removal
+        free = (
+            resources.allowed_bytes
+            - resources.process_bytes
+            - resources.quality_bytes
+            - resources.diagnostics_bytes
+            - removal
+        )
         pilot = plan_pilot(source, wanted, self.columns, max(0, free) // 2)
         return SketchDetail(
             columns=self.columns,

@@ -92,7 +92,7 @@ def plan_kernel(
     edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
     plan = with_read_ahead(plan.with_edges(edges), source, parameters.read_ahead)
     if limits and "states" in plan.memory:
-        plan = for_workers(plan, limits, plan.budget.bytes_for("process", "quality", "landmarks", "solve", "model"))
+        plan = for_workers(plan, limits)
     elif limits:
         plan = on_workers(plan, limits)
     if alternatives:

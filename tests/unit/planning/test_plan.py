@@ -214,6 +214,26 @@ def test_a_report_that_does_not_fit_is_named(tmp_path: Path, capsys: pytest.Capt
     assert Command(capsys)("plan", tmp_path / "c.yaml").status == 0
 
 
+def test_weights_groups_and_diagnostics_are_no_memory_of_the_process(tmp_path: Path, capsys: Any) -> None:
+    rows, labels = np.random.default_rng(0).normal(size=(2000, 10)), np.arange(2000) % 3
+    np.save(tmp_path / "x.npy", rows)
+    output = "scores: true, diagnostics: true"
+    (tmp_path / "c.yaml").write_text(config_text(tmp_path / "x.npy", tmp_path / "run", output=output))
+    with facade.process_of(150 * MIB):
+        plans: list[tuple[str, dict[str, int]]] = [
+            ("weights", facade.plan(rows, k=2, sample_weight=np.ones(2000)).memory),
+            ("groups", PCA(2).fit_groups(rows, labels).plan_.memory),
+            ("groups", PCA("cross_validation").plan(rows).memory),
+            ("groups", PCA(2, sampling_errors=5).plan(rows).memory),
+            ("diagnostics", json.loads(Command(capsys)("plan", tmp_path / "c.yaml", "--json").out)["memory"]),
+        ]
+        plain = PCA(2).plan(rows).memory
+    for purpose, memory in plans:
+        assert purpose not in plain
+        assert memory[purpose] > 0
+        assert memory["process"] == plain["process"]
+
+
 def test_it_is_refused_before_any_reading() -> None:
     with pytest.raises(PlanError, match="exceeds the allowed"):
         PCA(5, solver="covariance", memory="64MiB").fit(Unread((100_000, 300)))
