@@ -76,6 +76,10 @@ class _OffDiagonal:
     n_first: int
 
     @property
+    def n_threads(self) -> int:
+        return self.matrix.n_threads
+
+    @property
     def side(self) -> int:
         return self.matrix.side
 

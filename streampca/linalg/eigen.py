@@ -150,6 +150,11 @@ class Symmetric(Protocol):
     """A symmetric matrix as `solve` requires it."""
 
     @property
+    def n_threads(self) -> int:
+        """Return the number of threads for products, and for what else is done with blocks of vectors."""
+        ...
+
+    @property
     def side(self) -> int:
         """Return the side of the matrix."""
         ...
@@ -239,7 +244,13 @@ def solve(
         k = limit if wanted is None else min(wanted, limit)
         if uses_krylov(d, k):
             values, vectors = leading_eigenpairs(
-                matrix.multiply, d, k, seed=seed, tolerance=tolerance, stagnation_tolerance=stagnation_tolerance
+                matrix.multiply,
+                d,
+                k,
+                seed=seed,
+                tolerance=tolerance,
+                stagnation_tolerance=stagnation_tolerance,
+                n_threads=matrix.n_threads,
             )
             method = "block krylov"
         else:

@@ -7,12 +7,18 @@ from collections.abc import Callable
 import numpy as np
 
 from streampca.errors import StreamPCAError
+from streampca.linalg.tiles import spread
 from streampca.random import generator
 from streampca.typing import FloatArray
 
 _TOLERANCE = 1e-11  # residual of every wanted pair, relative to the first eigenvalue
 _MAX_PRODUCTS = 400
 _MAX_STAGNANT = 8
+_BANDS = (16, 512)  # most bands of rows that threads share, and least rows of one; sums over bands enter the bits
+_INDEPENDENT = (1e-5, 0.5)
+"""Least distance of a column from those before it, relative to its length, for Cholesky QR in the first and in the second turn.
+
+The first one leaves products of up to 1e-16 / 1e-5² between unit columns, which the second removes."""
 
 
 def block_size(n_wanted: int) -> int:
@@ -34,6 +40,7 @@ def leading_eigenpairs(
     seed: int = 0,
     tolerance: float = _TOLERANCE,
     stagnation_tolerance: float = 0.0,
+    n_threads: int = 1,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the `n_wanted` largest eigenvalues and their eigenvectors, shapes ``(k,)`` and ``(n_features, k)``.
 
@@ -42,13 +49,15 @@ def leading_eigenpairs(
     The iteration stops when ‖Cv − θv‖ ≤ `tolerance` θ₁ for every wanted pair; 1e-11 suits products in float64. Products
     of lower accuracy may not reach it: after eight products that do not halve the largest residual, the iteration also
     stops at ‖Cv − θv‖ ≤ `stagnation_tolerance` θ₁. `StreamPCAError` if neither is reached after 400 products.
+
+    The bits do not depend on `n_threads`, which share the work on the basis.
     """
     block, limit = block_size(n_wanted), basis_size(n_features, n_wanted)
     basis = np.empty((n_features, limit), order="F")
     image = np.empty((n_features, limit), order="F")
     products = np.empty((limit, limit))  # basisᵀ image; every iteration adds the columns of one block
     start = generator(seed, "krylov").standard_normal((n_features, block))
-    fresh = _orthonormal(start, basis[:, :0])
+    fresh, _, _ = _orthonormal(start, basis[:, :0], n_threads)
     size, best, n_since = 0, np.inf, 0
     for _ in range(_MAX_PRODUCTS):
         width = min(fresh.shape[1], limit - size)
@@ -56,50 +65,112 @@ def leading_eigenpairs(
         basis[:, new] = fresh[:, :width]
         image[:, new] = multiply(np.ascontiguousarray(fresh[:, :width]))
         size += width
-        products[:size, new] = basis[:, :size].T @ image[:, new]
-        products[new, : size - width] = products[: size - width, new].T
+        fresh, within, beyond = _orthonormal(image[:, new], basis[:, :size], n_threads)
+        products[:size, new] = within
+        products[new, : size - width] = within[: size - width].T
         if size < n_wanted:
-            fresh = _orthonormal(image[:, new], basis[:, :size])
             continue
         projected = products[:size, :size]
         values, small = np.linalg.eigh((projected + projected.T) / 2)
         values, small = values[::-1], small[:, ::-1]
-        top = small[:, :n_wanted]
-        ritz = basis[:, :size] @ top
         first = max(values[0], np.finfo(float).tiny)
-        residuals = np.linalg.norm((image[:, :size] @ top - ritz * values[:n_wanted]) / first, axis=0)
-        largest = float(residuals.max())
+        # All products but the last lie in the basis, so that the residuals are known before the Ritz vectors, up to rounding.
+        largest = float(np.linalg.norm(beyond @ small[new, :n_wanted] / first, axis=0).max())
+        if largest <= max(tolerance, stagnation_tolerance) or size == n_features:
+            top = small[:, :n_wanted]
+            ritz, largest = _ritz_vectors(basis[:, :size], image[:, :size], values[:n_wanted], top, first, n_threads)
         best, n_since = (largest, 0) if largest < best / 2 else (best, n_since + 1)
         if largest <= tolerance or size == n_features or (n_since >= _MAX_STAGNANT and largest <= stagnation_tolerance):
             return values[:n_wanted].copy(), ritz
         if size + block > limit and limit < n_features:
             n_kept = min(n_wanted + block, size - block)
-            fresh = _orthonormal(image[:, new], basis[:, :size])
-            _rotate(basis, small[:, :n_kept])
-            _rotate(image, small[:, :n_kept])
+            for columns in (basis, image):
+                _rotate(columns, small[:, :n_kept], n_threads)
             products[:n_kept, :n_kept] = np.diag(values[:n_kept])
             size = n_kept
-        else:
-            fresh = _orthonormal(image[:, new], basis[:, :size])
     raise StreamPCAError(
         f"the iteration for {n_wanted} eigenpairs of a matrix of side {n_features} did not reach a residual of {tolerance:g} "
         f"after {_MAX_PRODUCTS} products: expected a spectrum with fewer nearly equal values; ask for fewer components"
     )
 
 
-def _rotate(columns: FloatArray, rotation: FloatArray) -> None:
+def _by_bands(work: Callable[[slice], None], n_rows: int, n_threads: int) -> None:
+    """Call `work` on every band of `n_rows` rows: as many bands for any number of threads."""
+    most, least = _BANDS
+    step = max(least, -(-n_rows // most))
+    spread(work, [slice(first, first + step) for first in range(0, n_rows, step)], n_threads)
+
+
+def _ritz_vectors(
+    basis: FloatArray, image: FloatArray, values: FloatArray, top: FloatArray, first: float, n_threads: int
+) -> tuple[FloatArray, float]:
+    """Return the Ritz vectors ``basis @ top`` and the largest of their residuals, relative to `first`."""
+    ritz, squares = np.empty((len(basis), len(values)), order="F"), {}
+
+    def work(band: slice) -> None:
+        ritz[band] = basis[band] @ top
+        squares[band.start] = np.square((image[band] @ top - ritz[band] * values) / first).sum(axis=0)
+
+    _by_bands(work, len(basis), n_threads)
+    return ritz, float(np.sqrt(sum(squares[start] for start in sorted(squares)).max()))
+
+
+def _rotate(columns: FloatArray, rotation: FloatArray, n_threads: int) -> None:
     """Replace the first columns by ``columns[:, :p] @ rotation``, (p, q), in bands of rows that need no second copy."""
     p, q = rotation.shape
-    for row in range(0, len(columns), 4096):
-        columns[row : row + 4096, :q] = columns[row : row + 4096, :p] @ rotation
+
+    def work(band: slice) -> None:
+        columns[band, :q] = columns[band, :p] @ rotation
+
+    _by_bands(work, len(columns), n_threads)
 
 
-def _orthonormal(vectors: FloatArray, basis: FloatArray) -> FloatArray:
-    """Return an orthonormal basis of the components of `vectors` orthogonal to `basis`.
+def _orthonormal(vectors: FloatArray, basis: FloatArray, n_threads: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return Q, C and R with `vectors` = `basis` C + Q R, where the columns of Q are orthonormal and orthogonal to `basis`.
 
-    Block Gram–Schmidt twice, which suffices (Giraud et al. 2005).
+    Block Gram–Schmidt twice, which suffices (Giraud et al. 2005). A block is made orthonormal by the Cholesky factor of its products,
+    twice (Yamamoto et al. 2015), because products are all that threads can share; and by Householder reflections where its columns
+    are nearly dependent.
     """
-    for _ in range(2):
-        vectors = vectors - basis @ (basis.T @ vectors)
-        vectors, _triangle = np.linalg.qr(vectors)
-    return vectors
+    exponent = int(np.frexp(np.abs(vectors).max())[1])
+    vectors = np.ldexp(vectors, -exponent)  # because squares leave the range of float64 long before the entries do
+    within, beyond = np.zeros((basis.shape[1], vectors.shape[1])), np.eye(vectors.shape[1])
+    for least in _INDEPENDENT:
+        inside = _across(basis, vectors, n_threads)
+
+        def subtract(band: slice, vectors: FloatArray = vectors, inside: FloatArray = inside) -> None:
+            vectors[band] -= basis[band] @ inside
+
+        _by_bands(subtract, len(vectors), n_threads)
+        triangle = _cholesky(_across(vectors, vectors, n_threads), least)
+        if triangle is None:
+            vectors, triangle = np.linalg.qr(vectors)
+        else:
+            _rotate(vectors, np.linalg.inv(triangle), n_threads)
+        within += inside @ beyond
+        beyond = triangle @ beyond
+    return vectors, np.ldexp(within, exponent), np.ldexp(beyond, exponent)
+
+
+def _across(left: FloatArray, right: FloatArray, n_threads: int) -> FloatArray:
+    """Return ``left.T @ right``, the sum over bands of rows in their order."""
+    parts: dict[int, FloatArray] = {}
+
+    def multiply(band: slice) -> None:
+        parts[band.start] = left[band].T @ right[band]
+
+    _by_bands(multiply, len(left), n_threads)
+    total = parts[0]
+    for start in sorted(parts)[1:]:
+        total += parts[start]
+    return total
+
+
+def _cholesky(products: FloatArray, least: float) -> FloatArray | None:
+    """Return the upper triangular R with RᵀR = `products`; None if a column is nearer than `least` of its length to those before."""
+    try:
+        triangle = np.linalg.cholesky(products).T
+    except np.linalg.LinAlgError:
+        return None
+    independent = triangle.diagonal() > least * np.sqrt(products.diagonal())
+    return triangle if independent.all() else None

@@ -24,6 +24,7 @@ Item = TypeVar("Item")
 
 _FULL = 0.1  # share of stored values from which a sparse column is multiplied as a dense one
 _DENSE_BYTES = 2**22  # of such columns at once
+_PRODUCT_ROWS = 256  # rows of the product with vectors that are made at once; enters the bits
 _STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to them
 
 
@@ -214,13 +215,16 @@ class TileGrid:
         """Return the matrix times `vectors`, both ``(n_features, n_vectors)``, in 2 n_features² n_vectors flops."""
         product = np.zeros_like(vectors)
 
-        def row(i: int) -> None:
-            out = product[self.features(i)]
+        def multiply(part: tuple[int, int]) -> None:
+            i, start = part
+            strip = slice(start, start + _PRODUCT_ROWS)
+            out = product[self.features(i)][strip]
             for j in range(len(self.edges) - 1):
                 tile = self.tile(flat, i, j) if j <= i else self.tile(flat, j, i).T
-                out += tile @ vectors[self.features(j)]
+                out += tile[strip] @ vectors[self.features(j)]
 
-        spread(row, range(len(self.edges) - 1), n_threads)
+        sides = range(len(self.edges) - 1)
+        spread(multiply, [(i, start) for i in sides for start in range(0, self.side(i), _PRODUCT_ROWS)], n_threads)
         return product
 
 

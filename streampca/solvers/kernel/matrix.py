@@ -35,8 +35,6 @@ class KernelMatrix(DenseMatrix):
     """Mean of each row of K, ``(n,)``."""
     center: bool
     """Whether HKH is meant."""
-    n_threads: int
-    """Threads for products."""
 
     @property
     def diagonal(self) -> FloatArray:
@@ -104,7 +102,7 @@ def kernel_matrix(kernel: Kernel, rows: Array, dtype: DType, *, center: bool, n_
     means = np.empty(n)
     for band in bands:
         means[band] = values[band].mean(axis=1, dtype=np.float64)
-    return KernelMatrix(values, means, center, n_threads)
+    return KernelMatrix(values, means, center, n_threads=n_threads)
 
 
 def all_rows(source: Source, plan: Plan) -> Readings[Array]:

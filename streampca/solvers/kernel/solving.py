@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,6 +20,8 @@ class DenseMatrix:
 
     values: Array
     """The matrix, ``(side, side)``."""
+    n_threads: int = field(default=1, kw_only=True)
+    """Threads for products."""
 
     @property
     def side(self) -> int:

@@ -78,3 +78,24 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     one, other, another = (leading_eigenpairs(lambda block: matrix @ block, 300, 5, seed=seed)[1] for seed in (1, 1, 2))
     assert one.tobytes() == other.tobytes()
     assert one.tobytes() != another.tobytes()
+
+
+@pytest.mark.parametrize("spectrum", ["slow", "rank_deficient"])
+def test_any_number_of_threads_gives_the_same_bits(spectrum: str) -> None:
+    """Of a basis that starts again, with bands of rows whose length is no divisor of the side."""
+    values = spectra.eigenvalues(spectrum, 1700)[:, None]
+    one, several = (leading_eigenpairs(lambda block: values * block, 1700, 4, n_threads=n) for n in (1, 3))
+    assert [found.tobytes() for found in one] == [found.tobytes() for found in several]
+
+
+@pytest.mark.parametrize("name", ["steep", "diagonal", "copies"])
+def test_columns_that_are_nearly_dependent(name: str) -> None:
+    """Blocks whose products have no Cholesky factor, or one of noise: columns of lengths from 1 to 1e-300, zeros, and copies."""
+    d = 600
+    matrix = {
+        "steep": spectra.symmetric(10.0 ** -np.linspace(0, 300, d), seed=7),
+        "diagonal": np.diag(10.0 ** -np.linspace(0, 300, d)),
+        "copies": np.kron(np.ones((100, 100)), np.diag([3.0, 2.0, 1.0, 1.0, 1e-9, 0.0])),
+    }[name]
+    for k in (1, 20, 70):
+        assert_leading(matrix, k)
