@@ -12,10 +12,12 @@ from numpy.typing import DTypeLike
 from streampca.errors import NotFiniteError
 from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow
+from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray
 
 _SLAB_BYTES = 1 << 19  # size of rows that fit in the cache between subtraction and sum
 _SLAB_ROWS = 256  # also bounds the rounding of float32 column sums
+_TRANSPOSED_COLUMNS = 512
 _SAMPLE_ROWS = 128
 _FAR_FACTOR = 1e30
 _FEW_FEATURES = 64  # largest number of features for which products are in float64
@@ -105,12 +107,22 @@ def centre(rows: Array, out: Array) -> Centred:
         offset, squares = np.zeros(n_features), np.zeros(n_features)
         for start in range(0, n_rows, step):
             slab = out[start : start + step]
-            np.subtract(rows[start : start + step], middle, out=slab)
+            subtract(rows[start : start + step], middle, slab)
             offset += ones[: len(slab)] @ slab
             squares += squares_of_columns(slab)
     offset /= n_rows
     mark_underflow(out, squares)
     return Centred(middle.astype(np.float64), offset, squares)
+
+
+def subtract(rows: Array, origin: Array, out: Array) -> None:
+    """Write ``rows - origin`` to `out`, in pieces that stay in the cache where the columns of `rows` are adjacent in memory."""
+    if rows.strides[0] >= rows.strides[1]:
+        np.subtract(rows, origin, out=out)
+        return
+    for first in range(0, rows.shape[1], _TRANSPOSED_COLUMNS):
+        columns = slice(first, first + _TRANSPOSED_COLUMNS)
+        np.subtract(rows[:, columns], origin[columns], out=out[:, columns])
 
 
 def centre_columns(rows: Array, out: Array, columns: Sequence[slice], n_threads: int) -> Centred:
@@ -133,7 +145,19 @@ def squares_of_columns(rows: Array) -> FloatArray:
     Float32 sums of even a few equal squares are all rounded in one direction (16 of them: 9e-7), and so are float32 products
     of a few rows, so that a comparison of the two would find no difference.
     """
-    return np.asarray(np.einsum("ij,ij->j", rows, rows, dtype=np.float64))
+    if rows.dtype == np.float64:
+        return np.asarray(np.einsum("ij,ij->j", rows, rows))
+    total = np.zeros(rows.shape[1])
+    for start in range(0, len(rows), _SLAB_ROWS):
+        slab = rows[start : start + _SLAB_ROWS]
+        step = max(1, 2 * _SLAB_BYTES // (8 * len(slab)))
+        for first in range(0, rows.shape[1], step):
+            # Converted once, whereas einsum would convert each of the two factors.
+            some = slab[:, first : first + step]
+            wide = borrow("squares", some.shape, np.float64)
+            np.copyto(wide, some)
+            total[first : first + step] += np.einsum("ij,ij->j", wide, wide)
+    return total
 
 
 def weigh(

@@ -15,6 +15,7 @@ from streampca.accumulators.centring import (
     product_dtype,
     refuse_not_finite,
     refuse_overflow,
+    squares_of_columns,
     step_between,
     weigh,
 )
@@ -23,7 +24,6 @@ from streampca.accumulators.single_precision import (
     add_product_in_float64,
     lost_digits,
     may_be_overwritten,
-    sums_of_squares,
     weights_within_float32,
     within_float32,
 )
@@ -211,7 +211,7 @@ class Covariance(SequentialMerge[CovarianceState]):
         if dtype == np.float32 and not within_float32(centred.squares, rows):
             return self._add_in_float64(state, panel)
         state, step, factor = state.joined((n_counted, total, squares), centred.origin, mean)
-        exact = None if dtype == np.float64 else centred.squares if panel.weights is None else sums_of_squares(rows)
+        exact = None if dtype == np.float64 else centred.squares if panel.weights is None else squares_of_columns(rows)
         self.add_scatter(state.scatter, rows, step, factor, remainder, total, exact)
         return state
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from streampca.accumulators.base import SequentialMerge
-from streampca.accumulators.centring import centre, refuse_not_finite, work_dtype
+from streampca.accumulators.centring import centre, refuse_not_finite, subtract, work_dtype
 from streampca.accumulators.gram_state import GramOperator, GramState
 from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
 from streampca.accumulators.shifting import observed_moments
@@ -230,7 +230,7 @@ class Gram(SequentialMerge[GramState]):
         values = self._of_counted(samples)
         columns, near = borrow("panel", values.shape, dtype), means.astype(dtype)
         if self.center:
-            np.subtract(values, near, out=columns)
+            subtract(values, near, columns)
         else:
             np.copyto(columns, values)
         if self.impute and values.dtype.kind == "f":

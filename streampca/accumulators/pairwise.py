@@ -13,6 +13,7 @@ from streampca.accumulators.centring import (
     product_dtype,
     refuse_not_finite,
     refuse_overflow,
+    squares_of_columns,
     step_between,
     weigh,
 )
@@ -24,7 +25,6 @@ from streampca.accumulators.missing import centre_observed, incomplete, refuse_i
 from streampca.accumulators.single_precision import (
     add_product_in_float64,
     lost_digits,
-    sums_of_squares,
     weights_within_float32,
     within_float32,
 )
@@ -175,7 +175,7 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         origin = np.where(state.observed > 0, state.origin, centred.origin + (mean - remainder))
         step = (centred.origin - origin) + mean
         inner = Covariance(tile_size=self.tile_size, n_threads=self.n_threads)
-        exact = None if dtype == np.float64 else centred.squares if weights is None else sums_of_squares(rows)
+        exact = None if dtype == np.float64 else centred.squares if weights is None else squares_of_columns(rows)
         inner.add_scatter(state.scatter, rows, step, total, remainder, total, exact)
         return replace(
             state,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from streampca.accumulators.centring import squares_of_columns
 from streampca.block import Block
 from streampca.system.workspace import borrow
 from streampca.typing import Array, FloatArray
@@ -21,8 +20,7 @@ _MOST_TOGETHER = (
     1e-7  # of their sums: rounding of continuous values averages out over features, that of few values does not
 )
 _SAMPLE_ROWS = 128
-_GROUP = 16
-_SLAB_ROWS = 256  # rows that fit in the cache
+_NARROW_ROWS = 16  # rows of a panel of features that fit in the cache
 
 
 def may_be_overwritten(block: Block) -> bool:
@@ -62,22 +60,14 @@ def lost_digits(diagonal: Array, squares: FloatArray, about_mean: FloatArray | N
     return together or bool((np.abs(difference) > _MOST_ROUNDING * of).any())
 
 
-def sums_of_squares(rows: Array) -> FloatArray:
-    """Return the sum of squares of each column."""
-    total = np.zeros(rows.shape[1])
-    for start in range(0, len(rows), _SLAB_ROWS):
-        total += squares_of_columns(rows[start : start + _SLAB_ROWS])
-    return total
-
-
 def squares_of_rows(rows: Array) -> FloatArray:
-    """Return the sum of squares of each row: in the type of `rows` over groups of 16 columns, in float64 over the groups."""
-    whole, total = rows.shape[1] // _GROUP * _GROUP, np.zeros(len(rows))
-    for start in range(0, len(rows), WIDE_ROWS):
-        some = rows[start : start + WIDE_ROWS]
-        groups, last = some[:, :whole].reshape(len(some), -1, _GROUP), some[:, whole:]
-        total[start : start + WIDE_ROWS] = np.einsum("ikj,ikj->ik", groups, groups).sum(axis=1, dtype=np.float64)
-        total[start : start + WIDE_ROWS] += np.einsum("ij,ij->i", last, last)
+    """Return the sum of squares of each row, in float64."""
+    total = np.empty(len(rows))
+    for start in range(0, len(rows), _NARROW_ROWS):
+        some = rows[start : start + _NARROW_ROWS]
+        wide = borrow("squares", some.shape, np.float64)
+        np.copyto(wide, some)
+        np.vecdot(wide, wide, out=total[start : start + _NARROW_ROWS])
     return total
 
 
