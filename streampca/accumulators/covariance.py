@@ -294,7 +294,7 @@ class Covariance(SequentialMerge[CovarianceState]):
             return replace(other, scatter=state.scatter, n_samples=state.n_samples + other.n_samples)
         counts = other.n_samples, other.weight, other.weight_squares
         state, step, factor = state.joined(counts, other.origin, other.offset)
-        grid.add(state.scatter, other.scatter, (step * factor)[:, None], step[None], self.n_threads)
+        grid.add_outer(state.scatter, (step * factor)[:, None], step[None], self.n_threads, other.scatter)
         return state
 
     def subtract(

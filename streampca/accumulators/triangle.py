@@ -35,6 +35,16 @@ class TriangleState(StateAboutOrigin):
     factor: FloatArray
     """Upper triangular R with RᵀR = Σ (x − mean)(x − mean)ᵀ, columns contiguous, shape ``(n_features, n_features)``."""
 
+    def joined(
+        self, n_rows: int, weight: float, origin: FloatArray, offset: FloatArray
+    ) -> tuple[TriangleState, FloatArray]:
+        """Return the state with more rows of mean ``origin + offset`` but for their factor, and √(n₁ n₂ / n) times the step between the means."""
+        first, before = (origin, offset) if self.n_samples == 0 else (self.origin, self.offset)
+        step, total = step_between(first, before, origin, offset), self.weight + weight
+        share = weight / total
+        state = TriangleState(self.n_samples + n_rows, total, first, before + step * share, self.factor)
+        return state, step * np.sqrt(self.weight * share)
+
 
 @dataclass(frozen=True)
 class Factored:
@@ -147,19 +157,9 @@ class QRFactor(SequentialMerge[TriangleState]):
         rows -= offset
         if panel.weights is not None:
             rows *= np.sqrt(panel.weights)[:, None]
-        if state.n_samples == 0:
-            state = replace(state, origin=centred.origin, offset=offset)
-        step = step_between(state.origin, state.offset, centred.origin, offset)
-        n = state.weight + total
-        np.multiply(step, np.sqrt(state.weight * (total / n)), out=below[n_rows])
+        state, below[n_rows] = state.joined(n_rows, total, centred.origin, offset)
         annihilate(state.factor, below, width=_width(d))
-        return TriangleState(
-            state.n_samples + n_rows,
-            n,
-            state.origin,
-            state.offset + step * (total / n),
-            state.factor,
-        )
+        return state
 
     def absorb(self, state: TriangleState, other: TriangleState) -> TriangleState:
         """Return the state of the rows behind both, in the memory of `state`; `MergeError` for other features."""
@@ -169,19 +169,12 @@ class QRFactor(SequentialMerge[TriangleState]):
         if state.n_samples == 0:
             state.factor[...] = other.factor
             return replace(other, factor=state.factor)
-        n, d = state.weight + other.weight, len(state.origin)
-        step = step_between(state.origin, state.offset, other.origin, other.offset)
+        d = len(state.origin)
         below = borrow("below", (d, d + 1), np.float64).T
-        below[0] = step * np.sqrt(state.weight * (other.weight / n))
+        state, below[0] = state.joined(other.n_samples, other.weight, other.origin, other.offset)
         below[1:] = other.factor
         annihilate(state.factor, below, width=_width(d), n_triangular=d)
-        return TriangleState(
-            state.n_samples + other.n_samples,
-            n,
-            state.origin,
-            state.offset + step * (other.weight / n),
-            state.factor,
-        )
+        return state
 
     def divisor(self, state: TriangleState) -> float:
         """Return the divisor of squared singular values."""

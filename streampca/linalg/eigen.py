@@ -45,17 +45,15 @@ class Scatter:
     """A scatter matrix M = Σ w (x − mean)(x − mean)ᵀ as tiles, with the mean and the counts of its rows."""
 
     grid: TileGrid
-    """Layout of `tiles`."""
+    """Layout of `tiles`, in memory or in a file."""
     tiles: FloatArray
-    """M as flat tiles; empty where they are stored elsewhere."""
+    """M as flat tiles; empty if they are in a file."""
     mean: FloatArray
     """Mean of each feature, ``(n_features,)``."""
     n_samples: int
     """Number of rows of positive weight."""
     weight: float
     """Sum of their weights W."""
-    diagonal: FloatArray | None = None
-    """Diagonal of M, ``(n_features,)``; None = that of `tiles`."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,9 @@ class SymmetricOperator:
     """A symmetric matrix D (M + W m mᵀ) D / (W − ddof) in terms of scatter M, mean m, sum of weights W and factors D."""
 
     grid: TileGrid
-    """Layout of `scatter`."""
+    """Layout of `scatter`, in memory or in a file."""
     scatter: FloatArray
-    """The scatter matrix M as flat tiles; shares memory with the state, so it must not be changed."""
+    """The scatter matrix M as flat tiles; shares memory with the state, so it must not be changed. Empty if they are in a file."""
     weights: FloatArray
     """Factor of each feature: 1, or 1 / divisor and 0 for constant features; ``(n_features,)``."""
     offset: FloatArray | None
@@ -88,8 +86,7 @@ class SymmetricOperator:
         """Return the covariance, correlation or second-moment matrix of `scatter`; `DataError` if there are too few rows."""
         weight, n_samples = scatter.weight, scatter.n_samples
         divisor = positive_divisor(n_samples, weight, ddof)
-        diagonal = scatter.grid.diagonal(scatter.tiles) if scatter.diagonal is None else scatter.diagonal
-        squares, mean = np.maximum(diagonal, 0), scatter.mean
+        squares, mean = np.maximum(scatter.grid.diagonal(scatter.tiles), 0), scatter.mean
         refuse_underflow(squares if center or scale else sums_about_zero(squares, mean, weight), weight, scale=scale)
         variance = squares / divisor
         weights = feature_weights(variance, mean, scale=scale)
@@ -121,14 +118,10 @@ class SymmetricOperator:
             diagonal: FloatArray = (np.sqrt(self.variance + about_zero) * self.weights) ** 2
         return diagonal
 
-    def times_scatter(self, vectors: FloatArray) -> FloatArray:
-        """Return the scatter matrix M times `vectors`, ``(n_features, n_vectors)``."""
-        return self.grid.multiply(self.scatter, vectors, self.n_threads)
-
     def multiply(self, vectors: FloatArray) -> FloatArray:
         """Return the matrix times `vectors`, ``(n_features, n_vectors)``; the matrix is not formed."""
         weighted = vectors * self.weights[:, None]
-        product = self.times_scatter(weighted)
+        product = self.grid.multiply(self.scatter, weighted, self.n_threads)
         if self.offset is not None:
             product += self.offset[:, None] * (self.offset @ weighted)
         product *= (self.weights / self.divisor)[:, None]

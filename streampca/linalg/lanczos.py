@@ -146,7 +146,7 @@ def _orthonormal(vectors: FloatArray, basis: FloatArray, n_threads: int) -> tupl
         if triangle is None:
             vectors, triangle = np.linalg.qr(vectors)
         else:
-            _rotate(vectors, np.linalg.inv(triangle), n_threads)
+            _rotate(vectors, np.asarray(np.linalg.inv(triangle), dtype=np.float64), n_threads)
         within += inside @ beyond
         beyond = triangle @ beyond
     return vectors, np.ldexp(within, exponent), np.ldexp(beyond, exponent)
@@ -169,7 +169,7 @@ def _across(left: FloatArray, right: FloatArray, n_threads: int) -> FloatArray:
 def _cholesky(products: FloatArray, least: float) -> FloatArray | None:
     """Return the upper triangular R with RᵀR = `products`; None if a column is nearer than `least` of its length to those before."""
     try:
-        triangle = np.linalg.cholesky(products).T
+        triangle = np.asarray(np.linalg.cholesky(products).T, dtype=np.float64)
     except np.linalg.LinAlgError:
         return None
     independent = triangle.diagonal() > least * np.sqrt(products.diagonal())

@@ -7,14 +7,20 @@ computes a tile, so the bits do not depend on the number of threads.
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from streampca.errors import NoSpaceError, OutputError, PlanError
+from streampca.storage.files import is_disk_full
+from streampca.system.workspace import borrow, release
 from streampca.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -25,6 +31,7 @@ Item = TypeVar("Item")
 _FULL = 0.1  # share of stored values from which a sparse column is multiplied as a dense one
 _DENSE_BYTES = 2**22  # of such columns at once
 _PRODUCT_ROWS = 256  # rows of the product with vectors that are made at once; enters the bits
+_AHEAD = 2  # products of tiles in a file, for each thread, that may wait for their addition
 _STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to them
 
 
@@ -53,7 +60,7 @@ class TileGrid:
     """Layout of the lower triangle of an ``(n_features, n_features)`` matrix in a flat array.
 
     The side is divided into ⌈n_features / tile_size⌉ tile rows whose lengths differ by at most one. The array has 4 d² to 8 d²
-    bytes for d features: half of the square, and half of the diagonal tiles.
+    bytes for d features: half of the square, and half of the diagonal tiles. With a range it has the tiles of that range only.
 
     Examples
     --------
@@ -72,6 +79,10 @@ class TileGrid:
     """Side of the matrix."""
     tile_size: int
     """Largest side of a tile."""
+    first: int = 0
+    """Position of the first tile that is stored, in the order of `pairs` of all tiles."""
+    last: int | None = None
+    """Position after the last one; None = all that follow."""
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
@@ -93,18 +104,21 @@ class TileGrid:
 
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Return the tile coordinates (i, j), i ≥ j, diagonal tiles first."""
+        """Return the coordinates (i, j), i ≥ j, of the tiles of the range; of all tiles, diagonal ones come first."""
         sides = range(len(self.edges) - 1)
-        return (*((i, i) for i in sides), *((i, j) for i in sides for j in range(i)))
+        return (*((i, i) for i in sides), *((i, j) for i in sides for j in range(i)))[self.first : self.last]
 
     @property
     def n_tiles(self) -> int:
-        """Return the number of tiles."""
-        return self._n_tile_rows * (self._n_tile_rows + 1) // 2
+        """Return the number of tiles of the range."""
+        last = self._n_tile_rows * (self._n_tile_rows + 1) // 2 if self.last is None else self.last
+        return last - self.first
 
     @cached_property
     def size(self) -> int:
         """Return the number of stored entries."""
+        if self.first or self.last is not None:
+            return sum(self.side(i) * self.side(j) for i, j in self.pairs)
         # Half of the square and half of the diagonal tiles; a closed form, because plans ask for sides of millions.
         short, n_longer = divmod(self.n_features, self._n_tile_rows)
         diagonal = n_longer * (short + 1) ** 2 + (self._n_tile_rows - n_longer) * short**2
@@ -130,7 +144,10 @@ class TileGrid:
 
     def diagonal(self, flat: FloatArray) -> FloatArray:
         """Return the diagonal, shape ``(n_features,)``."""
-        return np.concatenate([self.tile(flat, i, i).diagonal() for i in range(len(self.edges) - 1)])
+        diagonal = np.empty(self.n_features)
+        for i in range(len(self.edges) - 1):
+            diagonal[self.features(i)] = self.tile(flat, i, i).diagonal()
+        return diagonal
 
     def scale(self, flat: FloatArray, factors: FloatArray) -> None:
         """Multiply entry (a, b) by ``factors[a] * factors[b]``, in place."""
@@ -139,17 +156,16 @@ class TileGrid:
             tile *= factors[self.features(i), None]
             tile *= factors[self.features(j)]
 
-    def add_outer(self, flat: FloatArray, left: FloatArray, right: FloatArray, n_threads: int = 1) -> None:
-        """Add the symmetric matrix ``left @ right`` of factors ``(n_features, r)`` and ``(r, n_features)``, in place."""
-        self._add(flat, None, left, right, n_threads)
-
-    def add(self, flat: FloatArray, other: FloatArray, left: FloatArray, right: FloatArray, n_threads: int = 1) -> None:
-        """Add the tiles of `other` and, as `add_outer` does, the matrix ``left @ right``, in place."""
-        self._add(flat, other, left, right, n_threads)
-
-    def _add(
-        self, flat: FloatArray, other: FloatArray | None, left: FloatArray, right: FloatArray, n_threads: int
+    def add_outer(
+        self,
+        flat: FloatArray,
+        left: FloatArray,
+        right: FloatArray,
+        n_threads: int = 1,
+        other: FloatArray | None = None,
     ) -> None:
+        """Add the symmetric matrix ``left @ right`` of factors ``(n_features, r)`` and ``(r, n_features)``, in place, and the tiles of `other`."""
+
         def add(pair: tuple[int, int]) -> None:
             tile, u, v = self.tile(flat, *pair), left[self.features(pair[0])], right[:, self.features(pair[1])]
             more = None if other is None else self.tile(other, *pair)
@@ -226,6 +242,111 @@ class TileGrid:
         sides = range(len(self.edges) - 1)
         spread(multiply, [(i, start) for i in sides for start in range(0, self.side(i), _PRODUCT_ROWS)], n_threads)
         return product
+
+
+@dataclass(frozen=True)
+class TileFile(TileGrid):
+    """Layout of a matrix whose float64 tiles are in a file: the array of tiles that methods take is empty."""
+
+    path: Path = field(kw_only=True)
+    """Path of the file."""
+
+    def append(self, tiles: FloatArray) -> None:
+        """Append `tiles`, the next ones in the order of `pairs`, to the file.
+
+        Raises
+        ------
+        NoSpaceError
+            If the disk is full.
+        OutputError
+            If it cannot be written for another reason.
+        """
+        try:
+            with open(self.path, "ab") as file:
+                file.write(tiles.data.cast("B"))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if is_disk_full(error):
+                raise NoSpaceError(
+                    f"{self.path}: no room for the tiles of the matrix, {8 * self.size:,} bytes ({reason}): make room, or set "
+                    "another directory (Dask's temporary-directory, or TMPDIR)"
+                ) from error
+            raise OutputError(
+                f"{self.path} cannot be written: {reason}; expected a directory for temporary files: set another one (Dask's "
+                "temporary-directory, or TMPDIR)"
+            ) from error
+
+    def tile(self, flat: FloatArray, i: int, j: int) -> FloatArray:
+        """Return tile (i, j), i ≥ j, in scratch memory of this thread, valid until its next call.
+
+        Raises
+        ------
+        OutputError
+            If the file is missing or was truncated.
+        """
+        advice = "do not change the temporary directory during a fit; start again"
+        tile: FloatArray = borrow("tile", (self.side(i), self.side(j)), np.float64)
+        remaining = tile.reshape(-1).data.cast("B")
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                file.seek(8 * self._offsets[i, j])
+                while len(remaining) and (n_bytes := file.readinto(remaining)):
+                    remaining = remaining[n_bytes:]
+        except OSError as error:
+            raise OutputError(f"{self.path} cannot be read: {error.strerror or error}; {advice}") from error
+        if len(remaining):
+            raise OutputError(f"{self.path} ends {len(remaining):,} bytes before the end of tile ({i}, {j}): {advice}")
+        return tile
+
+    def diagonal(self, flat: FloatArray) -> FloatArray:
+        """Return the diagonal, shape ``(n_features,)``; releases the scratch memory of this thread."""
+        diagonal = super().diagonal(flat)
+        release()
+        return diagonal
+
+    def dense(self, flat: FloatArray) -> FloatArray:
+        """Raise `PlanError`, because the matrix does not fit in memory."""
+        raise PlanError(
+            f"the {self.n_features:,} x {self.n_features:,} matrix is on disk because it does not fit in memory: expected "
+            "n_components of at most a tenth of its side, which are computed without forming it"
+        )
+
+    def multiply(self, flat: FloatArray, vectors: FloatArray, n_threads: int = 1) -> FloatArray:
+        """Return the matrix times `vectors`, both ``(n_features, n_vectors)``: 2 n_features² n_vectors flops, each tile read once.
+
+        Products are added up in the order of the tiles, so the bits do not depend on `n_threads`.
+        """
+        product, features = np.zeros_like(vectors), self.features
+        computing = threading.Semaphore(n_threads)
+        queued = deque[tuple[int, int, Future[tuple[FloatArray, FloatArray | None]]]]()
+
+        def times(i: int, j: int) -> tuple[FloatArray, FloatArray | None]:
+            tile = self.tile(flat, i, j)
+            with computing:
+                return tile @ vectors[features(j)], None if i == j else tile.T @ vectors[features(i)]
+
+        def add_first() -> None:
+            i, j, future = queued.popleft()
+            across, down = future.result()
+            product[features(i)] += across
+            if down is not None:
+                product[features(j)] += down
+
+        # One more thread than may compute, so that one reads while the others compute.
+        with ThreadPoolExecutor(n_threads + 1, thread_name_prefix="streampca-disk") as pool:
+            for i, j in self.pairs:
+                queued.append((i, j, pool.submit(times, i, j)))
+                if len(queued) > _AHEAD * (n_threads + 1):
+                    add_first()
+            while queued:
+                add_first()
+        return product
+
+
+def product_bytes(grid: TileGrid, n_vectors: int, n_threads: int) -> int:
+    """Return the memory in bytes of `TileFile.multiply`, without the vectors and the product."""
+    side = grid.longest_side
+    return 8 * (n_threads + 1) * (side**2 + (2 * _AHEAD + 2) * side * n_vectors)
 
 
 def _full_columns(columns: csc_array) -> BoolArray:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
 
 from streampca.accumulators import Covariance, CovarianceState, ExactIntegerCovariance
 from streampca.accumulators.centring import product_dtype
-from streampca.accumulators.disk_tiles import CovarianceGroup, DiskCovariance, TileFile, group_edges, product_bytes
 from streampca.errors import DataError, PlanError
 from streampca.execution.readings import Reading, Readings
 from streampca.formatting import as_text
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size, block_size
-from streampca.linalg.tiles import TileGrid
+from streampca.linalg.tiles import TileFile, TileGrid, product_bytes
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read, repeated_reads_note
@@ -42,6 +42,22 @@ Plain = Covariance | ExactIntegerCovariance
 """Accumulators of dense rows without missing values."""
 
 
+@dataclass(frozen=True)
+class TiledCovariance(Covariance):
+    """A `Covariance` of some tiles of the scatter, or with all of them in a file.
+
+    Panels, centring and the order of additions are those of `Covariance`. A tile does not depend on the others, so that
+    ranges one after the other equal the scatter of `Covariance` bit by bit.
+    """
+
+    layout: TileGrid = field(kw_only=True)
+    """The tiles."""
+
+    def grid(self, n_features: int) -> TileGrid:
+        """Return the layout of the tiles."""
+        return self.layout
+
+
 def plan(source: Source, accumulator: CovarianceAccumulator, n_components: int | None, resources: Resources) -> Plan:
     """Return the plan of a fit with the matrix on disk.
 
@@ -54,18 +70,6 @@ def plan(source: Source, accumulator: CovarianceAccumulator, n_components: int |
     PlanError
         If that does not fit either, or if it is not for these rows or so many components.
     """
-    plain, k = _require_taken(source, accumulator, n_components)
-    work = DiskWork(source, k, resources, plain)
-    rows, least = work.rows_and_groups()
-    threads = resources.threads
-    while (groups := work.groups(rows, threads, resources.allowed_bytes)) is None or groups > _MOST_TIMES * least:
-        threads -= 1
-    work = replace(work, n_tiles=-(-work.grid.n_tiles // groups))
-    return work.plan(work.shape(rows, 1, threads))
-
-
-def _require_taken(source: Source, accumulator: CovarianceAccumulator, n_components: int | None) -> tuple[Plain, int]:
-    """Return accumulator and number of components; raise `PlanError` if this form is not for them, or not for these rows."""
     forgets = isinstance(accumulator, Covariance) and accumulator.forgetting != 1
     if not isinstance(accumulator, Plain) or forgets or source.sparse:
         raise PlanError("a matrix on disk is only for dense rows without missing values and without forgetting")
@@ -75,7 +79,13 @@ def _require_taken(source: Source, accumulator: CovarianceAccumulator, n_compone
             f"a matrix on disk gives at most a tenth as many components as features: found n_components="
             f"{'a share, a threshold or None' if n_components is None else n_components}, expected a count of at most {d // 10:,}"
         )
-    return accumulator, n_components
+    work = DiskWork(source, n_components, resources, accumulator)
+    rows, least = work.rows_and_groups()
+    threads = resources.threads
+    while (groups := work.groups(rows, threads, resources.allowed_bytes)) is None or groups > _MOST_TIMES * least:
+        threads -= 1
+    work = replace(work, n_tiles=-(-work.grid.n_tiles // groups))
+    return work.plan(work.shape(rows, 1, threads))
 
 
 @dataclass(frozen=True)
@@ -158,10 +168,6 @@ class DiskWork(Work):
         n_tiles = (allowed - empty.by_phase["reading"]) // (16 * self.grid.longest_side**2)
         return None if n_tiles < 1 or empty.projected_bytes > allowed else -(-self.grid.n_tiles // n_tiles)
 
-    def reading(self, rows: int) -> int:
-        """Return the decoded bytes of one pass."""
-        return bytes_to_read(self.source, rows)
-
     def rows_and_groups(self) -> tuple[int, int]:
         """Return rows of a block and groups with which one thread reads least in all passes together.
 
@@ -184,11 +190,11 @@ class DiskWork(Work):
             )
 
         def in_all(candidate: tuple[int, int]) -> float:
-            return candidate[1] * self.reading(candidate[0]) * (1 + _ROWS_OF_AN_ADDITION / candidate[0])
+            return candidate[1] * bytes_to_read(self.source, candidate[0]) * (1 + _ROWS_OF_AN_ADDITION / candidate[0])
 
         rows, groups = min(fits, key=in_all)
         preferred = min(nominal, key=in_all)[0] if nominal else rows
-        if self.reading(preferred) <= self.reading(rows):
+        if bytes_to_read(self.source, preferred) <= bytes_to_read(self.source, rows):
             return preferred, dict(fits)[preferred]
         return rows, groups
 
@@ -203,51 +209,31 @@ def readings(source: Source, parameters: Parameters, plan: Plan) -> Readings[Fit
     DataError
         If the rows were not the same in all readings.
     """
-    kind = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
-    if not isinstance(kind, Plain):
-        raise TypeError(f"a matrix on disk is not accumulated with {type(kind).__name__}")
+    kind: Any = replace(accumulator_of(parameters, source), n_threads=plan.threads_per_leaf)
+    exact = isinstance(kind, ExactIntegerCovariance)
+    plain: Covariance = kind.covariance if exact else kind
+    grid = plain.grid(source.shape[1])
+    first: CovarianceState | None = None
     with Scratch() as scratch:
         require_space(scratch.path, plan.disk_bytes)
-        tiles = TileFile(scratch.path / "tiles", kind.grid(source.shape[1]))
-        state = yield from _fill(tiles, source, kind, parameters, plan)
-        threads = plan.budget.bytes_for("tiles") // product_bytes(tiles.grid, block_size(plan.n_components or 1), 0) - 1
-        exact = isinstance(kind, ExactIntegerCovariance)
-        covariance = DiskCovariance.of(replace(_covariance(kind), n_threads=threads), tiles)
-        work = "float64" if exact else plan.work_dtype
-        fitted = FittedState("covariance", covariance, state, parameters, plan.work_dtype, source.describe())
-        model = solve_model(fitted, work)
+        tiles = TileFile(grid.n_features, grid.tile_size, path=scratch.path / "tiles")
+        edges = [grid.n_tiles * i // plan.tile_groups for i in range(plan.tile_groups + 1)]
+        for index, (start, stop) in enumerate(pairwise(edges)):
+            covariance = TiledCovariance(**vars(plain), layout=replace(grid, first=start, last=stop))
+            group: Any = replace(kind, covariance=covariance) if exact else covariance
+            reading = Reading(source, (group,), plan, parameters.sample_weight, n_of_progress=plan.tile_groups)
+            (state,) = (yield reading).take()
+            state = group.to_covariance(state, out=state.products) if exact else state
+            tiles.append(state.scatter)
+            state = replace(state, scatter=np.empty(0))
+            release_freed_memory()
+            first = state if first is None else first
+            _require_same(first, state, f"reading {index + 1} of {plan.tile_groups} of {source.description}")
+        threads = plan.budget.bytes_for("tiles") // product_bytes(grid, block_size(plan.n_components or 1), 0) - 1
+        covariance = TiledCovariance(**vars(replace(plain, n_threads=threads)), layout=tiles)
+        fitted = FittedState("covariance", covariance, first, parameters, plan.work_dtype, source.describe())
+        model = solve_model(fitted, "float64" if exact else plan.work_dtype)
     return Fit(model=model, plan=plan)
-
-
-def _fill(
-    tiles: TileFile, source: Source, kind: Plain, parameters: Parameters, plan: Plan
-) -> Readings[CovarianceState]:
-    """Put the scatter into `tiles`; return the state without it."""
-    edges = group_edges(tiles.grid.n_tiles, plan.tile_groups)
-    states: list[CovarianceState] = []
-    for index in range(plan.tile_groups):
-        group = _group_of(kind, edges[index], edges[index + 1])
-        reading = Reading(source, (group,), plan, parameters.sample_weight, n_of_progress=plan.tile_groups)
-        (state,) = (yield reading).take()
-        if isinstance(group, ExactIntegerCovariance):
-            state = group.to_covariance(state, out=state.products)
-        tiles.append(state.scatter)
-        state = replace(state, scatter=np.empty(0))
-        release_freed_memory()
-        states.append(state)
-        _require_same(states[0], state, f"reading {index + 1} of {plan.tile_groups} of {source.description}")
-    return states[0]
-
-
-def _covariance(kind: Plain) -> Covariance:
-    """Return the accumulator in floating point of what `kind` accumulates."""
-    return kind.covariance if isinstance(kind, ExactIntegerCovariance) else kind
-
-
-def _group_of(kind: Plain, first: int, last: int) -> Plain:
-    """Return the accumulator of tiles `first` to `last` of what `kind` accumulates."""
-    group = CovarianceGroup.of(_covariance(kind), first, last)
-    return replace(kind, covariance=group) if isinstance(kind, ExactIntegerCovariance) else group
 
 
 def _require_same(first: CovarianceState, other: CovarianceState, reading: str) -> None:
