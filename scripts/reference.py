@@ -20,6 +20,8 @@ from typing import Any, get_args
 from streampca.accumulators import PairwiseCovariance
 from streampca.accumulators.quality import Quality
 from streampca.execution.score_groups import moments_bytes, moments_scratch_bytes
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
 from streampca.parameters import (
     COUPLED_PARAMETERS,
     FACTOR_PARAMETERS,
@@ -165,7 +167,7 @@ def formulas() -> str:
             Quality.state_bytes,
             PairwiseCovariance.state_bytes,
         ),
-        "Scores only": (scores.ByFeatures.needs, scores.of_components, scores.of_kernel),
+        "Scores only": (scores.ByFeatures.needs, PCAModel.encoding_bytes, KernelModel.encoding_bytes),
     }
     listed = {function for functions in (sections | others).values() for function in functions}
     # Solvers whose formulas are one docstring need no entry here.

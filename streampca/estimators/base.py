@@ -25,8 +25,7 @@ from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.models.fit_record import FitRecord
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.models.sampling_errors import SamplingErrors
 from streampca.solvers.base import AnyFit, AnyParameters, Solver
 from streampca.sources import Source
@@ -51,7 +50,7 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
     """Asks for the readings of such a fit, to share them: `readings_of_fit` or `readings_of_kernel`."""
 
     if TYPE_CHECKING:
-        _model: PCAModel | KernelModel
+        _model: Model
         memory: int | str | None
         checkpoint: str | Path | None
         progress: ProgressCallback | None
@@ -131,7 +130,7 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
         model, record = self._to_save()
         return save_model(model, path, overwrite=overwrite, fit=record)
 
-    def _to_save(self) -> tuple[PCAModel | KernelModel, FitRecord]:
+    def _to_save(self) -> tuple[Model, FitRecord]:
         """Return the model with the names of its features, and the record of its fit; `ModelError` if parameters were changed since."""
         raise NotImplementedError
 

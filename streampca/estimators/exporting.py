@@ -16,15 +16,14 @@ if TYPE_CHECKING:
     from sklearn.decomposition import PCA, FactorAnalysis
     from sklearn.pipeline import Pipeline
 
-    from streampca.models.kernel import KernelModel
-    from streampca.models.pca import PCAModel
+    from streampca.models.pca import Model
 
 
 class Exporting(BaseEstimator):
     """The part of an estimator that gives its model to other programs."""
 
     if TYPE_CHECKING:
-        _model: PCAModel | KernelModel
+        _model: Model
         memory: int | str | None
         n_features_in_: int
         n_components_: int

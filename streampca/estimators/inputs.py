@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     import dask.array as da
     import xarray as xr
 
-    from streampca.models.kernel import KernelModel
-    from streampca.models.pca import PCAModel
+    from streampca.models.pca import Model
     from streampca.storage.zarr_interface import ZarrArray
 
     class Table(Protocol):
@@ -117,7 +116,7 @@ def map_residuals(lazy: Any, step: RowResiduals) -> da.Array:
 
 def map_fitted(
     lazy: da.Array,
-    model: PCAModel | KernelModel,
+    model: Model,
     given: Given | None,
     labels: Labels | None = None,
     columns: SampleColumns | None = None,

@@ -14,12 +14,9 @@ import numpy as np
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.estimators.inputs import map_fitted, map_rows
 from streampca.labels import Dimension, Labels, Variable
-from streampca.models.analysis import AnalysisModel
 from streampca.models.certificates import ApproximateCertificate
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model, PCAModel
 from streampca.models.removal import Given, with_fitted
-from streampca.models.rotated import RotatedModel
 from streampca.models.scoring import rows_from_scores
 from streampca.regressors import Basis
 from streampca.sources import Source
@@ -77,9 +74,7 @@ def _coordinates_along(X: xr.Dataset | xr.DataArray, dims: Sequence[str]) -> Any
     return coordinates.to_dataset().drop_vars(mixed).coords
 
 
-def rows_of_scores(
-    model: PCAModel | KernelModel, X: xr.DataArray, remove: Given | None = None
-) -> xr.DataArray | xr.Dataset:
+def rows_of_scores(model: Model, X: xr.DataArray, remove: Given | None = None) -> xr.DataArray | xr.Dataset:
     """Return the rows that have the scores `X`, whose last dimension is that of the components: a Dataset of several variables.
 
     What the model removes is added, for the coordinates of `X` or what `remove` tells.
@@ -89,7 +84,7 @@ def rows_of_scores(
     if X.ndim < 2 or X.shape[-1] != k:
         raise ParameterError(f"scores of shape {X.shape}: expected the dimension {MODE!r} of size {k}")
     sizes = X.shape[:-1]
-    d = model.n_features if isinstance(model, KernelModel) else model.components.shape[1]
+    d = model.n_features
     samples = _samples_of(X)
     columns = ArrayColumns(XarrayArrays(X), samples.samples)
     rows: Any
@@ -133,27 +128,24 @@ def _samples_of(X: xr.DataArray) -> Labels:
     return Labels(tuple(samples), (), ())
 
 
-def dataset_of(model: PCAModel | KernelModel) -> xr.Dataset:
+def dataset_of(model: Model) -> xr.Dataset:
     """Return a model as a Dataset that can be written with ``to_zarr`` and ``to_netcdf``."""
     xarray, labels = _xarray(), model.labels
     k = model.n_components
-    d = model.n_features if isinstance(model, KernelModel) else model.components.shape[1]
+    d = model.n_features
     labels = labels or Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
     if any(dimension.name == MODE for dimension in labels.features):
         raise ParameterError(
             f"to_xarray: components have the dimension {MODE!r}, and so have the features: rename theirs before the fit"
         )
-    fields: dict[str, tuple[tuple[str, ...], Array | None]] = {}
-    if isinstance(model, PCAModel):
-        components = np.asarray(model.components) if isinstance(model.components, np.ndarray) else _refuse()
-        fields = {"components": ((MODE,), components)}
-        fields |= {name: ((), getattr(model, name)) for name in ("mean", "scale", "feature_weight")}
-        fields |= {name: ((MODE,) if each.ndim == 2 else (), each) for name, each in model.by_feature.items()}
+    if model.on_disk:
+        raise NotAvailableError(
+            "to_xarray: the components do not fit in memory and stay on disk: save the model, and open it with xarray.open_zarr"
+        )
     variables: dict[str, Any] = {}
     names = _names_of(labels)
-    for key, (dims, values) in fields.items():
-        if values is None:
-            continue
+    for key, values in model.by_feature.items():
+        dims = (MODE,) if values.ndim == 2 else ()
         for part, variable, name in zip(labels.spread(values), labels.variables, names, strict=True):
             array = _field(part, dims, labels, variable)
             if key in ("components", "score_weights", "feature_weight"):
@@ -162,10 +154,7 @@ def dataset_of(model: PCAModel | KernelModel) -> xr.Dataset:
     # Singular values and correlations of two tables side by side belong to two modes each: i and k + i of 2 k.
     per_mode = {name: ((MODE,) if len(each) == k else (PAIR,), each) for name, each in _per_mode(model).items()}
     variables |= per_mode
-    if isinstance(model, RotatedModel):
-        variables["score_correlation"] = ((MODE, f"other_{MODE}"), model.correlation)
-    if isinstance(model, AnalysisModel) and model.figures.get("rotation"):
-        variables["factor_correlation"] = ((MODE, f"other_{MODE}"), model.factor_correlation)
+    variables |= {name: ((MODE, f"other_{MODE}"), values) for name, values in model.correlations.items()}
     dataset: xr.Dataset = xarray.Dataset(variables, coords={MODE: np.arange(1, k + 1)}, attrs=_attributes(model))
     return dataset
 
@@ -184,46 +173,32 @@ def labelled_maps(model: PCAModel, labels: Labels) -> xr.DataArray | xr.Dataset:
     return next(iter(arrays.values())) if len(arrays) == 1 else _xarray().Dataset(arrays)
 
 
-def _per_mode(model: PCAModel | KernelModel) -> dict[str, Array]:
+def _per_mode(model: Model) -> dict[str, Array]:
     """Return the values of each component: variances and their errors."""
-    if isinstance(model, KernelModel):
-        return {"eigenvalues": model.eigenvalues, "explained_variance_ratio": model.explained_variance_ratio}
     values: dict[str, Array] = dict(model.by_component)
     certificate = model.certificate
-    if certificate.kind != "none":
-        values["component_errors"] = np.array(certificate.component_errors, dtype=np.float64)  # NaN for None
+    if certificate.kind != "none" and "component_errors" in certificate:
+        values["component_errors"] = np.array(certificate["component_errors"], dtype=np.float64)  # NaN for None
     if isinstance(certificate, ApproximateCertificate) and certificate.eigenvalue_intervals is not None:
         ends = np.array(certificate.eigenvalue_intervals)
         values |= {"explained_variance_lower": ends[:, 0], "explained_variance_upper": ends[:, 1]}
     return values
 
 
-def _attributes(model: PCAModel | KernelModel) -> Json:
+def _attributes(model: Model) -> Json:
     """Return what is known of a model as numbers and texts, which every file format holds."""
     named: Json = {
         "n_samples": model.n_samples,
         "center": int(model.center),
         "source": str(model.source.get("path", "")),
-        "certificate": model.certificate.statement,
+        "certificate": model.statement,
         "written_by": f"streampca {__version__}",
     }
     if model.source.get("normalize") is not None:
         named["normalize"] = json.dumps(model.source["normalize"])
-    if isinstance(model, KernelModel):
-        return named | {"method": model.method, "total": model.total}
-    if isinstance(model, RotatedModel):
-        named["rotation"] = json.dumps(model.rotation.to_dict())
-    if model.removal is not None:
-        named["remove"] = _removed(model.removal.basis)
-    if model.certificate.kind != "none":
-        named |= {name: float(getattr(model.certificate, name)) for name in ("relative_residual", "captured_variance")}
-    return named | {
-        "solver": str(model.source.get("solver", "")),
-        "total_variance": model.total_variance,
-        "noise_variance": model.noise_variance,
-        "ddof": model.ddof,
-        "whiten": int(model.whiten),
-    }
+    if model.linear is not None and model.linear.removal is not None:
+        named["remove"] = _removed(model.linear.removal.basis)
+    return named | model.attributes
 
 
 def _removed(basis: Basis) -> str:
@@ -286,12 +261,6 @@ class _Unmask:
         whole = np.full((len(rows), len(self.mask)), np.nan, dtype=rows.dtype)
         whole[:, self.mask] = rows
         return whole
-
-
-def _refuse() -> Array:
-    raise NotAvailableError(
-        "to_xarray: the components do not fit in memory and stay on disk: save the model, and open it with xarray.open_zarr"
-    )
 
 
 def _xarray() -> ModuleType:

@@ -13,7 +13,6 @@ import streampca.plotting as plotting
 from streampca.errors import ParameterError
 from streampca.estimators.inputs import names_of
 from streampca.estimators.interface import check_is_fitted
-from streampca.models.analysis import AnalysisModel
 from streampca.system.optional import optional_module
 from streampca.typing import Array, FloatArray
 
@@ -67,9 +66,8 @@ class Plots:
         sampling = None
         if errors is not None:
             mixed, sampling = errors.degenerate_groups, errors.interval(0.95).T
-        title = model.spectrum_name if isinstance(model, AnalysisModel) else plotting.EIGENVALUE
         with self._drawn_on(ax) as axes:
-            plotting.scree(axes, values, bounds=bounds, sampling=sampling, mixed=mixed, title=title)
+            plotting.scree(axes, values, bounds=bounds, sampling=sampling, mixed=mixed, title=model.spectrum_name)
         return axes
 
     def scores(
@@ -147,11 +145,7 @@ class Plots:
 
     def _titles(self, components: Sequence[int]) -> list[str]:
         """Return the titles of the axes of some components, from 1, with the shares of the variance."""
-        model = self._estimator._model
-        if isinstance(model, AnalysisModel):  # whose scores are no shares of the variance
-            return [f"{'factor' if model.n_first is None else 'pair'} {number}" for number in components]
-        ratios = model.explained_variance_ratio
-        return [f"component {number} ({100 * float(ratios[number - 1]):.1f} %)" for number in components]
+        return [self._estimator._model.score_title(number - 1) for number in components]
 
     @property
     def _eigenvalues(self) -> FloatArray:

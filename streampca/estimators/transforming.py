@@ -31,8 +31,7 @@ from streampca.estimators.interface import (
 from streampca.estimators.labelled import is_data_array, is_labelled, of_all_modes, rows_of_scores, scores_array
 from streampca.execution.progress import ProgressCallback
 from streampca.labels import Labels
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.models.removal import Given, removed_by, residuals_of, residuals_step, with_fitted
 from streampca.models.scoring import rows_from_scores, scores_of
 from streampca.planning.scores import plan_rows, plan_scores
@@ -63,7 +62,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
     """The part of an estimator that applies its model."""
 
     if TYPE_CHECKING:
-        _model: PCAModel | KernelModel
+        _model: Model
         progress: ProgressCallback | None
         missing_value: float | None
 

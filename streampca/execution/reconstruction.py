@@ -17,11 +17,9 @@ from streampca.execution.score_labels import sample_axis, write_coordinates
 from streampca.execution.score_task import Writer, WrittenScores, new_array
 from streampca.execution.write import write_by_rows
 from streampca.labels import Dimension, Labels, Variable
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.models.removal import Given, removed_by, rows_of
 from streampca.models.scoring import rows_from_scores
-from streampca.models.stored_components import StoredComponents
 from streampca.planning.plan import Plan
 from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources.base import ReadCount, Source
@@ -43,7 +41,7 @@ class _Reconstruction(Step):
 
     def __init__(
         self,
-        model: PCAModel | KernelModel,
+        model: Model,
         removed: tuple[RowRegressors, FittedRegression] | None,
         dtype: DType,
         clip: bool,
@@ -68,7 +66,7 @@ class _Reconstruction(Step):
 
     def _rows_at_once(self, n_rows: int) -> int:
         """Return how many rows are made at once: all of them of components on disk, which are read each time."""
-        if isinstance(self.model, PCAModel) and isinstance(self.model.components, StoredComponents):
+        if self.model.on_disk:
             return n_rows
         return min(n_rows, max(1, _PIECE_BYTES // (8 * self.model.n_features)))
 
@@ -117,7 +115,7 @@ class _Reconstruction(Step):
 
 def reconstruction(
     scores: Source,
-    model: PCAModel | KernelModel,
+    model: Model,
     given: Given | None = None,
     dtype: object = None,
     *,
@@ -158,8 +156,7 @@ def reconstruction(
         known = scores.labels is not None and any(each.coordinate is not None for each in scores.labels.samples)
         labels, columns = (scores.labels, scores.sample_columns) if known else (None, None)
         removed = rows_of(fitted, given, scores.shape[0], labels=labels, columns=columns, same=True), fitted
-    if isinstance(model, KernelModel):
-        rows_from_scores(model, np.zeros((0, model.n_components)))  # the error of a map that was not learned
+    model.require_decoder()
     rows = SteppedSource(scores, [_Reconstruction(model, removed, wanted.newbyteorder("="), clip)])
     rows.grid = Grid()  # scores are small beside their rows
     return rows
@@ -172,7 +169,7 @@ class _RowsTask(Writer):
     common: ClassVar[str] = "model"
     source: Source
     """Rows that are written."""
-    model: PCAModel | KernelModel
+    model: Model
     """Model that makes them."""
     path: Path
     """Path of the zarr group."""
@@ -227,7 +224,7 @@ class _RowsTask(Writer):
 @naming_places
 def write_rows(
     rows: Source,
-    model: PCAModel | KernelModel,
+    model: Model,
     plan: Plan,
     path: Path,
     *,

@@ -15,19 +15,15 @@ from streampca.accumulators.score_groups import GroupMoments, group_edges, piece
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, RowWeights, as_block
 from streampca.models.diagnostics import centred_rows
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.typing import Array, FloatArray
 
 _PANEL_BYTES = 2**20
 
 
-def score_unit(model: PCAModel | KernelModel) -> float:
+def score_unit(model: Model) -> float:
     """Return a power of two near the standard deviation of the first scores, in whose units fourth powers of scores are near 1."""
-    if isinstance(model, KernelModel):
-        variance = float(model.eigenvalues[0]) / model.n_samples
-    else:
-        variance = float(model.explained_variance[0])
+    variance = float(model.score_variances[0])
     return 2.0 ** (math.frexp(variance)[1] // 2) if variance > 0 else 1.0
 
 
@@ -51,7 +47,7 @@ class GroupsOfRows:
 class ScoreGroups:
     """Accumulates `GroupMoments` of the rows that a model was fitted on, with scores and rows in units of `score_unit`."""
 
-    model: PCAModel | KernelModel
+    model: Model
     """The model; its components are in memory."""
     n_samples: int
     """Rows of the source."""
@@ -61,7 +57,7 @@ class ScoreGroups:
     @property
     def scaled(self) -> bool:
         """Tell whether the squares of every feature are summed, because features were scaled."""
-        return isinstance(self.model, PCAModel) and self.model.scale is not None
+        return self.model.linear is not None and self.model.linear.scale is not None
 
     def init(self, n_features: int) -> GroupMoments:
         """Return the sums of no rows."""
@@ -70,9 +66,9 @@ class ScoreGroups:
     def update(self, state: GroupMoments, block: Block | Array) -> GroupMoments:
         """Return `state` with the rows of `block` added, after it; `NotFiniteError` if rows that count are not finite."""
         block = as_block(block)
-        model = replace(self.model, whiten=False) if isinstance(self.model, PCAModel) else self.model
+        model = self.model if self.model.linear is None else replace(self.model.linear, whiten=False)
         with np.errstate(over="ignore", invalid="ignore"):
-            scores = model.transform(block.values)
+            scores = model.encode(block.values)
         return state.absorb(self.moments(block, scores))
 
     def moments(self, block: Block, scores: Array, q: FloatArray | None = None) -> GroupMoments:
@@ -102,9 +98,9 @@ class ScoreGroups:
 
     def _lengths(self, block: Block) -> tuple[FloatArray | None, FloatArray]:
         """Return ‖z‖² of the rows, None for kernel PCA, and Σ w z² of each feature if features were scaled."""
-        d, model = block.values.shape[1], self.model
+        d, model = block.values.shape[1], self.model.linear
         features = np.zeros(d if self.scaled else 0)
-        if isinstance(model, KernelModel):
+        if model is None:
             return None, features
         lengths = np.empty(len(block))
         step = max(1, min(len(block), _PANEL_BYTES // (8 * d)))

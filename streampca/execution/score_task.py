@@ -18,8 +18,7 @@ from streampca.execution.leaf import Task
 from streampca.execution.score_groups import GroupsOfRows, ScoreGroups
 from streampca.execution.score_labels import sample_axis, write_sample_labels
 from streampca.models.diagnostics import row_diagnostics
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.models.scoring import require_finite_scores
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
@@ -75,7 +74,7 @@ class WritingTask(Task[_State]):
 class Writer(WritingTask[WrittenScores]):
     """A task that writes arrays of one zarr group, whose first axis are the rows."""
 
-    model: PCAModel | KernelModel
+    model: Model
     """The model."""
     path: Path
     """Path of the zarr group."""
@@ -130,7 +129,7 @@ class ScoreTask(Writer):
     """Name of the field that all leaves share."""
     source: Source
     """Source of the rows."""
-    model: PCAModel | KernelModel
+    model: Model
     """Model that transforms them."""
     path: Path
     """Path of the zarr group."""
@@ -157,9 +156,7 @@ class ScoreTask(Writer):
     @property
     def no_moments(self) -> GroupMoments | None:
         """Return the sums of no rows; None where none are asked for."""
-        model = self.model
-        n_features = model.n_features if isinstance(model, KernelModel) else len(model.mean)
-        return None if self.groups is None else self._score_groups(self.groups).init(n_features)
+        return None if self.groups is None else self._score_groups(self.groups).init(self.model.n_features)
 
     def update(self, state: WrittenScores, block: Block) -> WrittenScores:
         """Transform `block` and write its scores, and T² and Q; add its products of scores to the sums.
@@ -188,9 +185,9 @@ class ScoreTask(Writer):
 
     def _moments(self, groups: GroupsOfRows, block: Block, values: list[Array]) -> GroupMoments:
         """Return the sums of the rows of `block`, whose scores, and T² and Q, are `values`."""
-        scores, model = values[0], self.model
-        if isinstance(model, PCAModel) and model.whiten:
-            deviations = np.where(np.isfinite(model.deviations), model.deviations, 0.0)
+        scores, pca = values[0], self.model.linear
+        if pca is not None and pca.whiten:
+            deviations = np.where(np.isfinite(pca.deviations), pca.deviations, 0.0)
             scores = scores * deviations
         weighted = block if groups.weights is None else groups.weights.on(block)
         return self._score_groups(groups).moments(weighted, scores, values[2] if len(values) > 2 else None)
@@ -202,13 +199,13 @@ class ScoreTask(Writer):
         runs = block.equal if equal is not None else ()
         parts = [(other, slice(other.start - block.start, other.start - block.start + len(other))) for other in others]
         parts += [(block.slice(first, first + 1), slice(first, last)) for first, last in runs[:1]]
-        values = [out]
-        if self.diagnostics and isinstance(self.model, PCAModel):
+        values, pca = [out], self.model.linear if self.diagnostics else None
+        if pca is not None:
             values += [np.empty(len(block)) for _ in DIAGNOSTICS]
         for part, rows in parts:
-            scores = self.model.transform(part.values, out[rows.start : rows.start + len(part)])
-            if self.diagnostics and isinstance(self.model, PCAModel):
-                for value, one in zip(values[1:], row_diagnostics(self.model, part.values, scores), strict=True):
+            scores = self.model.encode(part.values, out[rows.start : rows.start + len(part)])
+            if pca is not None:
+                for value, one in zip(values[1:], row_diagnostics(pca, part.values, scores), strict=True):
                     value[rows] = one
         for first, last in runs:
             out[first:last] = out[runs[0][0]]
@@ -218,7 +215,7 @@ class ScoreTask(Writer):
 
 
 def create_scores(
-    path: Path, model: PCAModel | KernelModel, source: Source, rows_per_chunk: int, *, diagnostics: bool = False
+    path: Path, model: Model, source: Source, rows_per_chunk: int, *, diagnostics: bool = False
 ) -> ZarrArray:
     """Make the group of the scores of `source` and its arrays; return that of the scores."""
     n, k, dtype = source.shape[0], model.n_components, model.score_dtype(source.dtype)

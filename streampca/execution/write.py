@@ -27,8 +27,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.score_groups import GroupsOfRows
 from streampca.execution.score_task import ScoreTask, Writer, WritingTask, create_scores
 from streampca.models.conditional import add_lost, fill_in_from
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model, PCAModel
 from streampca.models.stored_components import StoredComponents
 from streampca.planning.plan import Plan
 from streampca.planning.scores import slab_width, values_per_sample
@@ -43,7 +42,7 @@ from streampca.system.blas_threads import one_blas_thread
 from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:
-    from streampca.models.pca import PCAModel
+    from streampca.models.pca import Model, PCAModel
     from streampca.typing import DaskClient
 
 
@@ -56,7 +55,7 @@ _LEAF_BLOCKS, _LEAVES = 4, 160
 @naming_places
 def write_scores(
     source: Source,
-    model: PCAModel | KernelModel,
+    model: Model,
     plan: Plan,
     path: Path,
     *,
@@ -82,8 +81,8 @@ def write_scores(
     """
     path = path.absolute()  # workers may have another working directory
     with source.reading():
-        if plan.axis == "features" and isinstance(model, PCAModel):
-            return _write_by_features(source, model, plan, path, progress), None
+        if plan.axis == "features" and model.summed is not None:
+            return _write_by_features(source, model.summed, plan, path, progress), None
         count, (moments,) = write_by_rows(ScoreTask(source, model, path, diagnostics, groups), plan, progress)
         return count, moments
 

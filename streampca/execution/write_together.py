@@ -12,8 +12,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.score_groups import GroupsOfRows
 from streampca.execution.score_task import ScoreTask, Sums, WritingTask, WrittenScores
 from streampca.execution.write import write_by_rows
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.models.removal import residuals_step
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
@@ -34,7 +33,7 @@ class ScoreTasks(WritingTask[_Written]):
     """Name of the field that all leaves share."""
     source: Source
     """Source of the rows."""
-    models: tuple[PCAModel | KernelModel, ...]
+    models: tuple[Model, ...]
     """Models that transform them."""
     paths: tuple[Path, ...]
     """Path of the zarr group of each."""
@@ -90,7 +89,7 @@ class ScoreTasks(WritingTask[_Written]):
 @naming_places
 def write_scores_of_models(
     source: Source,
-    models: Mapping[Path, PCAModel | KernelModel],
+    models: Mapping[Path, Model],
     plan: Plan,
     *,
     tables: Mapping[Path, Source] | None = None,

@@ -15,8 +15,7 @@ from streampca.export.files import Exported, require_free, write
 from streampca.export.limits import require_expressible
 from streampca.export.projection import inverse_factors, require_memory
 from streampca.formatting import one_line, plain_cell
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.models.stored_components import StoredComponents, slabs_of
 from streampca.typing import FloatArray
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def write_npz(
-    model: PCAModel | KernelModel,
+    model: Model,
     path: Path,
     *,
     names: list[str] | None = None,
@@ -49,10 +48,9 @@ def write_npz(
     else:
         for name, slabs in (("encoder", model.encoder()), ("decoder", model.decoder())):
             arrays[name] = np.hstack([slab for _, slab in slabs])
-    arrays |= {name: each for name, each in model.by_feature.items() if each.ndim == 1}
-    for name, values in (("scale", model.scale), ("feature_weight", model.feature_weight), ("fill", model.fill)):
-        if values is not None:
-            arrays[name] = values
+    for name in ("uniquenesses", "scale", "feature_weight", "fill"):
+        if getattr(model, name) is not None:
+            arrays[name] = getattr(model, name)
     if names is not None:
         arrays["feature_names"] = np.array(names, dtype=np.str_)
     file = io.BytesIO()
@@ -62,7 +60,7 @@ def write_npz(
 
 
 def write_loadings(
-    model: PCAModel | KernelModel,
+    model: Model,
     path: Path,
     prefix: str,
     *,

@@ -11,17 +11,14 @@ import numpy as np
 from streampca.export.files import Exported, require_free, write
 from streampca.export.limits import require_expressible
 from streampca.export.projection import Projection, measured_error, projection_of, require_memory, require_range
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.system.optional import optional_module
 
 if TYPE_CHECKING:
     from faiss import LinearTransform
 
 
-def write_faiss(
-    model: PCAModel | KernelModel, path: Path, *, memory: int | str | None = None, overwrite: bool = False
-) -> Exported:
+def write_faiss(model: Model, path: Path, *, memory: int | str | None = None, overwrite: bool = False) -> Exported:
     """Write `model` as a ``LinearTransform``; see `streampca.PCA.to_faiss`."""
     faiss = optional_module("faiss", "a transform of faiss", "export")
     model = require_expressible(model, "faiss")

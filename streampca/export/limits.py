@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from streampca.errors import NotAvailableError
-from streampca.models.analysis import AnalysisModel
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
-from streampca.models.rotated import RotatedModel
+from streampca.models.pca import Model, PCAModel
 from streampca.sources.cells.normalization import LogarithmOfCounts, Normalization, ScaledCounts
 
 Target = Literal["scikit-learn", "ONNX", "faiss", "npz", "CSV"]
@@ -62,25 +59,25 @@ _UNNORMALIZED = "normalise the data first (scanpy: normalize_total, log1p) and f
 LIMITS = (
     Limit(
         "rotate",
-        lambda model: isinstance(model, RotatedModel),
+        lambda model: model.rotated_by is not None and model.uniquenesses is None,
         {"scikit-learn": "components of its PCA are orthogonal"},
         "export to .onnx, .faiss, .npz or .nc, or the fit before the rotation (pca_)",
     ),
     Limit(
         "two tables (MCA, CCA)",
-        lambda model: isinstance(model, AnalysisModel) and model.n_first is not None,
+        lambda model: model.n_first is not None,
         {"scikit-learn": "its PCA takes one table, with orthonormal components"},
         "export to .onnx, .faiss, .npz or .nc, which have the scores of both tables side by side",
     ),
     Limit(
         "rotation='promax'",
-        lambda model: isinstance(model, AnalysisModel) and model.figures.get("rotation") == "promax",
+        lambda model: model.rotated_by == "promax",
         {"scikit-learn": "factors of its FactorAnalysis are uncorrelated"},
         "fit with rotation='varimax', or export to .onnx, .faiss, .npz or .nc",
     ),
     Limit(
         "factors of features that never vary or have weight 0",
-        lambda model: isinstance(model, AnalysisModel) and bool((model.noise_of_features == 0).any()),
+        lambda model: model.uniquenesses is not None and bool((model.uniquenesses == 0).any()),
         {"scikit-learn": "it divides by their uniqueness, 0"},
         "fit without these features, or export to .onnx, .faiss, .npz or .nc",
     ),
@@ -130,7 +127,7 @@ LIMITS = (
 """Every setting that some format cannot express; all others are expressed by all."""
 
 
-def require_expressible(model: PCAModel | KernelModel, target: Target) -> PCAModel:
+def require_expressible(model: Model, target: Target) -> PCAModel:
     """Return `model` if `target` can express it.
 
     Raises
@@ -138,12 +135,13 @@ def require_expressible(model: PCAModel | KernelModel, target: Target) -> PCAMod
     NotAvailableError
         Names the setting that it cannot express, and says what to do.
     """
-    if isinstance(model, KernelModel):
+    pca = model.linear
+    if pca is None:
         raise NotAvailableError(
             f"{target} cannot express KernelPCA: its scores are kernel values of landmarks, not a linear map; save the model "
             "(pca.save), or export its eigenvalues to .nc"
         )
     for limit in LIMITS:
-        if target in limit.reasons and limit.of(model):
+        if target in limit.reasons and limit.of(pca):
             raise NotAvailableError(f"{target} cannot express {limit.setting}: {limit.reasons[target]}; {limit.cure}")
-    return model
+    return pca

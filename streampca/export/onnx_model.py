@@ -15,8 +15,7 @@ from streampca.export.files import Exported, require_free, write
 from streampca.export.limits import normalization_of, require_expressible
 from streampca.export.projection import measured_error, projection_of, require_memory, require_range
 from streampca.formatting import as_text
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model, PCAModel
 from streampca.sources.cells.normalization import LogarithmOfCounts, Normalization, ScaledCounts
 from streampca.system.optional import optional_module
 from streampca.typing import Array, DType
@@ -38,7 +37,7 @@ _LARGEST_BYTES = 2**31 - 2**20
 
 
 def write_onnx(
-    model: PCAModel | KernelModel,
+    model: Model,
     path: Path,
     *,
     dtype: str = "float32",

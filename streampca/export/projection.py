@@ -97,10 +97,10 @@ def measured_error(model: PCAModel, scores_of: Callable[[Array], Array], dtype: 
         of_logarithms = any(isinstance(step, LogarithmOfCounts) for step in normalization.asked)
         rows = (np.expm1(rows) if of_logarithms else rows).astype(dtype)
         counts = ArraySource(rows.astype(np.float64))
-        expected = model.transform(SteppedSource(counts, normalization.steps(counts.dtype)).read(0, len(rows))[0])
+        expected = model.encode(SteppedSource(counts, normalization.steps(counts.dtype)).read(0, len(rows))[0])
     else:
         rows = rows.astype(dtype)
-        expected = model.transform(rows.astype(np.float64))
+        expected = model.encode(rows.astype(np.float64))
     largest = np.abs(expected).max(initial=0.0)
     difference = np.abs(scores_of(rows) - expected).max(initial=0.0)
     return float(difference / largest) if largest > 0 else float(difference)
@@ -116,5 +116,5 @@ def _drawn(model: PCAModel) -> FloatArray:
     random, n = generator(0, "export"), _n_measured(d)
     scores = random.standard_normal((n, k)) * (1.0 if model.whiten else np.sqrt(model.explained_variance))
     noise = random.standard_normal((n, d)) * (np.sqrt(model.noise_of_features) * inverse_factors(model))
-    rows: FloatArray = model.inverse_transform(scores) + noise
+    rows: FloatArray = model.decode(scores) + noise
     return rows

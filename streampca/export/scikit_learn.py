@@ -12,9 +12,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from streampca.errors import NotAvailableError
 from streampca.export.limits import require_expressible
 from streampca.export.projection import inverse_factors, require_memory
-from streampca.models.analysis import AnalysisModel
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model, PCAModel
 from streampca.models.stored_components import StoredComponents
 from streampca.typing import FloatArray
 
@@ -24,7 +22,7 @@ _NEGLIGIBLE = 1e-13
 
 
 def to_sklearn(
-    model: PCAModel | KernelModel, names: list[str] | None, memory: int | str | None = None
+    model: Model, names: list[str] | None, memory: int | str | None = None
 ) -> PCA | FactorAnalysis | Pipeline:
     """Return `model` as a fitted estimator of scikit-learn; see `streampca.PCA.to_sklearn`.
 
@@ -43,7 +41,7 @@ def to_sklearn(
     factors = model.weights
     mean = np.zeros_like(model.mean) if factors is not None else model.mean.copy()
     fitted: PCA | FactorAnalysis
-    if isinstance(model, AnalysisModel):
+    if model.uniquenesses is not None:
         name, fitted = "factor_analysis", _factors(model, mean)
     else:
         name, fitted = "pca", _pca(model, mean)
@@ -85,11 +83,11 @@ def _pca(model: PCAModel, mean: FloatArray) -> PCA:
     return pca
 
 
-def _factors(model: AnalysisModel, mean: FloatArray) -> FactorAnalysis:
+def _factors(model: PCAModel, mean: FloatArray) -> FactorAnalysis:
     """Return the fitted `FactorAnalysis` of features that are scaled already; all of its attributes are set."""
-    k, figures = model.n_components, model.figures
+    k, figures = model.n_components, model.summary()
     factors = FactorAnalysis(n_components=k, rotation=figures.get("rotation"))
-    factors.components_ = model.patterns.copy()
+    factors.components_ = model.loadings()
     factors.noise_variance_ = model.noise_of_features.copy()
     factors.mean_ = mean
     factors.n_features_in_ = len(mean)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import stdtrit
+from typing_extensions import override
 
 from streampca.errors import ModelError, ParameterError
 from streampca.models.pca import PCAModel
@@ -61,6 +62,7 @@ class AnalysisModel(PCAModel):
     """
 
     has_spectrum: ClassVar[bool] = False
+    page = "analysis"
 
     analysis: str = field(kw_only=True)
     """``"mca"``, ``"cca"`` or ``"factor_analysis"``."""
@@ -85,13 +87,13 @@ class AnalysisModel(PCAModel):
     """Sampling errors of `strengths`; None where they were not computed."""
 
     @property
+    @override
     def spectrum(self) -> FloatArray:
-        """Return the values that a chart shows, largest first, ``(k,)``."""
         return self.strengths
 
     @property
+    @override
     def spectrum_name(self) -> str:
-        """Return the name of one of these values."""
         return {"mca": "singular value", "cca": "correlation"}.get(self.analysis, "communal variance")
 
     @property
@@ -100,15 +102,14 @@ class AnalysisModel(PCAModel):
         return len(self.strengths)
 
     @property
+    @override
     def by_feature(self) -> dict[str, FloatArray]:
-        """Return further values of the features by name, of which those of two dimensions are by component.
-
-        The components of factors are their loadings, and the weights of their scores have a name of their own.
-        """
+        """The components of factors are their loadings, and the weights of their scores have a name of their own."""
         if self.uniquenesses is None:
-            return {"patterns": self.patterns}
+            return super().by_feature | {"patterns": self.patterns}
         weights = np.asarray(self.components)
-        return {"components": self.patterns, "score_weights": weights, "uniquenesses": self.uniquenesses}
+        own = {"components": self.patterns, "score_weights": weights, "uniquenesses": self.uniquenesses}
+        return super().by_feature | own
 
     @property
     def by_component(self) -> dict[str, FloatArray]:
@@ -122,6 +123,16 @@ class AnalysisModel(PCAModel):
         if self.uniquenesses is None or self.total_variance <= 0:
             return super().explained_variance_ratio
         return np.asarray(self.strengths / self.total_variance)
+
+    @property
+    @override
+    def correlations(self) -> dict[str, FloatArray]:
+        return {} if self.rotated_by is None else {"factor_correlation": self.factor_correlation}
+
+    @property
+    @override
+    def rotated_by(self) -> str | None:
+        return self.figures.get("rotation") or None
 
     @property
     def factor_correlation(self) -> FloatArray:
@@ -205,13 +216,19 @@ class AnalysisModel(PCAModel):
         """Yield the patterns; see `PCAModel.decoder`."""
         yield from slabs_of(self.patterns)
 
+    @override
+    def score_title(self, component: int) -> str:
+        # Scores are no shares of the variance.
+        return f"{'factor' if self.n_first is None else 'pair'} {component + 1}"
+
+    @override
     def score_names(self, prefix: str) -> list[str]:
         """Return the names of the scores; of two tables those of the first begin with x, and those of the second with y."""
         if self.n_first is None:
             return super().score_names(prefix)
         return [f"{side}_{prefix}{i}" for side in "xy" for i in range(self.n_components // 2)]
 
-    def inverse_transform(self, scores: Array) -> Array:
+    def decode(self, scores: Array) -> Array:
         """Return the rows in the original space, ``(n_rows, n_features)``, that the patterns give for these `scores`."""
         dtype = self.score_dtype(scores.dtype)
         rows = self._reconstructed(slice(0, self.n_features), self.patterns, np.asarray(scores, dtype=np.float64))

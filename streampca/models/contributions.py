@@ -46,7 +46,7 @@ def contributions_of(model: PCAModel, rows: Array, names: tuple[str, ...] | None
     Of rows with missing values the scores are ŝ = K V_o z_o, so that zⱼ Σᵢ vᵢⱼ (Kᵀ Λ⁻¹ ŝ)ᵢ sums to T²; missing features contribute 0.
     """
     rows = np.asarray(rows, dtype=np.float64)
-    scores, rank = model.transform(rows), model.numerical_rank
+    scores, rank = model.encode(rows), model.numerical_rank
     q = row_diagnostics(model, rows, scores)[1]
     plain = plain_scores(model, scores)
     axes = np.asarray(model.components)

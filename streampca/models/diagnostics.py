@@ -53,7 +53,7 @@ def row_diagnostics(model: PCAModel, rows: Any, scores: Array) -> tuple[FloatArr
     model : PCAModel
         The model.
     rows : array or sparse matrix, shape (n_rows, n_features)
-        Rows as `PCAModel.transform` takes them.
+        Rows as `PCAModel.encode` takes them.
     scores : array, shape (n_rows, k)
         Their scores.
     """

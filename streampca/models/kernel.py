@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
-from streampca.accumulators.centring import work_dtype
-from streampca.errors import ParameterError
+from streampca.accumulators.centring import refuse_not_finite, work_dtype
+from streampca.accumulators.sparse import refuse_stored
+from streampca.block import Block
+from streampca.errors import NotAvailableError, ParameterError
 from streampca.kernels.standardised import Standardised
 from streampca.labels import Labels
+from streampca.linalg.scaling import Scaling
 from streampca.linalg.selection import smallest_count
 from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import KernelCertificate
-from streampca.models.sampling_errors import SamplingErrors
+from streampca.models.pca import EncodingPurpose, Model
+from streampca.models.sampling_errors import Population, SamplingErrors
 from streampca.models.stored_rows import BAND_ROWS, StoredRows
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
 
 _PANEL_BYTES = 16 * 2**20
 _PANEL_ROWS = (64, 8192)
+_SLAB_ROWS = 256
+"""Rows that are examined at once, to limit the memory."""
 _MOST_ROUNDING = 1e-5
 """Share of the largest scores that rounding of float32 may take; components of small eigenvalues amplify it."""
 
@@ -44,7 +51,7 @@ class PreimageMap:
 
 
 @dataclass(frozen=True)
-class KernelModel:
+class KernelModel(Model):
     """Kernel principal components of one data set: scores are (k(x) − k̄)ᵀ B with the kernel values k(x) of the landmarks."""
 
     kernel: Kernel
@@ -70,7 +77,7 @@ class KernelModel:
     landmark_indices: IntArray | None = None
     """Row numbers of the landmarks within the training rows, ``(m,)``; None where landmarks were given as rows."""
     preimage: PreimageMap | None = None
-    """What `inverse_transform` needs; None where it was not asked for."""
+    """What `decode` needs; None where it was not asked for."""
     sampling: str = "given"
     """How the landmarks were chosen."""
     source: Json = field(default_factory=dict)
@@ -80,45 +87,55 @@ class KernelModel:
     sampling_errors: SamplingErrors | None = None
     """Sampling errors of the result; None where they were not computed."""
 
-    missing: ClassVar[str] = "error"
-    """NaN is an error."""
+    page = "kernel"
+    not_diagnosed = "diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none"
+    missing = "error"
 
     def __post_init__(self) -> None:
         in_row_order(self, "coefficients", *(() if isinstance(self.landmarks, StoredRows) else ("landmarks",)))
 
     @property
-    def score_attributes(self) -> dict[str, list[float]]:
-        """Return the attributes of stored scores."""
+    @override
+    def score_attributes(self) -> Json:
         return {"eigenvalues": self.eigenvalues.tolist()}
 
     @property
+    @override
+    def attributes(self) -> Json:
+        return {"method": self.method, "total": self.total}
+
+    @property
+    @override
+    def by_component(self) -> dict[str, FloatArray]:
+        return {"eigenvalues": self.eigenvalues, "explained_variance_ratio": self.explained_variance_ratio}
+
+    @property
+    @override
     def concerns(self) -> list[str]:
         """Return what a user should know of the eigenvalues before using them, a sentence each."""
         return sentences.concerns_of_kernel_pca(self.certificate, self.n_components, center=self.center)
 
     @property
+    @override
     def spectrum(self) -> FloatArray:
         """Return the eigenvalues, largest first, ``(k,)``."""
         return self.eigenvalues
 
     @property
-    def n_components(self) -> int:
-        """Return the number of components."""
-        return len(self.eigenvalues)
+    @override
+    def score_variances(self) -> FloatArray:
+        return self.eigenvalues / self.n_samples
 
     @property
+    @override
     def n_features(self) -> int:
-        """Return the number of features of a row."""
         return int(self.landmarks.shape[1])
 
     @property
+    @override
     def explained_variance_ratio(self) -> FloatArray:
         """Return the share of the trace along each component, ``(k,)``."""
         return self.eigenvalues / self.total if self.total > 0 else np.zeros_like(self.eigenvalues)
-
-    def score_dtype(self, dtype: DType) -> DType:
-        """Return the data type of the scores of rows of `dtype`: float32 for float16 and float32, else float64."""
-        return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
     def kernel_dtype(self, dtype: DType) -> DType:
         """Return the type of kernel values for rows of `dtype`: float32 where landmarks and rows are no wider, and it suffices.
@@ -133,7 +150,8 @@ class KernelModel:
         suffices = rounding <= _MOST_ROUNDING * float(np.sqrt(self.eigenvalues[0] / self.n_samples))
         return narrow if suffices else np.dtype(np.float64)
 
-    def transform(self, rows: Any, out: Array | None = None) -> Array:
+    @override
+    def encode(self, rows: Any, out: Array | None = None) -> Array:
         """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; cost 2 m (d + k) flops and m kernel values a row.
 
         `out`, of the shape and `score_dtype` of the result, may be given to be filled. The mean kernel values are
@@ -149,7 +167,7 @@ class KernelModel:
         n_rows, m = int(rows.shape[0]), len(self.landmarks)
         out = np.empty((n_rows, self.n_components), self.score_dtype(rows.dtype)) if out is None else out
         if isinstance(self.landmarks, StoredRows):
-            return self._transform_by_bands(self.landmarks, rows, out)
+            return self._encode_by_bands(self.landmarks, rows, out)
         prepared = self.kernel.prepare(self.landmarks, dtype)
         coefficients, centre = self.coefficients.astype(dtype), self.centre.astype(dtype)
         # What rounding the centre to `dtype` left of it, projected.
@@ -163,7 +181,7 @@ class KernelModel:
             np.subtract(values @ coefficients, remainder, out=out[start : start + step], casting="same_kind")
         return out
 
-    def _transform_by_bands(self, stored: StoredRows, rows: Any, out: Array) -> Array:
+    def _encode_by_bands(self, stored: StoredRows, rows: Any, out: Array) -> Array:
         """Fill `out` with the scores of `rows`; the landmarks are read band by band, and products are added in float64."""
         dtype, step = self.kernel_dtype(rows.dtype), panel_rows(BAND_ROWS, self.kernel_dtype(rows.dtype))
         for start in range(0, len(out), step):
@@ -180,7 +198,40 @@ class KernelModel:
             np.copyto(out[start : start + step], scores, casting="same_kind")
         return out
 
-    def inverse_transform(self, scores: Array) -> Array:
+    @override
+    def require_decoder(self) -> None:
+        if self.preimage is None:
+            raise ParameterError(
+                "inverse_transform is not available: the map from scores back to features was not learned; fit with fit_inverse_transform=True"
+            )
+
+    @override
+    def require_finite(self, rows: Any, start: int) -> None:
+        # exp(-inf) = 0: scores are finite where rows are not.
+        if not isinstance(rows, np.ndarray):
+            refuse_stored(rows, start)
+        elif rows.dtype.kind == "f" and not all(
+            np.isfinite(rows[at : at + _SLAB_ROWS]).all() for at in range(0, len(rows), _SLAB_ROWS)
+        ):
+            refuse_not_finite(rows, start)
+
+    @override
+    def count_landmarks(self, block: Block) -> int:
+        index = self.landmark_indices
+        if index is None:
+            return 0
+        here = np.flatnonzero((index >= block.start) & (index < block.start + len(block)))
+        rows = block.where(index[here] - block.start).dense().values.astype(self.landmarks.dtype)
+        return int((rows == self.landmarks[here]).all(axis=1).sum())
+
+    @override
+    def loadings(self) -> FloatArray:
+        raise NotAvailableError(
+            "kernel PCA has no loadings: its scores are kernel values of landmarks, not a linear map of features"
+        )
+
+    @override
+    def decode(self, scores: Array) -> Array:
         """Return rows in the original space, ``(n_rows, n_features)``, for `scores`, ``(n_rows, k)``: κ(scores, ·) times the dual.
 
         Raises
@@ -188,10 +239,8 @@ class KernelModel:
         ParameterError
             If the map from scores back to features was not learned.
         """
-        if self.preimage is None:
-            raise ParameterError(
-                "inverse_transform is not available: the map from scores back to features was not learned; fit with fit_inverse_transform=True"
-            )
+        self.require_decoder()
+        assert self.preimage is not None  # noqa: S101 for the type checker: required above
         scores = np.asarray(scores)
         out = np.empty((len(scores), self.n_features), self.score_dtype(scores.dtype))
         kernel = self.kernel
@@ -203,8 +252,40 @@ class KernelModel:
             out[start : start + step] = kernel.restore(found) if isinstance(kernel, Standardised) else found
         return out
 
+    @override
+    def encoding_bytes(self, rows: int, dtype: DType) -> dict[EncodingPurpose, int]:
+        """Return what scores of kernel PCA take beside a block, in each of L leaves.
+
+        Axes: L (8 m d + 8 m (k + 2)) and what the kernel prepares; scores: L (8 p (m + 2 k) + 6 b k e) for a panel of p ≤ b rows, and
+        the scratch of the kernel. Of landmarks on disk, a band of them instead of m d, with panels for its rows, and 16 bytes of
+        each of its values while it is read.
+        """
+        k, d, m = self.n_components, self.n_features, len(self.landmarks)
+        stored = isinstance(self.landmarks, StoredRows)
+        at_once = min(m, BAND_ROWS) if stored else m
+        axes = self.kernel.prepared_bytes(at_once, d) + (24 if stored else 8) * at_once * d + 8 * m * (k + 2)
+        values = min(rows, panel_rows(at_once, work_dtype(dtype))) * (at_once + 2 * k) * 8
+        written = 6 * rows * k * self.score_dtype(dtype).itemsize
+        return {"axes": axes, "scores": values + self.kernel.scratch_bytes(at_once, d) + written}
+
+    @override
+    def encoding_flops(self) -> float:
+        return len(self.landmarks) * (self.kernel.needs(self.n_features).flops + 2 * self.n_components)
+
+    @override
+    def decoding_bytes(self, rows: int, dtype: DType) -> int:
+        m = 0 if self.preimage is None else len(self.preimage.scores)
+        panel = 8 * min(rows, panel_rows(m, work_dtype(dtype))) * (m + self.n_features)
+        return self.kernel.prepared_bytes(m, self.n_components) + panel
+
+    @override
+    def population(self, unit: float, scaling: Scaling) -> Population:
+        n = self.n_samples
+        outside = max(0, n - int(self.center) - self.n_components)
+        return Population(self.eigenvalues / unit, 0, self.center, self.total / unit / n, outside, float(n))
+
+    @override
     def summary(self) -> Json:
-        """Return the result as plain data."""
         return {
             "n_components": self.n_components,
             "method": self.method,
@@ -217,10 +298,6 @@ class KernelModel:
             "explained_variance_ratio": self.explained_variance_ratio.tolist(),
             "components_for": {str(share): self.components_for(share) for share in (0.9, 0.95, 0.99)},
         } | ({} if self.sampling_errors is None else {"sampling_errors": self.sampling_errors.to_dict()})
-
-    def notes(self) -> list[str]:
-        """Return sentences about the data; there are none."""
-        return []
 
     def components_for(self, share: float) -> int | None:
         """Return how many components carry `share` of the trace, up to rounding; None if more than there are."""

@@ -1,28 +1,30 @@
-"""A fitted principal component model, with the transform of rows to scores and back."""
+"""Fitted models: what every one answers, and principal components, with the map of rows to scores and back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.accumulators.gram_state import GramOperator
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
+from streampca.block import Block
 from streampca.errors import NotAvailableError
 from streampca.labels import Labels
 from streampca.linalg.component_rules import ComponentRules, Eigenvalues, component_rules, sample_of
 from streampca.linalg.eigen import Spectrum, SymmetricOperator
-from streampca.linalg.scaling import divisors, reciprocals
+from streampca.linalg.scaling import Scaling, divisors, reciprocals
 from streampca.linalg.selection import smallest_count
 from streampca.models import certificate_sentences as sentences
 from streampca.models import conditional
-from streampca.models.certificates import ExactCertificate
+from streampca.models.certificates import AnyCertificate, ExactCertificate
 from streampca.models.noise import noise_edge
-from streampca.models.sampling_errors import SamplingErrors
+from streampca.models.sampling_errors import Population, SamplingErrors
 from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents, slabs_of
 from streampca.parameters import Parameters
 from streampca.regressors import FittedRegression
@@ -34,12 +36,195 @@ _SAFE_FACTORS = (1e-30, 1e30)
 _KNOWN_IN_FLOAT32 = 4e-7
 """Share of the first eigenvalue down to which float32 products leave scores digits."""
 
+SLABS_FROM = 2**30
+"""Size in bytes of components from which they are saved as slabs of features, as those on disk are."""
+
 _NEAR_MEAN = 16.0
 """Standard deviations of a score up to which the terms of the mean are summed with those of the row: rounding them to float32 is 1e-6 of one."""
 
 
+EncodingPurpose = Literal["axes", "scores", "conditional means"]
+"""What scores of a block of rows take memory for."""
+
+
+class Model:
+    """A map of rows to scores and, where there is one, back: what every fitted model answers.
+
+    Whoever writes, draws, saves or checks models asks this. `linear` has the members of those alone whose scores are products of
+    rows with weights.
+    """
+
+    if TYPE_CHECKING:  # fields of the dataclasses below, in orders of their own
+        n_samples: int
+        center: bool
+        certificate: AnyCertificate
+        source: Json
+        labels: Labels | None
+        sampling_errors: SamplingErrors | None
+        missing: str
+
+    page: ClassVar[str] = "components"
+    """Which page of a run shows it."""
+    not_diagnosed: ClassVar[str] = ""
+    """Why there are no T² and Q of rows; empty where there are."""
+
+    @property
+    def conditional(self) -> bool:
+        """Return whether scores of rows with NaN are conditional means given the observed features."""
+        return False
+
+    @property
+    def on_disk(self) -> bool:
+        """Return whether components stay on disk."""
+        return False
+
+    @property
+    def in_slabs(self) -> bool:
+        """Return whether components are saved as slabs of features, not as whole rows: those on disk, and large ones."""
+        return False
+
+    @property
+    def statement(self) -> str:
+        """Return how far the numbers hold, in words."""
+        return self.certificate.statement
+
+    @property
+    def linear(self) -> PCAModel | None:
+        """Return the model itself where scores are products of centred rows with weights, else None."""
+        return None
+
+    @property
+    def summed(self) -> PCAModel | None:
+        """Return the model itself where its scores are sums over features, of which some can be added after others, else None."""
+        return None
+
+    @property
+    def n_components(self) -> int:
+        """Return the number of components."""
+        return len(self.spectrum)
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of features of a row."""
+        raise NotImplementedError
+
+    @property
+    def spectrum(self) -> FloatArray:
+        """Return the values of the components that a chart shows, largest first, ``(k,)``."""
+        raise NotImplementedError
+
+    @property
+    def spectrum_name(self) -> str:
+        """Return the name of one of these values."""
+        return "variance (eigenvalue)"
+
+    @property
+    def score_variances(self) -> FloatArray:
+        """Return the variances of scores without whitening, ``(k,)``."""
+        raise NotImplementedError
+
+    @property
+    def explained_variance_ratio(self) -> FloatArray:
+        """Return the share of the total along each component, ``(k,)``."""
+        raise NotImplementedError
+
+    @property
+    def score_attributes(self) -> Json:
+        """Return the attributes of stored scores."""
+        raise NotImplementedError
+
+    @property
+    def attributes(self) -> Json:
+        """Return further numbers and texts of a data set of the model, which every file format holds."""
+        raise NotImplementedError
+
+    @property
+    def by_feature(self) -> dict[str, FloatArray]:
+        """Return values of the features by name, of which those of two dimensions are by component; `NotAvailableError` if on disk."""
+        return {}
+
+    @property
+    def by_component(self) -> dict[str, FloatArray]:
+        """Return the values of the components by name."""
+        raise NotImplementedError
+
+    @property
+    def correlations(self) -> dict[str, FloatArray]:
+        """Return correlations of the scores by name, each ``(k, k)``; empty where all are 0."""
+        return {}
+
+    def score_names(self, prefix: str) -> list[str]:
+        """Return the names of the scores, which start with that of the estimator."""
+        return [f"{prefix}{i}" for i in range(self.n_components)]
+
+    def score_title(self, component: int) -> str:
+        """Return the title of the axis of a chart on which the scores of a component stand, from 0."""
+        return f"component {component + 1} ({100 * float(self.explained_variance_ratio[component]):.1f} %)"
+
+    @staticmethod
+    def score_dtype(dtype: DType) -> DType:
+        """Return the data type of the scores of rows of `dtype`: float32 for float16 and float32, else float64."""
+        return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
+
+    def encode(self, rows: Any, out: Array | None = None) -> Array:
+        """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; `out` may be given to be filled."""
+        raise NotImplementedError
+
+    def decode(self, scores: Array) -> Array:
+        """Return rows, ``(n_rows, n_features)``, that have these `scores`, ``(n_rows, k)``."""
+        raise NotImplementedError
+
+    def require_decoder(self) -> None:
+        """Raise `ParameterError` unless rows can be made of scores."""
+
+    def require_finite(self, rows: Any, start: int) -> None:
+        """Raise `NotFiniteError` if `rows`, from row `start` on, are not finite and their scores may be finite."""
+
+    def count_landmarks(self, block: Block) -> int:
+        """Return how many of the rows of `block` are rows that the model compares others with."""
+        return 0
+
+    def loadings(self) -> FloatArray:
+        """Return what one standard deviation of each score gives of scaled and weighted features, ``(k, n_features)``."""
+        raise NotImplementedError
+
+    def encoding_bytes(self, rows: int, dtype: DType) -> dict[EncodingPurpose, int]:
+        """Return the memory by purpose that scores of a block of `rows` rows of `dtype` take, beside the block."""
+        raise NotImplementedError
+
+    def encoding_flops(self) -> float:
+        """Return the floating point operations of the scores of a row."""
+        raise NotImplementedError
+
+    def decoding_bytes(self, rows: int, dtype: DType) -> int:
+        """Return the memory that making a block of `rows` rows of `dtype` takes, beside the block."""
+        raise NotImplementedError
+
+    def population(self, unit: float, scaling: Scaling) -> Population:
+        """Return what sampling errors need of the fit, with variances divided by `unit`."""
+        raise NotImplementedError
+
+    def summary(self) -> Json:
+        """Return the result as plain data."""
+        raise NotImplementedError
+
+    def notes(self) -> list[str]:
+        """Return sentences about the data."""
+        return []
+
+    @property
+    def concerns(self) -> list[str]:
+        """Return sentences about figures that are not what their names say, which fits warn of."""
+        return []
+
+    def changed(self, **fields: Any) -> Self:
+        """Return the model with other values of some fields."""
+        model: Self = replace(self, **fields)  # type: ignore[type-var]  # models are dataclasses
+        return model
+
+
 @dataclass(frozen=True)
-class PCAModel:
+class PCAModel(Model):
     """Principal components of one data set."""
 
     has_spectrum: ClassVar[bool] = True
@@ -91,7 +276,7 @@ class PCAModel:
     noise_edge: float | None = None
     """Upper end of the law of the eigenvalues of independent features with the same variances (`streampca.models.noise`)."""
     removal: FittedRegression | None = None
-    """What is to be subtracted from rows before `transform`, and added to rows after `inverse_transform`; None = nothing."""
+    """What is to be subtracted from rows before `encode`, and added to rows after `decode`; None = nothing."""
     prediction_errors: FloatArray | None = None
     """Errors of predicting values that were left out, for 0, 1, … components (`linalg.cross_validation`); None where not asked for."""
     residual_moments: tuple[float, ...] = ()
@@ -132,14 +317,54 @@ class PCAModel:
         )
 
     @property
+    @override
+    def linear(self) -> PCAModel:
+        return self
+
+    @property
+    @override
+    def summed(self) -> PCAModel | None:
+        return self
+
+    @property
+    @override
+    def on_disk(self) -> bool:
+        return isinstance(self.components, StoredComponents)
+
+    @property
+    @override
+    def in_slabs(self) -> bool:
+        return self.on_disk or self.components.nbytes > SLABS_FROM
+
+    @property
+    @override
     def n_components(self) -> int:
-        """Return the number of components."""
         return len(self.components)
 
     @property
+    @override
     def spectrum(self) -> FloatArray:
-        """Return the values of the components that a chart shows, largest first, ``(k,)``."""
         return self.explained_variance
+
+    @property
+    @override
+    def score_variances(self) -> FloatArray:
+        return self.explained_variance
+
+    @property
+    def n_first(self) -> int | None:
+        """Return the number of features of the first table where two lie side by side; None where there is one table."""
+        return None
+
+    @property
+    def uniquenesses(self) -> FloatArray | None:
+        """Return the variances that factors leave of the features, ``(n_features,)``; None where there are no factors."""
+        return None
+
+    @property
+    def rotated_by(self) -> str | None:
+        """Return the criterion by which components or factors are rotated; None where they are not."""
+        return None
 
     @property
     def n_requested(self) -> int:
@@ -147,23 +372,38 @@ class PCAModel:
         return len(self.components)
 
     @property
+    @override
     def n_features(self) -> int:
-        """Return the number of features of a row."""
         return len(self.mean)
 
     @property
-    def score_attributes(self) -> dict[str, list[float]]:
-        """Return the attributes of stored scores."""
+    @override
+    def score_attributes(self) -> Json:
         return {"explained_variance": np.asarray(self.explained_variance).tolist()}
 
     @property
-    def by_feature(self) -> dict[str, FloatArray]:
-        """Return further values of the features by name, of which those of two dimensions are by component."""
-        return {}
+    @override
+    def attributes(self) -> Json:
+        certificate = self.certificate
+        known = () if certificate.kind == "none" else ("relative_residual", "captured_variance")
+        return {name: float(getattr(certificate, name)) for name in known} | {
+            "solver": str(self.source.get("solver", "")),
+            "total_variance": self.total_variance,
+            "noise_variance": self.noise_variance,
+            "ddof": self.ddof,
+            "whiten": int(self.whiten),
+        }
 
     @property
+    @override
+    def by_feature(self) -> dict[str, FloatArray]:
+        values = {"components": self.in_memory(), "mean": self.mean}
+        others = {"scale": self.scale, "feature_weight": self.feature_weight}
+        return values | {name: each for name, each in others.items() if each is not None}
+
+    @property
+    @override
     def by_component(self) -> dict[str, FloatArray]:
-        """Return the values of the components by name."""
         return {
             "explained_variance": self.explained_variance,
             "explained_variance_ratio": self.explained_variance_ratio,
@@ -171,8 +411,8 @@ class PCAModel:
         }
 
     @property
+    @override
     def explained_variance_ratio(self) -> FloatArray:
-        """Return the share of the total variance along each component, ``(k,)``."""
         return (
             self.explained_variance / self.total_variance
             if self.total_variance > 0
@@ -270,14 +510,9 @@ class PCAModel:
         deviation[self.numerical_rank :] = np.inf
         return deviation
 
-    @staticmethod
-    def score_dtype(dtype: DType) -> DType:
-        """Return the data type of the scores of rows of `dtype`: float32 for float16 and float32, else float64."""
-        return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
-
     @property
+    @override
     def conditional(self) -> bool:
-        """Return whether scores of rows with NaN are conditional means given the observed features."""
         return self.fill is not None and self.missing_scores == "conditional"
 
     @property
@@ -300,7 +535,8 @@ class PCAModel:
         safe = all(((factor == 0) | ((factor > low) & (factor < high))).all() for factor in factors)
         return dtype if safe else np.dtype(np.float64)
 
-    def transform(self, rows: Any, out: Array | None = None) -> Array:
+    @override
+    def encode(self, rows: Any, out: Array | None = None) -> Array:
         """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; cost 2 d k flops a row.
 
         `out`, of the shape and `score_dtype` of the result, may be given to be filled. A mean that is far relative to the spread (see
@@ -313,7 +549,7 @@ class PCAModel:
         n_rows = int(rows.shape[0])
         out = np.empty((n_rows, len(self.components)), dtype=dtype) if out is None else out
         if isinstance(self.components, StoredComponents):
-            return self._transform_by_slabs(self.components, rows, out)
+            return self._encode_by_slabs(self.components, rows, out)
         dtype = self.product_dtype(dtype)
         axes = self.components if self.weights is None else self.components * self.weights
         axes = axes.T.astype(dtype)
@@ -358,7 +594,8 @@ class PCAModel:
             deviations[: self.numerical_rank] = 1.0
         return bool((np.abs(self.centre) @ np.abs(axes) <= _NEAR_MEAN * deviations).all())
 
-    def inverse_transform(self, scores: Array) -> Array:
+    @override
+    def decode(self, scores: Array) -> Array:
         """Return the rows in the original space, ``(n_rows, n_features)``, that have these `scores`, ``(n_rows, k)``."""
         given = self.score_dtype(scores.dtype)
         dtype = self.product_dtype(given)
@@ -384,10 +621,7 @@ class PCAModel:
         for features, slab in slabs_of(self.components):
             yield features, slab * roots if self.whiten else slab
 
-    def score_names(self, prefix: str) -> list[str]:
-        """Return the names of the scores, which start with that of the estimator."""
-        return [f"{prefix}{i}" for i in range(self.n_components)]
-
+    @override
     def loadings(self) -> FloatArray:
         """Return components times standard deviations of their scores, ``(k, n_features)``, of scaled and weighted features.
 
@@ -396,11 +630,15 @@ class PCAModel:
         NotAvailableError
             If the components are on disk.
         """
+        return np.asarray(self.in_memory() * np.sqrt(np.maximum(self.explained_variance, 0.0))[:, None])
+
+    def in_memory(self) -> FloatArray:
+        """Return the components; `NotAvailableError` if they are on disk."""
         if isinstance(self.components, StoredComponents):
             raise NotAvailableError(
                 "the components do not fit in memory and stay on disk: fit fewer components or allow more memory"
             )
-        return np.asarray(self.components * np.sqrt(np.maximum(self.explained_variance, 0.0))[:, None])
+        return self.components
 
     def maps(self) -> FloatArray:
         """Return the `loadings` in the units of the data, ``(k, n_features)``: of the features before scaling and weighting.
@@ -421,7 +659,7 @@ class PCAModel:
             maps *= np.divide(1.0, root, out=np.full_like(root, np.nan), where=root > 0)
         return maps
 
-    def _transform_by_slabs(self, stored: StoredComponents, rows: Any, out: Array) -> Array:
+    def _encode_by_slabs(self, stored: StoredComponents, rows: Any, out: Array) -> Array:
         """Write the scores of `rows` to `out`, with sums over slabs of features in float64; reads all components once."""
         scores = np.zeros(out.shape)
         lost = None
@@ -474,8 +712,53 @@ class PCAModel:
                 np.copyto(centred, fill, where=np.isnan(centred))
             scores[panel] += centred @ axes
 
+    @override
+    def encoding_bytes(self, rows: int, dtype: DType) -> dict[EncodingPurpose, int]:
+        """Return what scores by components take beside a block, in each of L leaves.
+
+        Axes: L k d (8 + e); scores: L (2 · max(8 MiB, d e) + 6 b k e). Of components on disk, a slab of c' features: L k c' (24 + e)
+        and L (2 · max(8 MiB, c' e) + b k (6 e + 16)). Conditional means: L times the k × k matrices of `fill_in` and two masks.
+        """
+        k, d, itemsize = self.n_components, self.n_features, self.score_dtype(dtype).itemsize
+        stored = isinstance(self.components, StoredComponents)
+        width = self.components.width if isinstance(self.components, StoredComponents) else d
+        needs: dict[EncodingPurpose, int] = {
+            "axes": k * width * ((24 if stored else 8) + itemsize),
+            "scores": 2 * max(SLAB_BYTES, width * itemsize) + rows * k * (6 * itemsize + (16 if stored else 0)),
+        }
+        if self.conditional:
+            means = conditional.scratch_bytes(k) + 2 * max(SLAB_BYTES, d)
+            needs["conditional means"] = means + (8 * rows * conditional.n_packed(k) if stored else 0)
+        return needs
+
+    @override
+    def encoding_flops(self) -> float:
+        return 2.0 * self.n_features * self.n_components
+
+    @override
+    def decoding_bytes(self, rows: int, dtype: DType) -> int:
+        stored = self.components
+        return 24 * len(stored) * (stored.width if isinstance(stored, StoredComponents) else self.n_features)
+
+    @override
+    def population(self, unit: float, scaling: Scaling) -> Population:
+        n, k = self.n_samples, self.n_components
+        varying = len(self.mean) - len(self.constant_features)
+        return Population(
+            eigenvalues=self.explained_variance / unit,
+            ddof=self.ddof,
+            center=self.center,
+            total=self.total_variance / unit,
+            n_outside=max(0, min(n - self.n_means, varying) - k),
+            others=None if self.eigenvalues is None else self.eigenvalues[k:] / unit,
+            moments=self.residual_moments,
+            axes=np.zeros((0, 0)) if scaling is False else np.asarray(self.components),
+            scaling=scaling,
+            freedom=1.0 if self.removal is None else (n - self.n_means) / (n - 1),
+        )
+
+    @override
     def summary(self) -> Json:
-        """Return the result as plain data."""
         return {
             "n_components": len(self.components),
             "total_variance": self.total_variance,
@@ -512,10 +795,11 @@ class PCAModel:
         return component_rules(Eigenvalues(values, self.total_variance, complete, self.rounding), sample)
 
     @property
+    @override
     def concerns(self) -> list[str]:
-        """Return sentences about figures that are not what their names say, which fits warn of."""
         return sentences.concerns_of_pca(self.certificate, float(self.explained_variance_ratio.sum()))
 
+    @override
     def notes(self) -> list[str]:
         """Return sentences about constant features and missing values."""
         notes = []

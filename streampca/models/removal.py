@@ -28,14 +28,13 @@ from streampca.sources.steps import SteppedSource
 from streampca.typing import Array
 
 if TYPE_CHECKING:
-    from streampca.models.kernel import KernelModel
-    from streampca.models.pca import PCAModel
+    from streampca.models.pca import Model
 
 Given = Mapping[str, object]
 """What `remove` names, for rows that are not those of the fit: labels of groups, positions of the trend, covariates."""
 
 
-def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | None = None) -> Source:
+def residuals_of(source: Source, model: Model, given: Given | None = None) -> Source:
     """Return the source of the rows that `model` transforms: `source` itself, or without what the model removes and the mean.
 
     Residuals that still had the mean would lose digits where they are rounded to float32.
@@ -54,7 +53,7 @@ def residuals_of(source: Source, model: PCAModel | KernelModel, given: Given | N
     return source if step is None else SteppedSource(source, [step])
 
 
-def residuals_step(source: Source, model: PCAModel | KernelModel, given: Given | None = None) -> RowResiduals | None:
+def residuals_step(source: Source, model: Model, given: Given | None = None) -> RowResiduals | None:
     """Return the step from rows of `source` to those that `model` transforms, None where these are the same; see `residuals_of`."""
     fitted = removed_by(model, given)
     if fitted is None:
@@ -77,7 +76,7 @@ def residuals_step(source: Source, model: PCAModel | KernelModel, given: Given |
     return RowResiduals(rows, fitted, residual_dtype(source.dtype))
 
 
-def removed_by(model: PCAModel | KernelModel, given: Given | None) -> FittedRegression | None:
+def removed_by(model: Model, given: Given | None) -> FittedRegression | None:
     """Return what `model` removes; `ParameterError` if something is `given` and it removes nothing."""
     fitted: FittedRegression | None = getattr(model, "removal", None)
     if fitted is None and given is not None:
@@ -87,12 +86,12 @@ def removed_by(model: PCAModel | KernelModel, given: Given | None) -> FittedRegr
 
 def with_fitted(
     values: Array,
-    model: PCAModel | KernelModel,
+    model: Model,
     given: Given | None = None,
     labels: Labels | None = None,
     columns: SampleColumns | None = None,
 ) -> Array:
-    """Return rows of `inverse_transform` with what `model` removes, and the mean with it, added, in their memory.
+    """Return rows of `decode` with what `model` removes, and the mean with it, added, in their memory.
 
     They are rows of the fit where nothing is `given`, `labels` and `columns` of the scores do not tell, and there are as many.
     """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, get_args
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.linalg.component_rules import ComponentRules
@@ -55,6 +57,28 @@ class RotatedModel(PCAModel):
     """The model whose first components are rotated."""
     rotation: Rotation = field(kw_only=True)
     """How they are."""
+
+    not_diagnosed = "diagnostics (T² and Q of rows) are those of the fit before the rotation: take them from pca_"
+
+    @property
+    @override
+    def summed(self) -> None:
+        return None
+
+    @property
+    @override
+    def rotated_by(self) -> str:
+        return self.rotation.method
+
+    @property
+    @override
+    def attributes(self) -> Json:
+        return {"rotation": json.dumps(self.rotation.to_dict())} | super().attributes
+
+    @property
+    @override
+    def correlations(self) -> dict[str, FloatArray]:
+        return {"score_correlation": self.correlation}
 
     @property
     def before_rotation(self) -> PCAModel:
@@ -124,17 +148,17 @@ class RotatedModel(PCAModel):
         for features, slab in self.unrotated.decoder():
             yield features, self.turn_back @ slab[: self.n_components]
 
-    def transform(self, rows: Any, out: Array | None = None) -> Array:
-        """Return the scores, ``(n_rows, k)``, of `rows`: the unrotated ones, turned; see `PCAModel.transform`."""
-        scores = self.unrotated.transform(rows)[:, : self.n_components]
+    def encode(self, rows: Any, out: Array | None = None) -> Array:
+        """Return the scores, ``(n_rows, k)``, of `rows`: the unrotated ones, turned; see `PCAModel.encode`."""
+        scores = self.unrotated.encode(rows)[:, : self.n_components]
         return np.matmul(scores, self.turn.astype(scores.dtype), out=out)
 
-    def inverse_transform(self, scores: Array) -> Array:
+    def decode(self, scores: Array) -> Array:
         """Return the rows that have these `scores`, ``(n_rows, k)``: those of the first k unrotated components."""
         dtype = self.score_dtype(scores.dtype)
         turned = np.zeros((len(scores), self.unrotated.n_components), dtype)
         np.matmul(scores, self.turn_back.astype(dtype), out=turned[:, : self.n_components], casting="same_kind")
-        return self.unrotated.inverse_transform(turned)
+        return self.unrotated.decode(turned)
 
 
 def rotated_model(model: PCAModel, rotation: Rotation) -> RotatedModel:

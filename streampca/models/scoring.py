@@ -10,16 +10,15 @@ from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import left_out, refuse_infinite
 from streampca.accumulators.sparse import refuse_stored
 from streampca.errors import NotFiniteError
-from streampca.models.kernel import KernelModel
 from streampca.typing import Array
 
 if TYPE_CHECKING:
-    from streampca.models.pca import PCAModel
+    from streampca.models.pca import Model
 
 _SLAB_ROWS = 256
 
 
-def scores_of(model: PCAModel | KernelModel, rows: Any, start: int = 0) -> Array:
+def scores_of(model: Model, rows: Any, start: int = 0) -> Array:
     """Return the scores of `rows`, ``(n_rows, k)``, the first of which is row `start` of the data.
 
     Raises
@@ -28,16 +27,15 @@ def scores_of(model: PCAModel | KernelModel, rows: Any, start: int = 0) -> Array
         If rows hold infinity, or NaN that `missing` of the model makes an error, or scores overflow.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        scores = model.transform(rows)
+        scores = model.encode(rows)
     require_finite_scores(model, rows, scores, start)
     return scores
 
 
-def require_finite_scores(model: PCAModel | KernelModel, rows: Any, scores: Array, start: int) -> None:
+def require_finite_scores(model: Model, rows: Any, scores: Array, start: int) -> None:
     """Raise `NotFiniteError` as `scores_of` does; only scores of rows that ``missing="drop_rows"`` excludes may be NaN."""
     dense = isinstance(rows, np.ndarray)
-    if isinstance(model, KernelModel):  # its scores may be finite where rows are not: exp(-inf) = 0
-        _refuse_slabs(rows, start) if dense else refuse_stored(rows, start)
+    model.require_finite(rows, start)
     if np.isfinite(scores).all() or left_out(model.missing, rows, start, scores):
         return
     if not dense:
@@ -48,7 +46,7 @@ def require_finite_scores(model: PCAModel | KernelModel, rows: Any, scores: Arra
     raise NotFiniteError(f"scores of rows {start} to {stop} overflow {scores.dtype}: rescale the data first")
 
 
-def rows_from_scores(model: PCAModel | KernelModel, scores: Array, start: int = 0) -> Array:
+def rows_from_scores(model: Model, scores: Array, start: int = 0) -> Array:
     """Return the rows that have these `scores`, ``(n_rows, n_features)``, the first of which are those of row `start`.
 
     Raises
@@ -59,7 +57,7 @@ def rows_from_scores(model: PCAModel | KernelModel, scores: Array, start: int = 
     excluded = model.missing == "drop_rows"
     (refuse_infinite if excluded else refuse_not_finite)(scores, start)
     with np.errstate(over="ignore", invalid="ignore"):
-        rows = model.inverse_transform(scores)
+        rows = model.decode(scores)
     for first in range(0, len(rows), _SLAB_ROWS):
         slab = rows[first : first + _SLAB_ROWS]
         if not np.isfinite(slab).all() and (np.isinf(slab).any() or not excluded):
@@ -67,11 +65,3 @@ def rows_from_scores(model: PCAModel | KernelModel, scores: Array, start: int = 
                 f"rows {start + first} to {start + first + len(slab) - 1} overflow {rows.dtype}: expected smaller scores"
             )
     return rows
-
-
-def _refuse_slabs(rows: Array, start: int) -> None:
-    """Raise `NotFiniteError` if `rows` hold NaN or infinity; a slab at a time, to limit the memory."""
-    if rows.dtype.kind == "f" and not all(
-        np.isfinite(rows[at : at + _SLAB_ROWS]).all() for at in range(0, len(rows), _SLAB_ROWS)
-    ):
-        refuse_not_finite(rows, start)

@@ -13,13 +13,10 @@ from streampca.formatting import as_text
 from streampca.models.conditional import n_packed
 from streampca.models.conditional import scratch_bytes as conditional_bytes
 from streampca.models.diagnostics import scratch_bytes
-from streampca.models.kernel import KernelModel, panel_rows
-from streampca.models.pca import PCAModel
-from streampca.models.rotated import RotatedModel
+from streampca.models.pca import Model, PCAModel
 from streampca.models.stored_components import SLAB_BYTES, StoredComponents, slab_features
-from streampca.models.stored_rows import BAND_ROWS, StoredRows
 from streampca.planning.blocks import block_rows_to_try
-from streampca.planning.budget import MemoryNeed, Resources
+from streampca.planning.budget import MemoryNeed, Purpose, Resources
 from streampca.planning.memory import allowed_bytes, buffer_bytes
 from streampca.planning.plan import Plan, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
@@ -34,7 +31,7 @@ _MOST_COMPONENTS = 256
 
 def plan_scores(
     source: Source,
-    model: PCAModel | KernelModel,
+    model: Model,
     memory: int | str | None,
     threads: int | None = None,
     *,
@@ -60,50 +57,35 @@ def plan_scores(
     return with_read_ahead(plan, source, read_ahead)
 
 
-def _plan_in_memory(source: Source, model: PCAModel | KernelModel, resources: Resources, *, diagnostics: bool) -> Plan:
+def _plan_in_memory(source: Source, model: Model, resources: Resources, *, diagnostics: bool) -> Plan:
     """Return the plan without memory for reading ahead."""
-    if diagnostics:
-        require_diagnosable(model)
+    if diagnostics and model.not_diagnosed:
+        raise NotAvailableError(model.not_diagnosed)
     by_features = None
-    if not isinstance(model, KernelModel | RotatedModel) and not diagnostics:
-        by_features = plan_by_features(source, model, resources)
+    if model.summed is not None and not diagnostics:
+        by_features = plan_by_features(source, model.summed, resources)
     if by_features is not None and not by_features.budget.fits:
         by_features = None
-    on_disk = isinstance(model, PCAModel) and isinstance(model.components, StoredComponents)
-    if by_features is not None and on_disk:
+    if by_features is not None and model.on_disk:
         return by_features
     plan = ByRows(source, model.n_components, resources, model, diagnostics).first_that_fits()
     if plan.budget.fits:
-        return _with_component_reads(with_repeated_reads(plan, source), model)
+        plan = with_repeated_reads(plan, source)
+        if model.linear is None or not model.on_disk:
+            return plan
+        size = as_text(model.linear.components.nbytes)
+        note = f"the components, {size} on disk, are read up to twice for each of {plan.n_blocks:,} blocks of rows: more memory makes these larger"
+        return plan.with_notes([note])
     if by_features is not None:
         return by_features
     raise plan.budget.refusal("", subject="writing scores: ")
-
-
-def _with_component_reads(plan: Plan, model: PCAModel | KernelModel) -> Plan:
-    """Return `plan` with a note on how often components on disk are read."""
-    if isinstance(model, KernelModel) or not isinstance(model.components, StoredComponents):
-        return plan
-    size = as_text(model.components.nbytes)
-    note = f"the components, {size} on disk, are read up to twice for each of {plan.n_blocks:,} blocks of rows: more memory makes these larger"
-    return plan.with_notes([note])
-
-
-def require_diagnosable(model: PCAModel | KernelModel) -> None:
-    """Raise `NotAvailableError` if T² and Q of rows cannot be computed beside their scores."""
-    if isinstance(model, KernelModel):
-        raise NotAvailableError("diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none")
-    if isinstance(model, RotatedModel):
-        raise NotAvailableError(
-            "diagnostics (T² and Q of rows) are those of the fit before the rotation: take them from pca_"
-        )
 
 
 @dataclass(frozen=True)
 class ScoresWork(Work):
     """Writing scores of a model that is there."""
 
-    model: PCAModel | KernelModel
+    model: Model
     """The model."""
 
     solver: ClassVar[str] = "scores"
@@ -152,19 +134,16 @@ class ByRows(ScoresWork):
     @override
     def needs(self, shape: WorkShape) -> list[MemoryNeed]:
         """Return what blocks, axes and scores take."""
-        rows, leaves = shape.rows_per_block, shape.leaves_in_flight
-        blocks = MemoryNeed("blocks", leaves * buffer_bytes(self.source, rows))
-        if isinstance(self.model, KernelModel):
-            return [blocks, *of_kernel(self.source, self.model, rows, leaves)]
-        more = [MemoryNeed("diagnostics", leaves * scratch_bytes(self.model, rows))] if self.diagnostics else []
-        return [blocks, *of_components(self.source, self.model, rows, leaves), *more]
+        rows, leaves, pca = shape.rows_per_block, shape.leaves_in_flight, self.model.linear
+        needs: list[tuple[Purpose, int]] = [("blocks", buffer_bytes(self.source, rows))]
+        needs += self.model.encoding_bytes(rows, self.source.dtype).items()
+        if self.diagnostics and pca is not None:
+            needs.append(("diagnostics", scratch_bytes(pca, rows)))
+        return [MemoryNeed(purpose, leaves * size) for purpose, size in needs]
 
     @override
     def figures(self, shape: WorkShape, reading: int) -> Figures:
-        (n, d), k = self.source.shape, self.model.n_components
-        flops = 2.0 * n * d * k
-        if isinstance(self.model, KernelModel):
-            flops = float(n) * len(self.model.landmarks) * (self.model.kernel.needs(d).flops + 2 * k)
+        flops = self.source.shape[0] * self.model.encoding_flops()
         return Figures("rows are projected on components that are there already", flops)
 
 
@@ -220,18 +199,11 @@ class RowsOfScores(ScoresWork):
         what the kernel prepares. Scratch: 2 L b d e for a chunk and its compressed form.
         """
         rows, leaves = shape.rows_per_block, shape.leaves_in_flight
-        needs = [
+        return [
             MemoryNeed("blocks", leaves * buffer_bytes(self.source, rows)),
             MemoryNeed("scratch", leaves * 2 * rows * self.source.row_bytes),
+            MemoryNeed("axes", leaves * self.model.decoding_bytes(rows, self.source.dtype)),
         ]
-        if isinstance(self.model, KernelModel):
-            m = 0 if self.model.preimage is None else len(self.model.preimage.scores)
-            panel = 8 * min(rows, panel_rows(m, work_dtype(self.source.dtype))) * (m + self.source.shape[1])
-            axes = self.model.kernel.prepared_bytes(m, self.model.n_components) + panel
-            return [*needs, MemoryNeed("axes", leaves * axes)]
-        stored = self.model.components
-        width = stored.width if isinstance(stored, StoredComponents) else self.source.shape[1]
-        return [*needs, MemoryNeed("axes", leaves * 24 * len(stored) * width)]
 
     @override
     def figures(self, shape: WorkShape, reading: int) -> Figures:
@@ -239,9 +211,7 @@ class RowsOfScores(ScoresWork):
         return Figures("rows are made of scores that are there already", 2.0 * n * d * k)
 
 
-def plan_rows(
-    rows: Source, model: PCAModel | KernelModel, memory: int | str | None, threads: int | None = None
-) -> Plan:
+def plan_rows(rows: Source, model: Model, memory: int | str | None, threads: int | None = None) -> Plan:
     """Return how `rows`, which are made of scores, are written within the memory that is allowed; `PlanError` if it does not fit."""
     resources = Resources(allowed_bytes(memory), process_bytes(), threads or n_cores())
     rows.settle(resources.allowed_bytes)
@@ -272,46 +242,6 @@ def plan_by_features(source: Source, model: PCAModel, resources: Resources) -> P
         return None
     plan = ByFeatures(source, len(model.components), resources, model).first_that_fits()
     return plan.with_edges(features.block_edges(plan.rows_per_block))
-
-
-def of_components(source: Source, model: PCAModel, rows: int, leaves: int) -> list[MemoryNeed]:
-    """Return what scores by components take beside blocks.
-
-    Axes: L k d (8 + e); scores: L (2 · max(8 MiB, d e) + 6 b k e). Of components on disk, a slab of c' features: L k c' (24 + e)
-    and L (2 · max(8 MiB, c' e) + b k (6 e + 16)). Conditional means: L times the k × k matrices of `fill_in` and two masks.
-    """
-    k, d, itemsize = model.n_components, source.shape[1], model.score_dtype(source.dtype).itemsize
-    stored = isinstance(model.components, StoredComponents)
-    width = model.components.width if isinstance(model.components, StoredComponents) else d
-    axes = k * width * ((24 if stored else 8) + itemsize)
-    scores = 2 * max(SLAB_BYTES, width * itemsize) + rows * k * (6 * itemsize + (16 if stored else 0))
-    needs = [
-        MemoryNeed("axes", leaves * axes),
-        MemoryNeed("scores", leaves * scores),
-    ]
-    if model.conditional:
-        means = conditional_bytes(k) + 2 * max(SLAB_BYTES, d) + (8 * rows * n_packed(k) if stored else 0)
-        needs.append(MemoryNeed("conditional means", leaves * means))
-    return needs
-
-
-def of_kernel(source: Source, model: KernelModel, rows: int, leaves: int) -> list[MemoryNeed]:
-    """Return what scores of kernel PCA take beside blocks.
-
-    Axes: L (8 m d + 8 m (k + 2)) and what the kernel prepares; scores: L (8 p (m + 2 k) + 6 b k e) for a panel of p ≤ b rows, and
-    the scratch of the kernel. Of landmarks on disk, a band of them instead of m d, with panels for its rows, and 16 bytes of
-    each of its values while it is read.
-    """
-    k, d, m = model.n_components, source.shape[1], len(model.landmarks)
-    stored = isinstance(model.landmarks, StoredRows)
-    at_once = min(m, BAND_ROWS) if stored else m
-    axes = model.kernel.prepared_bytes(at_once, d) + (24 if stored else 8) * at_once * d + 8 * m * (k + 2)
-    values = min(rows, panel_rows(at_once, work_dtype(source.dtype))) * (at_once + 2 * k) * 8
-    written = 6 * rows * k * model.score_dtype(source.dtype).itemsize
-    return [
-        MemoryNeed("axes", leaves * axes),
-        MemoryNeed("scores", leaves * (values + model.kernel.scratch_bytes(at_once, d) + written)),
-    ]
 
 
 def values_per_sample(model: PCAModel) -> int:

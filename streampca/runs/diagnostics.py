@@ -12,9 +12,8 @@ import zarr
 
 from streampca.errors import ConfigError, NotAvailableError
 from streampca.labels import Labels
-from streampca.models.kernel import KernelModel
 from streampca.models.limits import q_limit_of, t2_limit_of, variance_left
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model, PCAModel
 from streampca.models.persistence.groups import write_array
 from streampca.planning.plan import Plan
 from streampca.runs.config import RunConfig
@@ -184,15 +183,15 @@ def unusual_rows_of(path: Path) -> tuple[Array, IntArray] | None:
 
 
 def expected_diagnostics(
-    config: RunConfig, directory: Path, model: PCAModel | KernelModel, labels: Labels | None
+    config: RunConfig, directory: Path, model: Model, labels: Labels | None
 ) -> DiagnosticsSummary | None:
     """Return what the manifest of a run is to record, computed again; None where no diagnostics were asked for, or they are gone."""
     scores = directory / "scores.zarr"
-    if not config.output.diagnostics or isinstance(model, KernelModel):
+    if not config.output.diagnostics or model.linear is None:
         return None
     if not all((scores / name).is_dir() for name in DIAGNOSTICS):
         return None
-    return diagnostics_summary(model, scores, labels)
+    return diagnostics_summary(model.linear, scores, labels)
 
 
 def as_json(summary: DiagnosticsSummary | None) -> Json | None:

@@ -25,14 +25,12 @@ from streampca.execution.reconstruction import reconstruction, write_rows
 from streampca.execution.write import write_scores
 from streampca.formatting import as_text
 from streampca.logs import Notice
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.models.persistence.groups import write_array
 from streampca.models.persistence.models import load_model, write_model
 from streampca.models.persistence.state import write_state
 from streampca.models.persistence.texts import text_arrays
 from streampca.models.removal import residuals_of, residuals_step
-from streampca.models.stored_components import StoredComponents
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_rows, plan_scores, require_room_for_rows
 from streampca.redaction import shown
@@ -337,9 +335,9 @@ class OneModel(Strategy):
     def _summarise_diagnostics(self, fitted: FitResult, path: Path) -> tuple[DiagnosticsSummary | None, ReadCount]:
         """Return the summary of T² and Q, None without them; write the rows that fit least where there is a report, and return their cost."""
         output = self.config.output
-        if not output.diagnostics or isinstance(fitted.model, KernelModel):
+        if not output.diagnostics or fitted.model.linear is None:
             return None, ReadCount()
-        summary = diagnostics_summary(fitted.model, path / "scores.zarr", self.source.labels)
+        summary = diagnostics_summary(fitted.model.linear, path / "scores.zarr", self.source.labels)
         cost = write_unusual_rows(self.source, summary, path / "samples.zarr") if output.report else ReadCount()
         return summary, cost
 
@@ -358,7 +356,7 @@ def _write_samples(samples: RowsState, path: Path, classes: Array | None) -> Non
         write_array(group, "classes_ends", ends, ("sample",))
 
 
-def _without_holes(samples: RowsState, model: PCAModel | KernelModel) -> RowsState | None:
+def _without_holes(samples: RowsState, model: Model) -> RowsState | None:
     """Return `samples` with what the components of `model` give in place of NaN; None if no row is left.
 
     Rows with NaN are left out where they have no scores, because the fit left them out, or where their scores need more than the row.
@@ -366,10 +364,10 @@ def _without_holes(samples: RowsState, model: PCAModel | KernelModel) -> RowsSta
     if samples.values.dtype.kind != "f" or not np.isnan(samples.values).any():
         return samples
     values = samples.values.copy()
-    alone = isinstance(model, PCAModel) and model.removal is None and not isinstance(model.components, StoredComponents)
+    alone = model.linear is not None and model.linear.removal is None and not model.on_disk
     incomplete = np.flatnonzero(np.isnan(values).any(axis=1)) if alone else np.empty(0, dtype=np.int64)
     for start in range(0, len(incomplete), _ROWS_AT_ONCE):
         some = incomplete[start : start + _ROWS_AT_ONCE]
         rows = values[some]
-        values[some] = np.where(np.isnan(rows), model.inverse_transform(model.transform(rows)), rows)
+        values[some] = np.where(np.isnan(rows), model.decode(model.encode(rows)), rows)
     return replace(samples, values=values).complete()

@@ -10,8 +10,7 @@ import zarr
 
 from streampca.accumulators.quality import Quality, QualityState
 from streampca.accumulators.statistics import MOST_LISTED, Namer, steady
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.runs.manifest import Manifest
 from streampca.solvers.quality import QualityFound
 from streampca.solvers.result import FitResult
@@ -56,7 +55,7 @@ def record_quality(manifest: Manifest, result: FitResult, source: Source, scores
     manifest["notes"] += notes
 
 
-def quality_figures(found: QualityFound, source: Source, model: PCAModel | KernelModel, scores: Path | None) -> Json:
+def quality_figures(found: QualityFound, source: Source, model: Model, scores: Path | None) -> Json:
     """Return the figures of data quality as plain data.
 
     Parameters
@@ -71,8 +70,9 @@ def quality_figures(found: QualityFound, source: Source, model: PCAModel | Kerne
         The group of scores, for their kurtosis; None where none were written.
     """
     quality, state, name = found.quality, found.states[0], _names(source, model)
-    known = isinstance(model, PCAModel) and model.removal is None
-    never = model.constant_features if isinstance(model, PCAModel) and known else _constant_in(quality, state)
+    pca = model.linear
+    known = pca is not None and pca.removal is None
+    never = pca.constant_features if pca is not None and known else _constant_in(quality, state)
     return {
         "examined": _examined(quality, state),
         "constant": {
@@ -103,7 +103,7 @@ def quality_from(examined: Json, source: Source) -> Quality:
     )
 
 
-def _names(source: Source, model: PCAModel | KernelModel) -> Namer:
+def _names(source: Source, model: Model) -> Namer:
     """Return what names a feature by its number, None where it has no name."""
     names, labels = source.feature_names, model.labels
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from streampca.accumulators import Covariance, ExactIntegerCovariance
 from streampca.accumulators.base import AnyAccumulator
 from streampca.models import certificate_sentences as sentences
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model, PCAModel
 from streampca.models.rotated import rotate
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -21,7 +21,6 @@ from streampca.typing import FloatArray, Json
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
-    from streampca.models.kernel import KernelModel
     from streampca.solvers.quality import QualityFound
 
 
@@ -63,7 +62,7 @@ class Accumulated:
 class FitResult(ABC):
     """A finished fit of either kind of PCA."""
 
-    model: PCAModel | KernelModel
+    model: Model
     """The model."""
     plan: Plan
     """The plan that was carried out."""

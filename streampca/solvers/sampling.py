@@ -17,8 +17,7 @@ from streampca.execution.score_groups import (
     score_unit,
 )
 from streampca.linalg.scaling import Scaling
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.models.removal import residuals_of
 from streampca.models.sampling_errors import Method, SamplingErrors
 from streampca.planning.plan import Plan
@@ -109,16 +108,14 @@ class Sampling:
     threads: int | None = None
     """Threads of the fit."""
 
-    def of_scores(
-        self, model: PCAModel | KernelModel, scores: FloatArray, lengths: FloatArray | None
-    ) -> SamplingErrors:
+    def of_scores(self, model: Model, scores: FloatArray, lengths: FloatArray | None) -> SamplingErrors:
         """Return the sampling errors from the scores of all rows, ``(n_samples, k)``, and, where known, their squared lengths."""
         unit = score_unit(model)
         known = None if lengths is None else lengths / unit / unit
         moments = moments_of_scores(scores / unit, known, self.weights, self.n_groups)
         return errors_of(model, moments, "known scores")
 
-    def by_reading(self, model: PCAModel | KernelModel) -> Readings[SamplingErrors]:
+    def by_reading(self, model: Model) -> Readings[SamplingErrors]:
         """Ask for one more reading of the rows and return the sampling errors."""
         rows, plan = residuals_of(self.source, model), self.plan.unshuffled()
         if plan.axis == "features":
@@ -132,13 +129,15 @@ class Sampling:
         model, method = fit.model, self.plan.sampling_errors
         scores, lengths = fit.known_scores()
         if method == "known scores" and scores is not None:
-            return replace(fit, model=replace(model, sampling_errors=self.of_scores(model, scores, lengths)))
-        if method == "groups" and isinstance(model, PCAModel) and fit.fitted_state is not None:
+            return replace(fit, model=model.changed(sampling_errors=self.of_scores(model, scores, lengths)))
+        if method == "groups" and model.linear is not None and fit.fitted_state is not None:
             began, state = time.perf_counter(), fit.fitted_state
-            errors = errors_of_groups(model, state.accumulator.grid(state.n_features), state.groups, self.scaling)
+            errors = errors_of_groups(
+                model.linear, state.accumulator.grid(state.n_features), state.groups, self.scaling
+            )
             return replace(
                 fit,
-                model=replace(model, sampling_errors=errors),
+                model=model.changed(sampling_errors=errors),
                 fitted_state=replace(state, groups=()),
                 solve_seconds=fit.solve_seconds + time.perf_counter() - began,
             )
@@ -148,7 +147,7 @@ class Sampling:
         errors = yield from relayed(self.by_reading(model), meters)
         return replace(
             fit,
-            model=replace(model, sampling_errors=errors),
+            model=model.changed(sampling_errors=errors),
             count=fit.count + meters.count,
             n_passes=fit.passes + meters.n_readings,
             stream_seconds=fit.stream_seconds + meters.seconds,
@@ -169,4 +168,4 @@ def with_errors(fit: AnyFit, moments: GroupMoments | None, parameters: object) -
     if moments is None:
         return fit
     errors = errors_of(fit.model, moments, "scores", getattr(parameters, "scaling", False))
-    return replace(fit, model=replace(fit.model, sampling_errors=errors))
+    return replace(fit, model=fit.model.changed(sampling_errors=errors))

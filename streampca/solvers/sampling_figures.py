@@ -9,14 +9,13 @@ import numpy as np
 from streampca.accumulators.score_groups import GroupMoments
 from streampca.execution.score_groups import score_unit
 from streampca.linalg.scaling import Scaling
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
-from streampca.models.sampling_errors import Method, Population, SamplingErrors, sampling_errors
+from streampca.models.pca import Model
+from streampca.models.sampling_errors import Method, SamplingErrors, sampling_errors
 from streampca.typing import FloatArray
 
 
 def errors_of(
-    model: PCAModel | KernelModel,
+    model: Model,
     moments: GroupMoments,
     method: Method,
     scaling: Scaling = False,
@@ -39,40 +38,19 @@ def errors_of(
     """
     moments = unweighted(model, moments, scaling)
     unit = score_unit(model) ** 2
-    errors = sampling_errors(moments, replace(population_of(model, unit, scaling), outside=outside), method)
+    errors = sampling_errors(moments, replace(model.population(unit, scaling), outside=outside), method)
     return replace(
         errors,
-        estimates=model.eigenvalues if isinstance(model, KernelModel) else model.explained_variance,
+        estimates=model.spectrum,
         eigenvalues=errors.eigenvalues * unit,
         north=errors.north * unit,
     )
 
 
-def unweighted(model: PCAModel | KernelModel, moments: GroupMoments, scaling: Scaling) -> GroupMoments:
+def unweighted(model: Model, moments: GroupMoments, scaling: Scaling) -> GroupMoments:
     """Return `moments` with the squares of features without their weights: those that scales follow from have none."""
-    weight = None if isinstance(model, KernelModel) or scaling is False else model.feature_weight
+    weight = None if model.linear is None or scaling is False else model.linear.feature_weight
     if weight is None:
         return moments
     factor = np.divide(1.0, weight, out=np.zeros(len(weight)), where=weight > 0)
     return replace(moments, features=moments.features * factor)
-
-
-def population_of(model: PCAModel | KernelModel, unit: float, scaling: Scaling) -> Population:
-    """Return what sampling errors need of `model`, with variances divided by `unit`."""
-    n, k = model.n_samples, model.n_components
-    if isinstance(model, KernelModel):
-        outside = n - int(model.center) - k
-        return Population(model.eigenvalues / unit, 0, model.center, model.total / unit / n, max(0, outside), float(n))
-    varying = len(model.mean) - len(model.constant_features)
-    return Population(
-        eigenvalues=model.explained_variance / unit,
-        ddof=model.ddof,
-        center=model.center,
-        total=model.total_variance / unit,
-        n_outside=max(0, min(n - model.n_means, varying) - k),
-        others=None if model.eigenvalues is None else model.eigenvalues[k:] / unit,
-        moments=model.residual_moments,
-        axes=np.zeros((0, 0)) if scaling is False else np.asarray(model.components),
-        scaling=scaling,
-        freedom=1.0 if model.removal is None else (n - model.n_means) / (n - 1),
-    )

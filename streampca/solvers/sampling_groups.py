@@ -16,7 +16,7 @@ from streampca.linalg.scaling import Scaling
 from streampca.linalg.tiles import TileGrid
 from streampca.models.pca import PCAModel
 from streampca.models.sampling_errors import Population, SamplingErrors, scale_changes
-from streampca.solvers.sampling_figures import errors_of, population_of, unweighted
+from streampca.solvers.sampling_figures import errors_of, unweighted
 from streampca.typing import FloatArray
 
 
@@ -67,7 +67,7 @@ def errors_of_groups(model: PCAModel, grid: TileGrid, states: Sequence[Any], sca
         ends=np.zeros((2, k)),
         features=products.squares if scaling is not False else np.zeros((len(states), 0)),
     )
-    population = population_of(model, score_unit(model) ** 2, scaling)
+    population = model.population(score_unit(model) ** 2, scaling)
     few = len(states) < 2 or moments.weights[:, 0].max() >= moments.weights[:, 0].sum() - model.ddof  # refused below
     outside = None if few else _outside(products, unweighted(model, moments, scaling), population, axes)
     return errors_of(model, moments, "groups", scaling, outside)

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import zarr
 
 from streampca.errors import ModelError
 from streampca.models.fit_record import FitRecord, arrays_of_names, record_from, without_names
 from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model, PCAModel
 from streampca.models.persistence import kernel, pca
 from streampca.models.persistence.groups import StoredGroup, format_of, kind_of, read_group, write_group
 from streampca.models.persistence.labels import arrays_of_labels
@@ -26,7 +26,7 @@ _NOT_USABLE = " is not a usable model: "
 
 
 def save_model(
-    model: PCAModel | KernelModel,
+    model: Model,
     path: str | Path,
     *,
     overwrite: bool = False,
@@ -51,14 +51,14 @@ def save_model(
     return Path(path)
 
 
-def write_model(model: PCAModel | KernelModel, path: Path, fit: FitRecord | None = None) -> None:
+def write_model(model: Model, path: Path, fit: FitRecord | None = None) -> None:
     """Write `model` and the record of its `fit` to the empty directory `path`; `ModelError` if it could not be loaded."""
     group = zarr.open_group(path, mode="a", zarr_format=3)
     try:
-        if isinstance(model, PCAModel):
-            form, (arrays, attributes, digests) = pca.FORM, pca.fields_of(model, group, path)
+        if model.linear is not None:
+            form, (arrays, attributes, digests) = pca.FORM, pca.fields_of(model.linear, group, path)
         else:
-            form, (arrays, attributes, digests) = kernel.FORM, kernel.fields_of(model, group, path)
+            form, (arrays, attributes, digests) = kernel.FORM, kernel.fields_of(cast(KernelModel, model), group, path)
     except ModelError as error:
         raise ModelError(f"the model is not saved: {str(error).rpartition(_NOT_USABLE)[2]}") from error
     source, names = without_names(model.source)

@@ -98,7 +98,7 @@ def _scores(model: AnalysisModel, samples: StoredArray) -> projection.Scores:
     k = len(model.strengths)
     axes = (0, k) if model.n_first is not None else projection.axes_of(k)
     return projection.scores_by(
-        lambda rows: (model.transform(rows)[:, list(axes)].astype(np.float64), np.zeros(len(rows))), samples, axes
+        lambda rows: (model.encode(rows)[:, list(axes)].astype(np.float64), np.zeros(len(rows))), samples, axes
     )
 
 

@@ -54,7 +54,7 @@ def _scores(model: KernelModel, samples: StoredArray) -> projection.Scores:
     """Return the scores of the samples on the first two axes and the last."""
     axes = projection.axes_of(model.n_components)
     return projection.scores_by(
-        lambda rows: (model.transform(rows)[:, list(axes)].astype(np.float64), np.zeros(len(rows))), samples, axes
+        lambda rows: (model.encode(rows)[:, list(axes)].astype(np.float64), np.zeros(len(rows))), samples, axes
     )
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import streampca.formatting as words
 from streampca.errors import NotAvailableError
-from streampca.models.analysis import AnalysisModel
 from streampca.models.certificate_sentences import carried_at_least
 from streampca.models.certificates import ApproximateCertificate
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.runs.report import (
     analysis,
     approximate,
@@ -40,9 +40,7 @@ _NO_CHARTS = (
 )
 
 
-def write_report(
-    directory: Path, further: FurtherRows | None = None, model: PCAModel | KernelModel | None = None
-) -> Path:
+def write_report(directory: Path, further: FurtherRows | None = None, model: Model | None = None) -> Path:
     """Write ``report.html`` of the run in `directory`, with `further` rows in the figure of rebuilt rows; return its path.
 
     Reads plan.json, manifest.json, model.zarr, or takes `model` for it where it is in memory already, and samples.zarr, a few rows at
@@ -61,12 +59,9 @@ def write_report(
     """
     directory = Path(directory)
     run = read_run(directory, model)
-    if isinstance(run.model, KernelModel):
-        page = kernel.compose(run, run.model)
-    elif isinstance(run.model, AnalysisModel):
-        page = analysis.compose(run, run.model)
-    else:
-        page = _compose(run, further)
+    others: dict[str, Callable[[RunFiles, Any], Json]] = {"kernel": kernel.compose, "analysis": analysis.compose}
+    compose = others.get(run.model.page)
+    page = _compose(run, further) if compose is None else compose(run, run.model)
     if further is not None and page.get("reconstruction") is None:
         raise NotAvailableError(
             f"{directory}: the page of this run has no rows that are rebuilt, so that none can be added: it is a run of another kind than PCA, "

@@ -10,7 +10,6 @@ import numpy as np
 import streampca.formatting as words
 import streampca.plotting as plotting
 from streampca.models.certificates import ApproximateCertificate
-from streampca.models.pca import PCAModel
 from streampca.runs.report import figures, projection, seen
 from streampca.runs.report.parts import Chart
 from streampca.runs.report.run_files import RunFiles
@@ -97,10 +96,7 @@ def scores_note(run: RunFiles, scores: projection.Scores | None) -> str:
         return f"{m:,} complete row{'' if m == 1 else 's'}{among}, each a point at its scores; rows with missing values are not drawn."
     filled = ""
     if certificate.get("missing_values"):
-        by_components = isinstance(run.model, PCAModel) and run.model.conditional
-        filled = (
-            f"; missing values are {'as the components give them' if by_components else 'the means of their features'}"
-        )
+        filled = f"; missing values are {'as the components give them' if run.model.conditional else 'the means of their features'}"
     if n is None or m >= n:
         return f"All {words.plural(m, 'row')}, each a point at its scores{filled}."
     return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores{filled}."

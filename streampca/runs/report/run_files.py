@@ -13,8 +13,7 @@ import zarr
 from streampca.errors import DamagedChunkError, ModelError
 from streampca.formatting import clean
 from streampca.labels import Labels
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model, PCAModel
 from streampca.models.persistence import kernel, pca
 from streampca.models.persistence.groups import StoredGroup, open_strictly, read_group
 from streampca.models.persistence.labels import labels_from
@@ -77,7 +76,7 @@ class RunFiles:
     """What was going to be done: plan.json, whose fields may hold anything."""
     manifest: Json
     """What was done: manifest.json, whose fields may hold anything."""
-    model: PCAModel | KernelModel
+    model: Model
     """The model; its components may be on disk."""
     fit: object = None
     """Record of the fit among the attributes of the stored model; None where it has none."""
@@ -99,8 +98,8 @@ class RunFiles:
     @property
     def pca(self) -> PCAModel:
         """Return the model of a run of PCA."""
-        assert isinstance(self.model, PCAModel)  # noqa: S101 for the type checker: pages of kernel PCA do not ask
-        return self.model
+        assert self.model.linear is not None  # noqa: S101 for the type checker: pages of kernel PCA do not ask
+        return self.model.linear
 
     @property
     def components(self) -> FloatArray:
@@ -112,8 +111,7 @@ class RunFiles:
     @property
     def in_slabs(self) -> bool:
         """Whether the components are saved in slabs of features, because they are large or on disk."""
-        components = self.model.components if isinstance(self.model, PCAModel) else None
-        return components is not None and pca.saved_in_slabs(components)
+        return self.model.in_slabs
 
     @property
     def n_components(self) -> int:
@@ -127,8 +125,8 @@ class RunFiles:
 
     @property
     def explained_variance(self) -> FloatArray:
-        """Variance along each axis, or eigenvalues of the kernel matrix, shape ``(n_components,)``."""
-        return self.model.explained_variance if isinstance(self.model, PCAModel) else self.model.eigenvalues
+        """Variance of the scores along each axis, shape ``(n_components,)``."""
+        return self.model.score_variances
 
     @property
     def eigenvalues(self) -> FloatArray | None:
@@ -143,7 +141,7 @@ class RunFiles:
     @property
     def centred(self) -> bool:
         """Whether the mean is subtracted from rows."""
-        return isinstance(self.model, PCAModel) and self.model.center
+        return self.model.linear is not None and self.model.center
 
     @cached_property
     def scale(self) -> FloatArray | None:
@@ -187,7 +185,7 @@ class RunFiles:
         return self.amplitude(deviations) + self.mean
 
 
-def read_run(directory: Path, model: PCAModel | KernelModel | None = None) -> RunFiles:
+def read_run(directory: Path, model: Model | None = None) -> RunFiles:
     """Open the files of the run in `directory`; `model` is that in model.zarr, where it is in memory already.
 
     Components that were saved in slabs of features stay on disk.
@@ -222,14 +220,12 @@ def read_run(directory: Path, model: PCAModel | KernelModel | None = None) -> Ru
     )
 
 
-def read_model(
-    path: Path, model: PCAModel | KernelModel | None = None
-) -> tuple[PCAModel | KernelModel, Labels | None, object]:
+def read_model(path: Path, model: Model | None = None) -> tuple[Model, Labels | None, object]:
     """Return the model at `path`, or `model`, with its labels and the record of its fit as they are stored."""
     of_kernel = is_kernel_model(path)
-    build: Callable[[StoredGroup], PCAModel | KernelModel] = partial(pca.build, slabs_on_disk=True)
+    build: Callable[[StoredGroup], Model] = partial(pca.build, slabs_on_disk=True)
 
-    def opened(group: StoredGroup) -> tuple[PCAModel | KernelModel, Labels | None, object]:
+    def opened(group: StoredGroup) -> tuple[Model, Labels | None, object]:
         built = model or (kernel.build if of_kernel else build)(group)
         return built, labels_from(group, built.n_features), group.stored_attributes.get("fit")
 

@@ -16,9 +16,7 @@ from streampca.errors import ConfigError, DataError, ModelError, NotAvailableErr
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Reading
 from streampca.labels import Labels
-from streampca.models.analysis import AnalysisModel
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model
 from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
 from streampca.models.removal import residuals_of
 from streampca.models.stored_components import StoredComponents
@@ -105,11 +103,10 @@ def verify_run(
             summary = as_json(expected_diagnostics(config, directory, model, source.labels))
         figures = {"certificate": model.certificate.to_dict(), "result": model.summary(), "diagnostics": summary}
         checks += checks_of_figures(directory, record, figures)
-        if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
-            solved = model.before_rotation
+        if model.linear is not None and isinstance(parameters, Parameters):
+            solved = model.linear.before_rotation
             measured = Measured.of(joint.parts[-1], states[-1], solved, parameters)
-            analysed = isinstance(solved, AnalysisModel)
-            checks_of: Any = checks_of_analysis if analysed else checks_of_eigenpairs
+            checks_of: Any = checks_of_eigenpairs if solved.has_spectrum else checks_of_analysis
             checks += checks_of(solved, measured, parameters.scaling)
         lightest = 1.0 if weights is None else float(np.min(weights[weights > 0]))
         checks += [*checks_of_stored, *checks_of_rows(compared_rows, states[0], source, lightest)]
@@ -185,7 +182,7 @@ def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
     return load_config(directory / "config.yaml", overrides)
 
 
-def _model_of(directory: Path, config: RunConfig) -> PCAModel | KernelModel:
+def _model_of(directory: Path, config: RunConfig) -> Model:
     """Load the model of a run; raise `NotAvailableError` if its numbers cannot be measured in one pass."""
     if is_kernel_model(directory / "model.zarr"):
         return load_kernel_model(directory / "model.zarr")
@@ -227,9 +224,8 @@ def _check_of_input(source: Source, manifest: Mapping[str, Any], overrides: Sequ
     return Check("input", recorded["fingerprint"], source.fingerprint, holds=same, note="metadata")
 
 
-def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: Manifest) -> None:
-    d = model.n_features if isinstance(model, KernelModel) else len(model.mean)
-    n, before = source.shape[0], manifest["source"]["shape"][0]
+def _require_shape(source: Source, model: Model, manifest: Manifest) -> None:
+    d, n, before = model.n_features, source.shape[0], manifest["source"]["shape"][0]
     if source.shape[1] != d or n != before:
         raise DataError(
             f"{source.description} has shape {source.shape}, and the run was made from ({before}, {d}): it is other data; run again, or "
@@ -239,7 +235,7 @@ def _require_shape(source: Source, model: PCAModel | KernelModel, manifest: Mani
 
 def _planned(
     source: Source,
-    model: PCAModel | KernelModel,
+    model: Model,
     config: RunConfig,
     parts: Sequence[AnyAccumulator],
     parameters: object,
@@ -252,8 +248,8 @@ def _planned(
     threads, refusal = config.resources.n_threads or n_cores(), "blocks of rows do not fit in the memory"
     for n_threads, columns in dict.fromkeys([(threads, k), (1, k), (1, max(1, k // 4)), (1, 1)]):
         joint = Joint(tuple(parts))
-        if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
-            joint = Joint((*parts, accumulator_for(model.before_rotation, parameters, source, columns)))
+        if model.linear is not None and isinstance(parameters, Parameters):
+            joint = Joint((*parts, accumulator_for(model.linear.before_rotation, parameters, source, columns)))
         state = joint.state_bytes(d)
         needed = n_threads * (joint.scratch_bytes(d, panel_rows(d), 8) + 3 * state) + 2 * state
         try:

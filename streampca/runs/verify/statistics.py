@@ -17,8 +17,7 @@ from streampca.errors import ModelError
 from streampca.execution.score_groups import ScoreGroups
 from streampca.linalg.cross_validation import best_count
 from streampca.linalg.scaling import Scaling
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model, PCAModel
 from streampca.models.sampling_errors import SamplingErrors
 from streampca.parameters import Parameters
 from streampca.planning.covariance import grouped_accumulator
@@ -45,7 +44,7 @@ _RELATIVE, _ABSOLUTE = 1e-6, 1e-8
 
 
 def statistics_of(
-    model: PCAModel | KernelModel, parameters: object, rows: Source, source: Source, manifest: Manifest, directory: Path
+    model: Model, parameters: object, rows: Source, source: Source, manifest: Manifest, directory: Path
 ) -> list[Measured]:
     """Return the accumulators of the statistics that the run in `directory` has: prediction errors, sampling errors and quality.
 
@@ -54,13 +53,14 @@ def statistics_of(
     """
     statistics: list[Measured] = []
     errors, scaling = model.sampling_errors, getattr(parameters, "scaling", False)
-    if isinstance(model, PCAModel) and isinstance(parameters, Parameters):
-        if model.prediction_errors is not None:
+    pca = model.linear
+    if pca is not None and isinstance(parameters, Parameters):
+        if pca.prediction_errors is not None:
             left_out = grouped_accumulator(parameters, rows)
-            statistics.append((left_out, partial(_check_of_prediction, model, left_out)))
+            statistics.append((left_out, partial(_check_of_prediction, pca, left_out)))
         if errors is not None and errors.method == "groups":
             by_group = grouped_accumulator(parameters, rows, parameters.sampling_errors)
-            statistics.append((by_group, partial(_checks_by_group, model, by_group, scaling)))
+            statistics.append((by_group, partial(_checks_by_group, pca, by_group, scaling)))
     if errors is not None and errors.method != "groups":
         scores = ScoreGroups(model, rows.shape[0], errors.n_blocks)
         statistics.append((scores, lambda state: _checks_of_errors(model, errors_of(model, state, "reading", scaling))))
@@ -96,7 +96,7 @@ def _checks_of_quality(
     examining: Joint,
     recorded: Json,
     source: Source,
-    model: PCAModel | KernelModel,
+    model: Model,
     written: Path | None,
     states: tuple[Any, ...],
 ) -> list[Check]:
@@ -132,7 +132,7 @@ def _checks_by_group(model: PCAModel, accumulator: ByGroup, scaling: Scaling, st
     return _checks_of_errors(model, errors_of_groups(model, grid, _groups(accumulator, state), scaling))
 
 
-def _checks_of_errors(model: PCAModel | KernelModel, measured: SamplingErrors) -> list[Check]:
+def _checks_of_errors(model: Model, measured: SamplingErrors) -> list[Check]:
     """Compare sampling errors; figures are those of the component that differs most.
 
     Components without variance are left out, and so are, for the exact method of kernel PCA, angles and shares, for which the fit knew
@@ -144,7 +144,7 @@ def _checks_of_errors(model: PCAModel | KernelModel, measured: SamplingErrors) -
     gaps = np.minimum(np.abs(np.diff(values, prepend=np.inf)), np.abs(np.diff(values, append=np.inf)))
     counts = values > 1e-6 * values[0]
     names = ["eigenvalues", "north"] + ([] if recorded.method == "groups" else ["effective_n_samples"])
-    names += [] if isinstance(model, KernelModel) and recorded.method == "known scores" else ["shares", "angles"]
+    names += [] if model.linear is None and recorded.method == "known scores" else ["shares", "angles"]
     checks = []
     for name in names:
         before, after = getattr(recorded, name), getattr(measured, name)

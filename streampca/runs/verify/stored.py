@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import zarr
-from scipy.sparse import issparse
 
-from streampca.accumulators.centring import refuse_not_finite
-from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.models.diagnostics import centred_rows, row_diagnostics, scratch_bytes
 from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
+from streampca.models.pca import Model, PCAModel
 from streampca.runs.config import RunConfig
 from streampca.runs.diagnostics import read_rows, unusual_rows_of
 from streampca.runs.manifest import read_json
@@ -57,7 +55,7 @@ class RowsState:
 class StoredRows:
     """Accumulator that compares stored scores, T² and Q with those that the model gives for the rows."""
 
-    model: PCAModel | KernelModel
+    model: Model
     """The model; its components are in memory."""
     stored: dict[str, ZarrArray]
     """Arrays by name: ``scores``, ``(n_samples, k)``, ``t2`` and ``q``, ``(n_samples,)``, where the run has them."""
@@ -70,8 +68,7 @@ class StoredRows:
     def update(self, state: RowsState, block: Block | Array) -> RowsState:
         """Return `state` with the rows of `block` added; `NotFiniteError` if rows of kernel PCA are not finite."""
         block = as_block(block)
-        if isinstance(self.model, KernelModel):
-            (refuse_stored if issparse(block.values) else refuse_not_finite)(block.values, block.start)
+        self.model.require_finite(block.values, block.start)
         rows = slice(block.start, block.start + len(block))
         stored = {name: np.asarray(array[rows]) for name, array in self.stored.items()}
         step = panel_rows(block.values.shape[1])
@@ -82,30 +79,22 @@ class StoredRows:
 
     def _of_panel(self, block: Block, stored: dict[str, Array]) -> RowsState:
         """Return the state of a panel of rows."""
+        pca = self.model.linear
         with np.errstate(over="ignore", invalid="ignore"):  # rows of weight 0 may hold anything
-            scores = self.model.transform(block.values).astype(np.float64)
-            if isinstance(self.model, KernelModel):
+            scores = self.model.encode(block.values).astype(np.float64)
+            if pca is None:
                 squares, lengths = np.square(scores).sum(axis=0), np.abs(scores).max(axis=1)
             else:
-                rows = centred_rows(self.model, block.dense().values, slice(0, block.values.shape[1]))[0]
+                rows = centred_rows(pca, block.dense().values, slice(0, block.values.shape[1]))[0]
                 squares, lengths = np.zeros(scores.shape[1]), np.sqrt(np.einsum("ij,ij->i", rows, rows))
         differences, of_diagnostics = _largest(stored.get("scores", scores), scores), np.zeros(2)
-        if isinstance(self.model, PCAModel) and {"scores", *DIAGNOSTICS} <= stored.keys():
-            expected = row_diagnostics(self.model, block.values, stored["scores"])
+        if pca is not None and {"scores", *DIAGNOSTICS} <= stored.keys():
+            expected = row_diagnostics(pca, block.values, stored["scores"])
             with np.errstate(invalid="ignore"):
                 (t, q), roots = map(np.sqrt, expected), [np.sqrt(stored[name]) for name in DIAGNOSTICS]
             of_diagnostics = np.array([_largest(roots[0], t, 1 + t), _largest(roots[1], q, lengths)])
         longest = float(lengths[np.isfinite(lengths)].max(initial=0.0))
-        return RowsState(len(block), self._landmarks(block), squares, longest, differences, of_diagnostics)
-
-    def _landmarks(self, block: Block) -> int:
-        """Return how many landmarks are rows of `block`, as the model has them."""
-        if not isinstance(self.model, KernelModel) or self.model.landmark_indices is None:
-            return 0
-        index = self.model.landmark_indices
-        here = np.flatnonzero((index >= block.start) & (index < block.start + len(block)))
-        rows = block.where(index[here] - block.start).dense().values.astype(self.model.landmarks.dtype)
-        return int((rows == self.model.landmarks[here]).all(axis=1).sum())
+        return RowsState(len(block), self.model.count_landmarks(block), squares, longest, differences, of_diagnostics)
 
     def absorb(self, state: RowsState, other: RowsState) -> RowsState:
         """Return the state of the rows behind both."""
@@ -133,7 +122,8 @@ class StoredRows:
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of a panel of rows, beside what a transform takes."""
         rows, k = min(n_rows, panel_rows(n_features)), self.model.n_components
-        own = scratch_bytes(self.model, rows) + 24 * rows * n_features if isinstance(self.model, PCAModel) else 0
+        pca = self.model.linear
+        own = 0 if pca is None else scratch_bytes(pca, rows) + 24 * rows * n_features
         return 40 * rows * k + own
 
 
@@ -147,7 +137,7 @@ def _largest(stored: Array, expected: Array, lengths: FloatArray | float = 1.0) 
 
 
 def stored_arrays(
-    directory: Path, config: RunConfig, model: PCAModel | KernelModel, source: Source
+    directory: Path, config: RunConfig, model: Model, source: Source
 ) -> tuple[dict[str, ZarrArray], list[Check]]:
     """Return the stored scores, T² and Q of a run by name, and checks of those that were not asked for, are gone or of another shape."""
     arrays, checks, n = {}, [], source.shape[0]
@@ -172,13 +162,14 @@ def checks_of_rows(rows: StoredRows, state: RowsState, source: Source, lightest:
     """Compare scores, T² and Q, of kernel PCA landmarks and eigenvalues, too; `lightest` is the least positive weight of a row."""
     model, apart, checks = rows.model, state.scores, list[Check]()
     eps = float(np.finfo(model.score_dtype(source.dtype)).eps)
-    if isinstance(model, KernelModel):
-        checks += _checks_of_kernel(model, state)
+    pca = model.linear
+    if pca is None:
+        checks += _checks_of_kernel(cast(KernelModel, model), state)
         allowed, note = (1e-3 if eps > 1e-10 else 1e-7), "largest difference, relative to the largest score"
     else:
-        if model.whiten:
-            apart = np.multiply(apart, model.deviations, out=np.zeros_like(apart), where=apart > 0)
-        apart = np.maximum(apart - _known_scores(model, lightest), 0.0)
+        if pca.whiten:
+            apart = np.multiply(apart, pca.deviations, out=np.zeros_like(apart), where=apart > 0)
+        apart = np.maximum(apart - _known_scores(pca, lightest), 0.0)
         allowed, note = 64 * np.sqrt(source.shape[1]) * eps, "largest difference, relative to the longest row"
     if "scores" in rows.stored:
         checks.append(compared("scores", np.zeros_like(apart), apart, allowed, note, scale=state.longest))

@@ -84,5 +84,5 @@ def with_preimage(model: KernelModel, parameters: KernelParameters, vectors: Flo
     if not parameters.inverse:
         return model
     points = np.asarray(model.landmarks, dtype=np.float64)
-    scores = model.transform(points) if vectors is None else vectors * np.sqrt(model.eigenvalues)
+    scores = model.encode(points) if vectors is None else vectors * np.sqrt(model.eigenvalues)
     return replace(model, preimage=preimage_of(model.kernel, points, scores, parameters.alpha))
