@@ -37,9 +37,7 @@ from streampca.planning.memory import (
     buffer_bytes,
     eigenproblem_bytes,
     model_need,
-    process_needs,
     reading_needs,
-    removal_bytes,
     scores_bytes,
 )
 from streampca.planning.work import Work
@@ -49,6 +47,7 @@ from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.kernel.plan import ExactWork, LandmarkWork, MapWork, PairsWork, StoredMapWork
 from streampca.solvers.plan_sketch import SketchWork
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
+from streampca.solvers.removing import Removing
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -151,7 +150,7 @@ def purposes() -> str:
 def formulas() -> str:
     """Return the formulas of what each solver needs, and of what solvers share, as their docstrings state them."""
     sections: dict[str, tuple[Callable[..., Any], ...]] = {
-        "All solvers": (process_needs, buffer_bytes, reading_needs, eigenproblem_bytes, model_need, scores_bytes),
+        "All solvers": (Work.budget, buffer_bytes, reading_needs, eigenproblem_bytes, model_need, scores_bytes),
         "`covariance`": (CovarianceWork.needs,),
         "`covariance` with the matrix on disk": (disk_covariance.DiskWork.needs,),
         "`gram`": (gram.GramWork.needs, gram.components_bytes),
@@ -161,7 +160,7 @@ def formulas() -> str:
         "Kernel PCA by landmarks": (LandmarkWork.needs, LandmarkWork.scratch_bytes),
         "Kernel PCA by pairs of rows": (PairsWork.needs, ExactWork.sizes, MapWork.sizes, StoredMapWork.needs),
         "What comes along with any solver": (
-            removal_bytes,
+            Removing.needs,
             moments_bytes,
             moments_scratch_bytes,
             Quality.state_bytes,

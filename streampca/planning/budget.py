@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from typing_extensions import override
 
 from streampca.errors import PlanError
 from streampca.formatting import as_text
+
+if TYPE_CHECKING:
+    from streampca.planning.cost import Rates
+    from streampca.planning.plan import Plan
+    from streampca.planning.shape import WorkShape
+    from streampca.planning.work import Work
 
 Purpose = Literal[
     "process",
@@ -79,8 +87,55 @@ Phase = Literal["pilot", "copying", "landmarks", "reading", "solving", "componen
 
 
 @dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes for one purpose."""
+
+    purpose: Purpose
+    """What they are for."""
+    n_bytes: int
+    """How many."""
+    phases: tuple[Phase, ...] = ()
+    """The phases in which they are allocated; all where none is named."""
+    listed: bool = True
+    """Whether `MemoryBudget.by_purpose` shows them; False for memory that it shows for an earlier phase."""
+
+
+class Companion:
+    """What comes along with a fit beside its solver, said once for every plan; by default it takes nothing."""
+
+    n_regressors: int = 0
+    """Regressors that are removed from the rows."""
+
+    def needs(self, work: Work, shape: WorkShape) -> Iterable[MemoryNeed]:
+        """Return the memory that it takes beside `work`, whose rows are divided as `shape`."""
+        return ()
+
+    def flops(self, plan: Plan) -> float:
+        """Return the floating point operations of `plan` with those of the companion."""
+        return plan.flops
+
+    def seconds(self, plan: Plan, rates: Rates) -> float:
+        """Return the seconds that it adds to a fit by `plan`."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Holding(Companion):
+    """Memory of one purpose that every phase has, however the rows are divided."""
+
+    purpose: Purpose
+    """What it is for."""
+    n_bytes: int
+    """Its size."""
+
+    @override
+    def needs(self, work: Work, shape: WorkShape) -> Iterable[MemoryNeed]:
+        return (MemoryNeed(self.purpose, self.n_bytes),)
+
+
+@dataclass(frozen=True)
 class Resources:
-    """What a plan may use."""
+    """What a plan may use, and what comes along with the fit."""
 
     allowed_bytes: int
     """Ceiling of the resident memory of the process."""
@@ -96,34 +151,17 @@ class Resources:
     """Rows that are sampled for the report."""
     on_workers: bool = False
     """Whether the workers of a cluster read the rows."""
-    n_regressors: int = 0
-    """Regressors that are removed from the rows."""
-    only_groups: bool = False
-    """Whether they are many indicators of groups alone, whose factors are sparse."""
-    regressors_bytes: int = 0
-    """What the regressors of all rows take."""
-    quality_bytes: int = 0
-    """What examining the quality of the data takes in every phase."""
-    weights_bytes: int = 0
-    """What weights of samples take in every phase."""
-    groups_bytes: int = 0
-    """What models and matrices of groups of rows take in every phase, beside their states."""
-    diagnostics_bytes: int = 0
-    """What T² and Q of rows take in every phase."""
+    companions: tuple[Companion, ...] = ()
+    """What comes along."""
 
+    @property
+    def n_regressors(self) -> int:
+        """Return the number of regressors that are removed from the rows."""
+        return sum(each.n_regressors for each in self.companions)
 
-@dataclass(frozen=True)
-class MemoryNeed:
-    """Bytes for one purpose."""
-
-    purpose: Purpose
-    """What they are for."""
-    n_bytes: int
-    """How many."""
-    phases: tuple[Phase, ...] = ()
-    """The phases in which they are allocated; all where none is named."""
-    listed: bool = True
-    """Whether `MemoryBudget.by_purpose` shows them; False for memory that it shows for an earlier phase."""
+    def holding(self, purpose: Purpose, n_bytes: int) -> Resources:
+        """Return the resources with memory for `purpose` in every phase."""
+        return replace(self, companions=(*self.companions, Holding(purpose, n_bytes)))
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ def plan_cross_validated(source: Source, parameters: Parameters, resources: Reso
     d, accumulator = source.shape[1], grouped_accumulator(parameters, source)
     own = accumulator.accumulator.state_bytes(d) + 8 * d * (4 * d + 6 * min(d, MOST_COMPONENTS))
     try:
-        plan = plan_covariance(source, accumulator, None, replace(resources, groups_bytes=resources.groups_bytes + own))
+        plan = plan_covariance(source, accumulator, None, resources.holding("groups", own))
     except PlanError as error:
         raise PlanError(
             f"n_components='cross_validation', with {accumulator.n_groups} covariance matrices: {error}"
@@ -199,11 +199,11 @@ def plan_sampling_groups(
         return None
     accumulator, n_components = grouped_accumulator(parameters, source, m), parameters.count(source)
     k = min(n, d) if n_components is None else n_components
-    own = resources.groups_bytes + accumulator.accumulator.state_bytes(d) + 8 * d * (5 * d + m * (k + 6))
-    verified = replace(resources, groups_bytes=own + 2 * accumulator.state_bytes(d) + _VERIFYING_BYTES)
+    own = accumulator.accumulator.state_bytes(d) + 8 * d * (5 * d + m * (k + 6))
+    verified = resources.holding("groups", own + 2 * accumulator.state_bytes(d) + _VERIFYING_BYTES)
     try:
         plan_covariance(source, accumulator, n_components, verified)
-        grouped = plan_covariance(source, accumulator, n_components, replace(resources, groups_bytes=own))
+        grouped = plan_covariance(source, accumulator, n_components, resources.holding("groups", own))
     except PlanError as error:
         if always:
             raise PlanError(f"sampling errors, with {m} covariance matrices: {error}") from error
@@ -248,9 +248,7 @@ def _groups_plan(source: Source, accumulator: ByGroup, n_components: int | None,
     models = (accumulator.n_groups + 1) * (8 * (k * d + 8 * d) + _OBJECT_BYTES)
     pooled = 2 * accumulator.accumulator.state_bytes(d)
     beside = 2 * accumulator.codes.nbytes + models + pooled
-    return plan_covariance(
-        source, accumulator, n_components, replace(resources, groups_bytes=resources.groups_bytes + beside)
-    )
+    return plan_covariance(source, accumulator, n_components, resources.holding("groups", beside))
 
 
 def _groups_fit(

@@ -7,15 +7,12 @@ merged; p ≤ b rows of a panel, which are multiplied at once; S bytes of a stat
 
 from __future__ import annotations
 
-from streampca.accumulators.centring import product_dtype
-from streampca.accumulators.residuals import residual_factor_bytes, residual_panel_bytes, residual_panel_rows
 from streampca.errors import ParameterError
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size
 from streampca.planning.budget import MemoryNeed, Phase, Resources
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
-from streampca.sources.steps import SLAB_BYTES
 from streampca.system.process import MEBIBYTE, available_bytes, resident_bytes
 from streampca.typing import DType
 
@@ -46,40 +43,6 @@ def allowed_bytes(memory: int | str | None) -> int:
     if isinstance(memory, bool) or not isinstance(memory, int) or memory <= 0:
         raise ParameterError(f'memory={memory!r} is not a size: expected bytes or a text such as "2GiB"')
     return memory
-
-
-def process_needs(resources: Resources, source: Source, shape: WorkShape, solver: str) -> tuple[MemoryNeed, ...]:
-    """Return what every phase has: resident memory before the first block + `ALLOWANCE_BYTES`, and what is computed beside the fit."""
-    removal = removal_bytes(resources, source, shape, solver)
-    beside = (
-        MemoryNeed("quality", resources.quality_bytes),
-        MemoryNeed("removal", removal),
-        MemoryNeed("weights", resources.weights_bytes),
-        MemoryNeed("groups", resources.groups_bytes),
-        MemoryNeed("diagnostics", resources.diagnostics_bytes),
-    )
-    process = MemoryNeed("process", resources.process_bytes + ALLOWANCE_BYTES)
-    return (process, *(need for need in beside if need.n_bytes))
-
-
-def removal_bytes(resources: Resources, source: Source, shape: WorkShape, solver: str) -> int:
-    """Return what `remove` takes beside a fit that removes nothing.
-
-    For q regressors and L leaves that read rows: the regressors of all rows, (2 L + 4) · 8 (q + 1) (d + q) for triangular factors
-    and coefficients, in each leaf p d (16 + w) + 24 p q + 32 q d for a panel of p ≤ b rows, at least 2 q where b allows, and
-    24 q d + 16 d; that read whole features: the regressors, L · (32 n q + 4 MiB), and 40 q d + 16 d.
-    """
-    (n, d), q, leaves = source.shape, resources.n_regressors, shape.leaves_in_flight
-    if not q:
-        return 0
-    if (
-        shape.axis == "features"
-    ):  # coefficients of the leaves, in their order, turned, and those that they are fitted with
-        return resources.regressors_bytes + leaves * (32 * n * q + 2 * SLAB_BYTES) + (40 * q + 16) * d
-    panel = min(shape.rows_per_block, residual_panel_rows(q, d, approximate=solver in ("sketch", "adaptive")))
-    in_leaf = residual_panel_bytes(q, d, panel, product_dtype(source.dtype, d).itemsize)
-    states = (2 * leaves + 4) * residual_factor_bytes(q, d)
-    return resources.regressors_bytes + states + leaves * in_leaf + (24 * q + 16) * d
 
 
 def report_need(resources: Resources) -> MemoryNeed:

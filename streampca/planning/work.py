@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from streampca.planning.blocks import bytes_to_read
 from streampca.planning.budget import ALWAYS, MemoryBudget, MemoryNeed, Resources
 from streampca.planning.detail import SolverDetail
-from streampca.planning.memory import WORKER_PROCESS_BYTES, process_needs
+from streampca.planning.memory import ALLOWANCE_BYTES, WORKER_PROCESS_BYTES
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
@@ -75,16 +75,21 @@ class Work(ABC):
         """Return what the work takes beside memory; one pass decodes `reading` bytes."""
 
     def budget(self, shape: WorkShape) -> MemoryBudget:
-        """Return the memory by purpose and by phase."""
-        needs = (*process_needs(self.resources, self.source, shape, self.solver), *self.needs(shape))
-        return MemoryBudget.of(needs, self.resources.allowed_bytes)
+        """Return the memory by purpose and by phase.
+
+        Every phase has the process, its resident memory before the first block + `ALLOWANCE_BYTES`, and what comes along.
+        """
+        resources = self.resources
+        process = MemoryNeed("process", resources.process_bytes + ALLOWANCE_BYTES)
+        beside = [need for each in resources.companions for need in each.needs(self, shape) if need.n_bytes]
+        return MemoryBudget.of([process, *beside, *self.needs(shape)], resources.allowed_bytes)
 
     def plan(self, shape: WorkShape) -> Plan:
         """Return the plan for rows that are divided as `shape`; it may not fit."""
         reading = bytes_to_read(self.read, shape.rows_per_block)
         said = self.figures(shape, reading)
         n, d = self.source.shape
-        return Plan(
+        plan = Plan(
             **vars(shape),
             solver=self.solver,
             reason=said.reason,
@@ -101,6 +106,9 @@ class Work(ABC):
             detail=said.detail,
             notes=tuple(said.notes),
         )
+        for companion in self.resources.companions:
+            plan = replace(plan, flops=companion.flops(plan))
+        return plan
 
     def best(self, sizes: list[int], side: int, n_tiles: int) -> Plan:
         """Return the best plan that fits, or the one that takes least memory if none does (see `MemoryBudget.fits`).

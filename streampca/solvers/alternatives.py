@@ -10,7 +10,6 @@ from streampca.errors import StreamPCAError
 from streampca.parameters import Parameters
 from streampca.planning.cost import expected_seconds, probe
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
-from streampca.planning.residuals import removal_seconds, with_removal
 from streampca.solvers.registry import SOLVERS
 from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
@@ -39,7 +38,8 @@ def with_time(
         rates = probe(by_axis, solver.accumulator_of(source, parameters, plan), plan, rates)
         release_freed_memory()
     by = "probe" if rates.probed else "nominal rates"
-    seconds = expected_seconds(plan, rates, solver.solve_seconds(plan, rates)) + removal_seconds(plan, resources, rates)
+    seconds = expected_seconds(plan, rates, solver.solve_seconds(plan, rates))
+    seconds += sum(each.seconds(plan, rates) for each in resources.companions)
     return replace(plan, expected_seconds=seconds, expected_by=by)
 
 
@@ -54,8 +54,7 @@ def plan_by(solver: str, source: Source, parameters: Parameters, resources: Reso
         If the work does not fit in memory.
     """
     SOLVERS[solver].require(source, parameters)
-    plan = with_removal(SOLVERS[solver].plan(source, parameters, resources), resources)
-    return with_repeated_reads(plan, source)
+    return with_repeated_reads(SOLVERS[solver].plan(source, parameters, resources), source)
 
 
 def with_alternatives(

@@ -139,7 +139,7 @@ def _with_weights(resources: Resources, source: Source, parameters: Parameters) 
         return resources
     n, d = source.shape
     panel = 8 * d * min(n, panel_rows(d, product_dtype(source.dtype, d)))
-    return replace(resources, weights_bytes=resources.threads * panel)
+    return resources.holding("weights", resources.threads * panel)
 
 
 def _by_group(source: Source, parameters: Parameters, plan: Plan, n_groups: int) -> Readings[Accumulated]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,18 +22,18 @@ from streampca.planning.columns import with_columns
 from streampca.planning.memory import ALLOWANCE_BYTES, WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.plan import Plan, Resources
 from streampca.planning.read_ahead import with_read_ahead
+from streampca.planning.scores import diagnostics_bytes
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.analyses import Analysis, plan_of_analysis
-from streampca.solvers.beside import Beside, with_beside
 from streampca.solvers.capabilities import require_together
 from streampca.solvers.fitted_steps import with_steps
 from streampca.solvers.measuring import measured
 from streampca.solvers.options import Asked
 from streampca.solvers.plan_sketch import reading_limits
-from streampca.solvers.quality import quality_beside
+from streampca.solvers.quality import quality_beside, quality_bytes
 from streampca.solvers.registry import SOLVERS
-from streampca.solvers.removing import Removing, regressors_of, with_regressors
+from streampca.solvers.removing import Removing, regressors_of
 from streampca.solvers.result import Fit
 from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
 from streampca.sources.base import Source
@@ -61,7 +61,8 @@ def plan_fit(
     alternatives: bool = False,
     probe: bool = False,
     analysis: Analysis | None = None,
-    **beside: Unpack[Beside],
+    quality: bool = False,
+    diagnostics: bool = False,
 ) -> Plan:
     """Return the plan of a fit of `source`, with the figures of the other solvers if `alternatives` is set.
 
@@ -90,11 +91,15 @@ def plan_fit(
     require_sampling(n_groups, n)
     limits = worker_limits(client)
     resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=scores, report=report)
-    resources = with_beside(resources, source, parameters.n_components, parameters.missing, beside)
+    if quality:
+        resources = resources.holding("quality", quality_bytes(source, resources.threads, parameters.missing))
+    if diagnostics:
+        in_leaf = diagnostics_bytes(source.shape[1], parameters.n_components, parameters.missing)
+        resources = resources.holding("diagnostics", resources.threads * in_leaf)
     regressors = regressors_of(source, parameters)
     require_rule(source, parameters, None if regressors is None else regressors.orthogonal.size)
     if regressors is not None:
-        resources = with_regressors(resources, source, regressors)
+        resources = replace(resources, companions=(*resources.companions, Removing(regressors, source)))
     with naming_the_limit(resources, limits):
         # The scores that sampling errors are computed from take the memory of those that are written.
         plan = _choose(source, parameters, replace(resources, scores=scores or n_groups > 0))

@@ -23,7 +23,6 @@ from streampca.planning.detail import SketchDetail
 from streampca.planning.memory import (
     buffer_bytes,
     model_need,
-    removal_bytes,
     report_need,
     sampled_rows_need,
     scores_bytes,
@@ -223,14 +222,9 @@ class SketchWork(Work):
         wanted = parameters.pilot if informed and (self.solver == "sketch" or parameters.scale) else 0
         if parameters.pilot not in ("auto", 0):
             wanted = parameters.pilot
-        removal = removal_bytes(resources, source, self.shape(1, 1, 1), self.solver)
-        free = (
-            resources.allowed_bytes
-            - resources.process_bytes
-            - resources.quality_bytes
-            - resources.diagnostics_bytes
-            - removal
-        )
+        shape = self.shape(1, 1, 1)
+        beside = sum(need.n_bytes for each in resources.companions for need in each.needs(self, shape))
+        free = resources.allowed_bytes - resources.process_bytes - beside
         pilot = plan_pilot(source, wanted, self.columns, max(0, free) // 2)
         return SketchDetail(
             columns=self.columns,

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.joint import Joint
-from streampca.accumulators.residuals import FeatureResiduals, Residuals
+from streampca.accumulators.residuals import (
+    FeatureResiduals,
+    Residuals,
+    residual_factor_bytes,
+    residual_panel_bytes,
+    residual_panel_rows,
+)
 from streampca.accumulators.rows import RowsState
 from streampca.execution.readings import Answer, AnyReading, Reading
 from streampca.models import certificate_sentences as sentences
 from streampca.models.decoding import with_decoding
 from streampca.parameters import Parameters
-from streampca.planning.plan import Resources
+from streampca.planning.budget import Companion, MemoryNeed
+from streampca.planning.cost import Rates, folded_flops
+from streampca.planning.plan import Plan
+from streampca.planning.shape import WorkShape
+from streampca.planning.work import Work
 from streampca.regressors import Basis, FittedRegression, Regressors
 from streampca.sources.base import Source
 from streampca.sources.residuals import RowResiduals, subtract_fitted
-from streampca.sources.steps import SteppedSource
+from streampca.sources.steps import SLAB_BYTES, SteppedSource
 from streampca.typing import Array, DType, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from streampca.solvers.result import Fit
+
+_TRAVERSALS = 8  # of float64 rows in memory: shift, largest values before and after, subtraction, conversion
+_BYTES_PER_SECOND = 3e9  # of these, on one thread
 
 
 def regressors_of(source: Source, parameters: Parameters) -> Regressors | None:
@@ -42,29 +58,77 @@ def regressors_of(source: Source, parameters: Parameters) -> Regressors | None:
     return Regressors.of(basis, basis.regressors(rows), weights)
 
 
-def with_regressors(resources: Resources, source: Source, regressors: Regressors) -> Resources:
-    """Return `resources` with the regressors, from which `planning.memory.removal_bytes` follows."""
-    n_bytes = 2 * regressors.rows.columns.nbytes + regressors.rows.codes.nbytes + 16 * source.shape[0]
-    return replace(
-        resources,
-        n_regressors=regressors.orthogonal.size,
-        only_groups=regressors.only_groups,
-        regressors_bytes=n_bytes,
-    )
-
-
-class Removing:
+class Removing(Companion):
     """Has the readings of a fit made of residuals: the first accumulates residuals and coefficients, later ones read residuals.
 
-    A relay, see `execution.readings`.
+    A relay, see `execution.readings`. `dtype` is that of residuals, which a plan does not need.
     """
 
-    def __init__(self, regressors: Regressors, source: Source, dtype: DType):
+    def __init__(self, regressors: Regressors, source: Source, dtype: DType | None = None):
         self.regressors, self.source = regressors, source
-        self.dtype = dtype
+        self.dtype = np.dtype(np.float64) if dtype is None else dtype
+        self.n_regressors = regressors.orthogonal.size
         self.fitted: FittedRegression | None = None
         self._first: Residuals | FeatureResiduals | None = None
         self._inner: tuple[AnyAccumulator, ...] = ()
+        self._bytes = 2 * regressors.rows.columns.nbytes + regressors.rows.codes.nbytes + 16 * source.shape[0]
+
+    @override
+    def needs(self, work: Work, shape: WorkShape) -> Iterable[MemoryNeed]:
+        """Return what `remove` takes beside a fit that removes nothing.
+
+        For q regressors and L leaves that read rows: the regressors of all rows, (2 L + 4) · 8 (q + 1) (d + q) for triangular factors
+        and coefficients, in each leaf p d (16 + w) + 24 p q + 32 q d for a panel of p ≤ b rows, at least 2 q where b allows, and
+        24 q d + 16 d; that read whole features: the regressors, L · (32 n q + 4 MiB), and 40 q d + 16 d.
+        """
+        (n, d), q, leaves = work.source.shape, self.n_regressors, shape.leaves_in_flight
+        if (
+            shape.axis == "features"
+        ):  # coefficients of the leaves, in their order, turned, and those that they are fitted with
+            taken = leaves * (32 * n * q + 2 * SLAB_BYTES) + (40 * q + 16) * d
+        else:
+            panel = min(shape.rows_per_block, self._panel_rows(d, work.solver))
+            in_leaf = residual_panel_bytes(q, d, panel, product_dtype(work.source.dtype, d).itemsize)
+            taken = (2 * leaves + 4) * residual_factor_bytes(q, d) + leaves * in_leaf + (24 * q + 16) * d
+        return (MemoryNeed("removal", self._bytes + taken),)
+
+    @override
+    def flops(self, plan: Plan) -> float:
+        return plan.flops * (1.0 + self._share_added(plan)) + self._flops(plan)
+
+    @override
+    def seconds(self, plan: Plan, rates: Rates) -> float:
+        """Return the seconds that removing adds to a fit by `plan`, every leaf on one thread."""
+        busy = max(1, min(plan.threads, plan.leaves_in_flight))
+        products = self._flops(plan) / (rates.multiply / plan.threads)
+        traversals = _TRAVERSALS * 8.0 * plan.n_samples * plan.n_features * plan.passes / _BYTES_PER_SECOND
+        return (products + traversals) / busy + self._share_added(plan) * folded_flops(plan) / rates.fold
+
+    def _flops(self, plan: Plan) -> float:
+        """Return the floating point operations, in float64, of removing the regressors in the first reading.
+
+        4 q n d for the products; for panels of rows, 2 n q² for their factorisations, and for each merging of two
+        factors 8 q² d + 32 q³ (`docs/how-to/labelled-data.md`). Indicators of groups alone are sparse: 8 n d, and 8 q d for each panel.
+        """
+        n, d, q, panels = float(plan.n_samples), plan.n_features, float(self.n_regressors), self._n_panels(plan)
+        if plan.axis == "features":
+            return 4.0 * q * n * d
+        if self.regressors.only_groups:
+            return 8.0 * n * d + 8.0 * q * d * panels
+        return 4.0 * q * n * d + 2.0 * n * q**2 + panels * (8.0 * q**2 * d + 32.0 * q**3)
+
+    def _panel_rows(self, n_features: int, solver: str) -> int:
+        """Return how many rows are regressed on their own by `solver` at most (see `Residuals`)."""
+        return residual_panel_rows(self.n_regressors, n_features, approximate=solver in ("sketch", "adaptive"))
+
+    def _n_panels(self, plan: Plan) -> int:
+        size = min(self._panel_rows(plan.n_features, plan.solver), max(1, plan.rows_per_block))
+        return plan.n_leaves + -(-plan.n_samples // size)
+
+    def _share_added(self, plan: Plan) -> float:
+        """Return how many rows the differences between regressions of panels add to those accumulated, as a share of these."""
+        rows = 0 if plan.axis == "features" else 2 * self.n_regressors * self._n_panels(plan)
+        return rows / max(1, plan.n_samples)
 
     def asked(self, reading: AnyReading) -> AnyReading:
         """Return the reading of the residuals of the rows that `reading` asks for."""
@@ -112,7 +176,7 @@ class Removing:
         """Return the fit of the residuals as one of the rows: with their mean, and with the part that was removed."""
         samples = None if fit.samples is None else self._shown(fit.samples, residuals=copied_residuals)
         fitted = replace(self._regression(), mean_remainder=None)
-        certificate = fit.model.certificate.saying(sentences.of_residuals(self.regressors.orthogonal.size))
+        certificate = fit.model.certificate.saying(sentences.of_residuals(self.n_regressors))
         model = replace(fit.model, mean=fitted.mean, removal=fitted, certificate=certificate)
         mean, removed = self.removed()
         model = with_decoding(model, mean, removed=removed)

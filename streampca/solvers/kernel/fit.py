@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from streampca.planning.plan import Plan, Resources, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.worker_limits import for_workers, on_workers, worker_limits
 from streampca.solvers.alternatives import figures_of
-from streampca.solvers.beside import Beside, with_beside
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.fitted_steps import with_steps
 from streampca.solvers.kernel import METHODS
@@ -28,7 +27,7 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import with_seconds
 from streampca.solvers.measuring import measured
 from streampca.solvers.options import Asked
-from streampca.solvers.quality import quality_beside
+from streampca.solvers.quality import quality_beside, quality_bytes
 from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct
@@ -51,7 +50,8 @@ def plan_kernel(
     client: DaskClient | None = None,
     alternatives: bool = False,
     probe: bool = False,
-    **beside: Unpack[Beside],
+    quality: bool = False,
+    diagnostics: bool = False,
 ) -> Plan:
     """Return the plan of a fit of `source`; reads metadata only: the time is that of nominal rates, whether or not a `probe` is asked for.
 
@@ -66,7 +66,7 @@ def plan_kernel(
     NotAvailableError
         If diagnostics are asked for.
     """
-    if beside.get("diagnostics"):
+    if diagnostics:
         raise NotAvailableError("diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none")
     n = source.shape[0]
     require_distinct(source.fragments)
@@ -79,7 +79,8 @@ def plan_kernel(
         scores or parameters.sampling_errors > 0
     )  # scores for sampling errors take the memory of those that are written
     resources = resources_of(source, memory, threads, limits, scores=writes, report=report)
-    resources = with_beside(resources, source, parameters.n_components, "error", beside)
+    if quality:
+        resources = resources.holding("quality", quality_bytes(source, resources.threads, "error"))
     method, why = _choose(source, parameters, resources)
     try:
         with naming_the_limit(resources, limits):
