@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import streampca as sp
-from streampca.linalg.rule_names import RULES
+from streampca.linalg.component_rules import RULES
 from streampca.typing import FloatArray
 
 N_FACTORS = 5

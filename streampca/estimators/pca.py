@@ -182,7 +182,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         The rms of the scores that `transform` gives for rows of the same population that were not in the fit is ρ times √`explained_variance_`, that of
         the rows of the fit; ``pca.transform(new) / pca.projection_shrinkage()`` puts both on one scale. The factors are those of many rows and features, for
         independent rows, a few large components, and noise of any covariance where all eigenvalues are known (see `component_rules_`); where
-        they are not, for white noise of an effective number of features. `streampca.linalg.shrinkage` has formulas and sources.
+        they are not, for white noise of an effective number of features. `streampca.linalg.random_matrix` has formulas and sources.
 
         Returns
         -------

@@ -31,7 +31,7 @@ class RotatedPCA(Patterns):
     """Principal components rotated towards simple structure, so that each has few large loadings.
 
     Made by `PCA.rotate` from a fit; `fit` fits a clone of `pca` and rotates that. With the loadings L = V Λ^½ of the k leading
-    components, the rotated pattern is A = L M for the M of `streampca.linalg.rotation`.
+    components, the rotated pattern is A = L M for the M of `streampca.linalg.factors`.
 
     Parameters
     ----------

@@ -1,4 +1,9 @@
-"""Certificates of approximate results: error bounds of eigenvalues, angles and explained variance."""
+"""Certificates of approximate results: error bounds of eigenvalues, angles and explained variance.
+
+The bounds follow from an approximation Ĉ ⪯ C of the d × d matrix C: E = C − Ĉ, τ = tr E, which is exact because tr C is accumulated,
+σ ≥ ‖E‖₂, and P_Ω the projector on the columns of the test matrix. A Nyström approximation has EΩ = 0, so that
+E ⪯ σ (I − P_Ω).
+"""
 
 from __future__ import annotations
 
@@ -6,24 +11,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from streampca.errors import ParameterError
 from streampca.linalg import tall_skinny as tall
-from streampca.linalg.bounds import (
-    Angles,
-    Intervals,
-    alignment,
-    angles,
-    components_for,
-    intervals,
-    padded,
-    plain_intervals,
-    schatten4,
-    sines,
-    statistical_factor,
-)
 from streampca.linalg.eigen import relative_precision
-from streampca.linalg.nystrom import LowRank, Precision
+from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, independent_columns
 from streampca.typing import BoolArray, FloatArray
 
+_COLUMNS = (2, 3, 5, 10, 15, 20, 40)
+_FACTORS = (21.6, 6.8, 3.4, 2.09, 1.76, 1.6, 1.37)  # U^(−1/4) for the 1 % quantile of U, from 1,000,000 draws
+
+_WELL_CONDITIONED = 1e-6  # smallest eigenvalue of a Gram matrix whose columns need no second orthogonalisation
+_EPS = float(np.finfo(np.float64).eps)
+_LEAST_SQUARED_SINE = 16 * _EPS  # rounding of a squared sine that is computed from a cosine
+_OUTSIDE = 64 * _EPS  # the same for all vectors together, which are orthonormal to 1e-14
 SHARES = (0.9, 0.95, 0.99)
 """Shares of the variance for which numbers of components are bounded."""
 ROUNDING_OF_REPEATED_ROWS = 64 * 2.0**-24
@@ -31,6 +31,305 @@ ROUNDING_OF_REPEATED_ROWS = 64 * 2.0**-24
 _UNMEASURED = 2.0  # total rounding relative to the rounding that the asymmetry of ΩᵀY measures
 _VANISHING = 4.0  # times the rounding of the first eigenvalue, up to which one that was not found counts as zero
 ROUNDING = 1e-13  # relative rounding of the small problems, which divide by square roots of small eigenvalues
+
+
+def schatten4(held_out: FloatArray, products: FloatArray, approx: LowRank, n_threads: int = 1) -> float:
+    """Return σ̂, an estimate of ‖E‖₂ from above: the fourth root of an unbiased estimate of tr E⁴.
+
+    With R = CG − ĈG and A = RᵀR, σ̂⁴ = 2/(g(g − 1)) Σ_{i<j} Aᵢⱼ²: each term is (gᵢᵀE²gⱼ)², whose mean is tr E⁴ for
+    independent standard normal columns (Kong & Valiant 2017; Li, Nguyen & Woodruff 2014). It exceeds ‖E‖₂ on average;
+    `statistical_factor` accounts for its variance.
+
+    Parameters
+    ----------
+    held_out : float64 array, shape (d, g)
+        G: independent standard normal entries that are independent of `approx`, g ≥ 2.
+    products : float64 array, shape (d, g)
+        CG.
+    approx : LowRank
+        Ĉ.
+    n_threads : int
+        Threads that share the slabs of rows.
+
+    Raises
+    ------
+    ParameterError
+        If the shapes differ or there is only one column.
+    """
+    g = held_out.shape[1]
+    if held_out.shape != products.shape or g < 2:
+        raise ParameterError(
+            f"held-out columns of shape {held_out.shape} with products of shape {products.shape}: "
+            "expected one shape and at least 2 columns"
+        )
+    factor = float(tall.power_of_two(tall.peaks(products, n_threads).max(initial=0.0)))
+    remainder = tall.scaled_copy(products, factor, n_threads)
+    if len(approx.values):
+        coordinates = tall.gram(approx.vectors, held_out, n_threads)
+        small = (approx.values * factor)[:, None] * coordinates
+        tall.subtract_product(remainder, approx.vectors, small, n_threads)
+    peak = float(np.abs(remainder).max(initial=0.0))
+    if peak == 0:
+        return 0.0
+    remainder /= peak  # fourth powers of the remainder may be far below those of C
+    inner = tall.gram(remainder, remainder, n_threads)
+    fourth = 2.0 / (g * (g - 1)) * float((inner[np.triu_indices(g, 1)] ** 2).sum())
+    return float(fourth**0.25) * peak / factor
+
+
+def statistical_factor(n_columns: int) -> float:
+    """Return the factor of σ̂ of g columns for which the product is below ‖E‖₂ with probability 1 %: 1.6 for 20 columns.
+
+    For a given ‖E‖₂, σ̂ is smallest for an E of rank one, E = ε wwᵀ, for which the bounds of eigenvalues are also
+    attained: the sketch then misses only one relevant direction. There σ̂⁴ = ε⁴ U with
+    U = 2/(g(g − 1)) Σ_{i<j} zᵢ² zⱼ² for independent standard normal zᵢ = wᵀgᵢ; the 1 % quantile of U is tabulated.
+    """
+    return float(np.exp(np.interp(np.log(n_columns), np.log(_COLUMNS), np.log(_FACTORS))))
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals that contain the eigenvalues, largest first; all of shape ``(m,)``."""
+
+    lower: FloatArray
+    """Proven lower bounds: the eigenvalues of Ĉ less the rounding of the accumulation, not negative."""
+    upper: FloatArray
+    """The smaller of the proven and the statistical upper bounds."""
+    proven_upper: FloatArray
+    """Upper bounds from the residual trace alone."""
+
+    @property
+    def relative_width(self) -> FloatArray:
+        """Return (upper − lower) / upper, which bounds (λ − lower) / λ for every λ in between; 0 for upper = 0."""
+        return np.divide(self.upper - self.lower, self.upper, out=np.zeros_like(self.upper), where=self.upper > 0)
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Cosines between the eigenvectors of Ĉ and the span of its test matrix."""
+
+    cosines: FloatArray
+    """K = PᵀV for an orthonormal basis P of the columns of Ω, ``(p, r)``."""
+    condition: float
+    """Condition number of Ω with columns of length 1, by which rounding of CΩ is amplified."""
+
+
+def alignment(approx: LowRank, test: FloatArray, n_threads: int = 1, precision: Precision = "float64") -> Aligned:
+    """Return the cosines between V and the span of Ω, ``(d, q)``; 3 d q² flops for a well-conditioned Ω, else 9 d q² and a copy.
+
+    Columns that `nystrom` treats as dependent for the same `precision` are ignored, because EΩ = 0 holds only on the
+    span of the others.
+    """
+    metric = tall.gram(test, test, n_threads)
+    lengths = np.sqrt(np.diagonal(metric))
+    used = np.flatnonzero(lengths > 0)
+    values = np.linalg.eigvalsh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
+    independent = values[values > DEPENDENT[precision]]
+    condition = float(np.sqrt(independent[-1] / independent[0])) if len(independent) else 1.0
+    small = independent_columns(metric, DEPENDENT[precision])
+    if len(independent) == 0 or independent[0] > _WELL_CONDITIONED:
+        return Aligned(small.T @ tall.gram(test, approx.vectors, n_threads), condition)
+    basis = tall.orthonormal(tall.times(test, small, n_threads), n_threads=n_threads, overwrite=True)
+    return Aligned(tall.gram(basis, approx.vectors, n_threads), condition)
+
+
+def sines(aligned: FloatArray | None, n_vectors: int) -> FloatArray:
+    """Return ‖(I − P_Ω) v‖ of each eigenvector, ``(n_vectors,)``, at least 6e-8; 1 without a test matrix."""
+    if aligned is None:
+        return np.ones(n_vectors)
+    squares = 1.0 - (aligned[:, :n_vectors] ** 2).sum(axis=0)
+    sine: FloatArray = np.sqrt(np.clip(squares, _LEAST_SQUARED_SINE, 1.0))
+    return sine
+
+
+def intervals(
+    approx: LowRank,
+    aligned: FloatArray,
+    *,
+    sigma: float | None,
+    tau: float,
+    n_components: int,
+    floor: float = 0.0,
+) -> Intervals:
+    """Return intervals for the first eigenvalues of C: λ̂ᵢ ≤ λᵢ ≤ λᵢ(Ĉ + σ (I − P_Ω)).
+
+    This follows from Weyl's monotonicity theorem and 0 ⪯ E ⪯ σ(I − P_Ω). The bound is of second order in the angle
+    between Ω and the eigenvectors, whereas λ̂ᵢ + σ is of first order. It is computed in span[Ω, V], which is invariant
+    under both matrices; outside of it the matrix is σI. Sines are computed from cosines with an error up to √(64 eps),
+    which matters where λ̂ᵢ is close to σ (see `_rounding_outside`).
+
+    Parameters
+    ----------
+    approx : LowRank
+        The full Nyström approximation, not cut to `n_components`.
+    aligned : float64 array, shape (p, r)
+        The cosines that `alignment` returns for it and its test matrix.
+    sigma : float or None
+        A statistical bound of ‖E‖₂, factor included; None if there is none.
+    tau : float
+        tr E ≥ ‖E‖₂, the proven bound.
+    n_components : int
+        Number of intervals.
+    floor : float
+        Rounding of the accumulation in the units of the eigenvalues, by which every interval is widened on both sides.
+    """
+    proven = _upper(approx, aligned, tau, n_components)
+    best = proven if sigma is None or sigma >= tau else np.minimum(proven, _upper(approx, aligned, sigma, n_components))
+    return _with_floor(padded(approx.values, n_components), best, proven, floor)
+
+
+def plain_intervals(
+    values: FloatArray,
+    *,
+    sigma: float | None,
+    tau: float,
+    discarded: float,
+    n_components: int,
+    floor: float = 0.0,
+) -> Intervals:
+    """Return intervals for any Ĉ ⪯ C: λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + min(τ, discarded, σ), by Weyl; of first order only.
+
+    `values` are all eigenvalues of Ĉ, `discarded` is a proven bound of ‖E‖₂ (infinity if there is none), `sigma` a
+    statistical one with its factor or None; `floor` as in `intervals`.
+    """
+    lower = padded(values, n_components)
+    proven = lower + min(tau, discarded)
+    upper = proven if sigma is None else np.minimum(proven, lower + sigma)
+    return _with_floor(lower, upper, proven, floor)
+
+
+def padded(values: FloatArray, n: int) -> FloatArray:
+    """Return the first `n` of `values`, followed by zeros, ``(n,)``."""
+    padded = np.zeros(n)
+    padded[: len(values)] = values[:n]
+    return padded
+
+
+def _with_floor(lower: FloatArray, upper: FloatArray, proven: FloatArray, floor: float) -> Intervals:
+    return Intervals(
+        np.maximum(lower - floor, 0.0), np.maximum(upper, lower) + floor, np.maximum(proven, lower) + floor
+    )
+
+
+def _upper(approx: LowRank, aligned: FloatArray, sigma: float, n: int) -> FloatArray:
+    """Return the first n eigenvalues of Ĉ + σ(I − P_Ω), n ≤ d."""
+    d, r = approx.vectors.shape
+    p = len(aligned)
+    # In an orthonormal basis [P, Q] of span[Ω, V], V has coordinates [K; S] with SᵀS = I − KᵀK.
+    values, rotation = np.linalg.eigh(np.eye(r) - aligned.T @ aligned)
+    outside = np.flatnonzero(values > _EPS)[-max(0, d - p) :] if d > p else np.zeros(0, dtype=np.int64)
+    coordinates = np.vstack([aligned, np.sqrt(values[outside])[:, None] * rotation[:, outside].T])
+    size = max(float(approx.values.max(initial=0.0)), sigma)
+    if size == 0:
+        return np.zeros(n)
+    matrix = (coordinates * (approx.values / size)) @ coordinates.T
+    matrix[np.arange(p, len(matrix)), np.arange(p, len(matrix))] += sigma / size
+    inside = np.linalg.eigvalsh(matrix)[::-1] * size
+    beyond = np.full(min(n, max(0, d - len(matrix))), sigma)
+    upper: FloatArray = padded(np.sort(np.concatenate([inside, beyond]))[::-1], n)
+    return np.maximum(upper, 0.0) + (_rounding_outside(approx.values, upper, sigma) if d > p else 0.0)
+
+
+def _rounding_outside(values: FloatArray, upper: FloatArray, sigma: float) -> FloatArray:
+    """Return a bound of the effect of rounding of I − KᵀK = SᵀS on the eigenvalues `upper` of Ĉ + σ(I − P), V = PK + QS.
+
+    They are the eigenvalues of [[Λ, B], [Bᵀ, σ]] with BBᵀ = σ Λ^½ SᵀS Λ^½, and an eigenvalue μ ≠ σ is one of
+    Λ + BBᵀ / (μ − σ). An error η of SᵀS changes BBᵀ by at most σ λ̂₁ η, hence μ by σ λ̂₁ η / |μ − σ|, or divided by the
+    distance of σ from Λ if that is larger; and never by more than √(σ λ̂₁ η), an error of B.
+    """
+    first = float(values.max(initial=0.0))
+    apart = np.maximum(np.abs(upper - sigma), np.abs(values - sigma).min(initial=np.inf))
+    most = np.sqrt(_OUTSIDE) * np.sqrt(sigma) * np.sqrt(first)
+    return most * np.minimum(1.0, most / np.maximum(apart, most)) if most > 0 else np.zeros_like(upper)
+
+
+@dataclass(frozen=True)
+class Angles:
+    """Bounds of the angles between computed and exact eigenvectors."""
+
+    sine: tuple[float | None, ...]
+    """Bound of sin∠(v̂ᵢ, vᵢ) of each component, None where the gap is too small for one."""
+    clusters: tuple[tuple[int, int, float | None], ...]
+    """Runs (first, last, sine) of components, counted from 0, with overlapping intervals: only their span has a bound, the
+    sine of its largest angle, or None."""
+    subspace: float | None
+    """Bound of the sine of the largest angle between the span of all components and the exact one, or None."""
+
+
+def angles(
+    limits: Intervals, aligned: FloatArray | None, *, sigma: float, n_components: int, floor: float = 0.0
+) -> Angles:
+    """Return bounds of the angles between the eigenvectors of Ĉ and those of C.
+
+    The residual is Cv̂ − λ̂v̂ = Ev̂ with ‖Ev̂‖ ≤ σ ‖(I − P_Ω)v̂‖, and sin∠ ≤ ‖Ev̂‖ / gap (Davis & Kahan 1970, sin θ
+    theorem), where the gap is the distance from λ̂ to the intervals of all other eigenvalues. Components whose
+    intervals touch form an unresolved cluster, whose span has a bound of its own.
+
+    Parameters
+    ----------
+    limits : Intervals
+        Intervals of at least ``n_components + 1`` eigenvalues, or of all eigenvalues.
+    aligned : float64 array, shape (p, r), or None
+        The cosines that `alignment` returned; None where there is no test matrix with EΩ = 0.
+    sigma : float
+        A bound of ‖E‖₂.
+    n_components : int
+        Number of components.
+    floor : float
+        Rounding of the accumulation, which is added to every residual.
+    """
+    if n_components == 0:
+        return Angles((), (), None)
+    single: list[float | None] = [None] * n_components
+    clusters: list[tuple[int, int, float | None]] = []
+    first = 0
+    for last in range(n_components):
+        if last + 1 < len(limits.lower) and limits.lower[last] <= limits.upper[last + 1]:
+            continue  # the next eigenvalue belongs to the same cluster, even beyond the last component
+        bound = _span_sine(limits, aligned, first, last, sigma, floor)
+        if first == last and bound is not None:
+            single[last] = bound
+        else:
+            clusters.append((first, last, bound))
+        first = last + 1
+    if first < n_components:
+        clusters.append((first, n_components - 1, None))
+    return Angles(tuple(single), tuple(clusters), _span_sine(limits, aligned, 0, n_components - 1, sigma, floor))
+
+
+def _span_sine(
+    limits: Intervals, aligned: FloatArray | None, first: int, last: int, sigma: float, floor: float
+) -> float | None:
+    lower, upper = limits.lower, limits.upper
+    below = upper[last + 1] if last + 1 < len(upper) else 0.0
+    gap = lower[last] - below
+    if first > 0:
+        gap = min(gap, lower[first - 1] - lower[first])
+    if gap <= 0:
+        return None
+    inside = 1.0
+    if aligned is not None:
+        block = aligned[:, first : last + 1]
+        cosine = float(np.linalg.eigvalsh(block.T @ block)[0]) if block.shape[1] else 0.0
+        inside = float(np.sqrt(np.clip(1.0 - cosine, _LEAST_SQUARED_SINE, 1.0)))
+    bound = (sigma * inside + floor) / gap
+    return float(bound) if bound < 1 else None
+
+
+def components_for(
+    values: FloatArray, total: float, tau: float, share: float, floor: float = 0.0
+) -> tuple[int, int | None]:
+    """Return a lower and an upper bound of the number of components that carry `share` of the total variance.
+
+    high = min{m: Σ_{i≤m} (λ̂ᵢ − floor) ≥ share · tr C}, None where all r values do not reach it; low = min{m: Σ_{i≤m}
+    (λ̂ᵢ + floor) + τ ≥ share · tr C}. Both are proven for Ĉ ⪯ C. `values` are all eigenvalues of Ĉ, `total` is tr C, `floor`
+    is the rounding of an eigenvalue.
+    """
+    sums, rounding = np.cumsum(values), floor * np.arange(1, len(values) + 1)
+    wanted = share * total * (1 - 1e-12)  # sums of hundreds of eigenvalues
+    certain, possible = np.flatnonzero(sums - rounding >= wanted), np.flatnonzero(sums + rounding + tau >= wanted)
+    low = int(possible[0]) + 1 if len(possible) else len(values)
+    return max(1, low), int(certain[0]) + 1 if len(certain) else None
 
 
 @dataclass(frozen=True)

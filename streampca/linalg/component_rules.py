@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal, get_args
 
 import numpy as np
 
 from streampca.linalg import random_matrix
 from streampca.linalg.cross_validation import NOT_ASKED, conclusion
-from streampca.linalg.evidence import log_evidence
-from streampca.linalg.rule_names import RULES, RuleName
 from streampca.typing import FloatArray, Json
+
+RuleName = Literal["parallel", "marchenko_pastur", "tracy_widom", "gavish_donoho", "cross_validation", "mle"]
+"""Names that the parameter `n_components` takes."""
+RULES: Final[tuple[RuleName, ...]] = get_args(RuleName)
+"""The names in the order of the table."""
+
 
 LEVEL: Final = 0.01
 """Probability with which "tracy_widom" takes one component more than there are."""
+_EPS = 1e-15
+"""Share of the first eigenvalue below which eigenvalues are 0."""
 _LONGEST, _SMALLEST = 14.0, 1e-10
 """Argument of the Tracy–Widom law from which, and probability below which, a p-value is rounding."""
 
@@ -400,7 +406,7 @@ def _left_out(sample: Sample) -> str:
 
 @dataclass(frozen=True)
 class Definition:
-    """A rule: everything that the package knows of it beside its name, which `rule_names` has."""
+    """A rule: everything that the package knows of it beside its name."""
 
     title: str
     """Name for people."""
@@ -426,3 +432,45 @@ DEFINITIONS: Final[Mapping[RuleName, Definition]] = {
 def obstacle_of(name: RuleName, sample: Sample) -> str:
     """Return why a rule does not apply to such a sample; empty where it does."""
     return next((reason for need in DEFINITIONS[name].needs if (reason := need(sample))), "")
+
+
+def log_evidence(values: FloatArray, n_samples: int, rounding: float = 0.0) -> FloatArray:
+    """Return the logarithm of the evidence of 1 to d − 1 components, ``(d - 1,)`` (Minka 2000, eq. 30, with |A_z| of eq. 26).
+
+    Equals the function that scikit-learn maximises for ``n_components="mle"``. Cost: d² logarithms.
+
+    Parameters
+    ----------
+    values : array, shape (d,)
+        All eigenvalues of the covariance matrix with divisor n − 1, largest first.
+    n_samples : int
+        Number of rows n.
+    rounding : float
+        Relative size up to which eigenvalues are rounding: there is no evidence of more components than there are above it.
+    """
+    from scipy.special import gammaln
+
+    d, tiny, unit = len(values), float(np.finfo(np.float64).tiny), float(values[0])
+    least = max(_EPS, rounding)
+    values = np.maximum(values / unit, least)
+    rank = np.arange(1, d)
+    noise = np.maximum(np.cumsum(values[::-1])[::-1][1:] / (d - rank), least)
+    inverse = 1 / values
+    # Sums of log(λᵢ − λⱼ) over all j > i for every i, and of log(1/λⱼ − 1/λᵢ) over all i < j for every j.
+    apart, inside = np.zeros(d), np.zeros(d)
+    tail = np.empty(d - 1)
+    for i in range(d - 1):
+        apart[i] = np.log(np.maximum(values[i] - values[i + 1 :], tiny)).sum()
+        inside[i + 1] = np.log(np.maximum(inverse[i + 1] - inverse[: i + 1], tiny)).sum()
+        tail[i] = (d - 1 - i) * np.log(np.maximum(1 / noise[i] - inverse[: i + 1], tiny)).sum()
+    n_pairs = d * rank - rank * (rank + 1) / 2
+    hessian = np.cumsum(apart)[:-1] + np.cumsum(inside)[:-1] + tail + n_pairs * np.log(n_samples)
+    spheres = gammaln((d - rank + 1) / 2) - np.log(np.pi) * (d - rank + 1) / 2
+    prior = np.cumsum(spheres) - rank * np.log(2.0)
+    likelihood = -n_samples / 2 * (np.cumsum(np.log(values))[:-1] + (d - rank) * np.log(noise))
+    evidence: FloatArray = (
+        prior + likelihood + np.log(2 * np.pi) * (n_pairs + rank) / 2 - hessian / 2 - rank * np.log(n_samples) / 2
+    )
+    evidence -= n_samples * d / 2 * np.log(unit)
+    evidence[values[:-1] <= least] = -np.inf
+    return evidence

@@ -13,8 +13,7 @@ from typing import TypeAlias, TypeGuard
 import numpy as np
 
 from streampca.errors import NotAvailableError, ParameterError
-from streampca.linalg.component_rules import DEFINITIONS, Eigenvalues, Sample, apply_rule, obstacle_of
-from streampca.linalg.rule_names import RULES, RuleName
+from streampca.linalg.component_rules import DEFINITIONS, RULES, Eigenvalues, RuleName, Sample, apply_rule, obstacle_of
 from streampca.typing import FloatArray
 
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.linalg.component_rules import ComponentRules
-from streampca.linalg.rotation import ordered, promax, varimax
+from streampca.linalg.factors import ordered, promax, varimax
 from streampca.linalg.selection import is_count, is_number
 from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import ExactCertificate

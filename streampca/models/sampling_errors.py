@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 from streampca.accumulators.score_groups import GroupMoments
 from streampca.errors import DataError, ModelError, ParameterError
-from streampca.linalg.jackknife import jackknife_variance
+from streampca.linalg.cross_validation import jackknife_variance
 from streampca.linalg.residual_moments import Moments
 from streampca.linalg.scaling import Scaling
 from streampca.typing import FloatArray, Json

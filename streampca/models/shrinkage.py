@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streampca.errors import NotComputedError
-from streampca.linalg.shrinkage import projection_shrinkage
+from streampca.linalg.random_matrix import projection_shrinkage
 from streampca.models.limits import variance_left
 from streampca.models.pca import PCAModel
 from streampca.typing import FloatArray

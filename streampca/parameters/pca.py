@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
-from streampca.linalg.rule_names import RULES
+from streampca.linalg.component_rules import RULES
 from streampca.parameters.choices import (
     APPROXIMATE_SOLVERS,
     EXACT_SOLVERS,

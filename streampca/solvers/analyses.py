@@ -16,10 +16,9 @@ import numpy as np
 from streampca.errors import ParameterError, PlanError
 from streampca.formatting import as_text
 from streampca.linalg.coupled import Pairs, canonical_correlations, maximum_covariance
+from streampca.linalg.cross_validation import jackknife_variance
 from streampca.linalg.eigen import DENSE_LIMIT, SymmetricOperator, relative_precision
-from streampca.linalg.factors import maximum_likelihood
-from streampca.linalg.jackknife import jackknife_variance
-from streampca.linalg.rotation import ordered, promax, varimax
+from streampca.linalg.factors import maximum_likelihood, ordered, promax, varimax
 from streampca.linalg.scaling import divisors
 from streampca.models.analysis import AnalysisModel, StrengthErrors
 from streampca.models.certificates import ExactCertificate

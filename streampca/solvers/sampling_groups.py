@@ -11,7 +11,7 @@ from scipy.linalg import eigh
 
 from streampca.accumulators.score_groups import GroupMoments
 from streampca.execution.score_groups import score_unit
-from streampca.linalg.jackknife import jackknife_variance
+from streampca.linalg.cross_validation import jackknife_variance
 from streampca.linalg.scaling import Scaling
 from streampca.linalg.tiles import TileGrid
 from streampca.models.pca import PCAModel

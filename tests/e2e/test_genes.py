@@ -14,8 +14,8 @@ from scipy.sparse import csr_array, csr_matrix
 from stores import Command
 
 import streampca as sp
+from streampca.anndata.genes import fitted_by_loess
 from streampca.errors import DataError, NotAvailableError, OutputError, ParameterError
-from streampca.linalg.loess import fitted_by_loess
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Writing zarr v2 data:UserWarning",

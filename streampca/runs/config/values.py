@@ -25,7 +25,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from streampca.linalg.rule_names import RULES, RuleName
+from streampca.linalg.component_rules import RULES, RuleName
 from streampca.parameters import Parameter
 from streampca.parameters.choices import Sampling as SamplingName
 from streampca.parameters.domains import Choice, Domain, Special

@@ -18,7 +18,7 @@ from sklearn.base import clone
 
 import streampca as sp
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, ParameterError
-from streampca.linalg import rotation as rotations
+from streampca.linalg import factors as rotations
 
 pytestmark = pytest.mark.numerical
 

@@ -10,7 +10,7 @@ import spectra
 
 import streampca as sp
 from streampca.errors import ParameterError
-from streampca.linalg.bounds import alignment, angles, intervals, plain_intervals, schatten4
+from streampca.linalg.certificate import alignment, angles, intervals, plain_intervals, schatten4
 from streampca.linalg.nystrom import LowRank, nystrom
 
 pytestmark = pytest.mark.numerical

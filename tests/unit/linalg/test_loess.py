@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from streampca.anndata.genes import fitted_by_loess
 from streampca.errors import DataError
-from streampca.linalg.loess import fitted_by_loess
 
 
 def test_a_parabola_is_fitted_exactly() -> None:
