@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from streampca.errors import StreamPCAError
+from streampca.linalg import tall_skinny as tall
 from streampca.linalg.tiles import spread
 from streampca.random import generator
 from streampca.typing import FloatArray
@@ -14,7 +15,7 @@ from streampca.typing import FloatArray
 _TOLERANCE = 1e-11  # residual of every wanted pair, relative to the first eigenvalue
 _MAX_PRODUCTS = 400
 _MAX_STAGNANT = 8
-_BANDS = (16, 512)  # most bands of rows that threads share, and least rows of one; sums over bands enter the bits
+_SLAB_ROWS = 512  # few enough that 16 threads share 8,192 rows
 _INDEPENDENT = (1e-5, 0.5)
 """Least distance of a column from those before it, relative to its length, for Cholesky QR in the first and in the second turn.
 
@@ -85,7 +86,7 @@ def leading_eigenpairs(
         if size + block > limit and limit < n_features:
             n_kept = min(n_wanted + block, size - block)
             for columns in (basis, image):
-                _rotate(columns, small[:, :n_kept], n_threads)
+                tall.times(columns[:, :size], small[:, :n_kept], n_threads, columns[:, :n_kept], _SLAB_ROWS)
             products[:n_kept, :n_kept] = np.diag(values[:n_kept])
             size = n_kept
     raise StreamPCAError(
@@ -94,35 +95,20 @@ def leading_eigenpairs(
     )
 
 
-def _by_bands(work: Callable[[slice], None], n_rows: int, n_threads: int) -> None:
-    """Call `work` on every band of `n_rows` rows: as many bands for any number of threads."""
-    most, least = _BANDS
-    step = max(least, -(-n_rows // most))
-    spread(work, [slice(first, first + step) for first in range(0, n_rows, step)], n_threads)
-
-
 def _ritz_vectors(
     basis: FloatArray, image: FloatArray, values: FloatArray, top: FloatArray, first: float, n_threads: int
 ) -> tuple[FloatArray, float]:
     """Return the Ritz vectors ``basis @ top`` and the largest of their residuals, relative to `first`."""
-    ritz, squares = np.empty((len(basis), len(values)), order="F"), {}
+    slabs = tall.slabs(len(basis), _SLAB_ROWS)
+    ritz, squares = np.empty((len(basis), len(values)), order="F"), np.empty((len(slabs), len(values)))
 
-    def work(band: slice) -> None:
-        ritz[band] = basis[band] @ top
-        squares[band.start] = np.square((image[band] @ top - ritz[band] * values) / first).sum(axis=0)
+    def work(i: int) -> None:
+        rows = slabs[i]
+        ritz[rows] = basis[rows] @ top
+        squares[i] = np.square((image[rows] @ top - ritz[rows] * values) / first).sum(axis=0)
 
-    _by_bands(work, len(basis), n_threads)
-    return ritz, float(np.sqrt(sum(squares[start] for start in sorted(squares)).max()))
-
-
-def _rotate(columns: FloatArray, rotation: FloatArray, n_threads: int) -> None:
-    """Replace the first columns by ``columns[:, :p] @ rotation``, (p, q), in bands of rows that need no second copy."""
-    p, q = rotation.shape
-
-    def work(band: slice) -> None:
-        columns[band, :q] = columns[band, :p] @ rotation
-
-    _by_bands(work, len(columns), n_threads)
+    spread(work, range(len(slabs)), n_threads)
+    return ritz, float(np.sqrt(squares.sum(axis=0).max()))
 
 
 def _orthonormal(vectors: FloatArray, basis: FloatArray, n_threads: int) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -136,34 +122,17 @@ def _orthonormal(vectors: FloatArray, basis: FloatArray, n_threads: int) -> tupl
     vectors = np.ldexp(vectors, -exponent)  # because squares leave the range of float64 long before the entries do
     within, beyond = np.zeros((basis.shape[1], vectors.shape[1])), np.eye(vectors.shape[1])
     for least in _INDEPENDENT:
-        inside = _across(basis, vectors, n_threads)
-
-        def subtract(band: slice, vectors: FloatArray = vectors, inside: FloatArray = inside) -> None:
-            vectors[band] -= basis[band] @ inside
-
-        _by_bands(subtract, len(vectors), n_threads)
-        triangle = _cholesky(_across(vectors, vectors, n_threads), least)
+        inside = tall.gram(basis, vectors, n_threads, _SLAB_ROWS)
+        tall.subtract_product(vectors, basis, inside, n_threads, _SLAB_ROWS)
+        triangle = _cholesky(tall.gram(vectors, vectors, n_threads, _SLAB_ROWS), least)
         if triangle is None:
             vectors, triangle = np.linalg.qr(vectors)
         else:
-            _rotate(vectors, np.asarray(np.linalg.inv(triangle), dtype=np.float64), n_threads)
+            inverse = np.asarray(np.linalg.inv(triangle), dtype=np.float64)
+            tall.times(vectors, inverse, n_threads, vectors, _SLAB_ROWS)
         within += inside @ beyond
         beyond = triangle @ beyond
     return vectors, np.ldexp(within, exponent), np.ldexp(beyond, exponent)
-
-
-def _across(left: FloatArray, right: FloatArray, n_threads: int) -> FloatArray:
-    """Return ``left.T @ right``, the sum over bands of rows in their order."""
-    parts: dict[int, FloatArray] = {}
-
-    def multiply(band: slice) -> None:
-        parts[band.start] = left[band].T @ right[band]
-
-    _by_bands(multiply, len(left), n_threads)
-    total = parts[0]
-    for start in sorted(parts)[1:]:
-        total += parts[start]
-    return total
 
 
 def _cholesky(products: FloatArray, least: float) -> FloatArray | None:

@@ -19,18 +19,18 @@ _MAX_ROUNDS = 10
 _SAFE_EXPONENT = 200  # squares of numbers up to 2**200, summed, stay far inside float64
 
 
-def slabs(n_rows: int) -> list[slice]:
-    """Return the slabs of rows of every product."""
-    edges = [*range(0, n_rows, _SLAB_ROWS), n_rows]
+def slabs(n_rows: int, slab_rows: int = _SLAB_ROWS) -> list[slice]:
+    """Return the slabs of rows of every product; sums over them have other bits for another `slab_rows`."""
+    edges = [*range(0, n_rows, slab_rows), n_rows]
     return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
-def gram(a: FloatArray, b: FloatArray, n_threads: int = 1) -> FloatArray:
+def gram(a: FloatArray, b: FloatArray, n_threads: int = 1, slab_rows: int = _SLAB_ROWS) -> FloatArray:
     """Return ``a.T @ b``, ``(p, q)``, of arrays ``(d, p)`` and ``(d, q)``: products of slabs, added in order.
 
     2 d p q flops, half of them where `a` is `b`. Memory: 4 (p, q) products a thread.
     """
-    blocks = slabs(len(a))
+    blocks = slabs(len(a), slab_rows)
     total = np.zeros((a.shape[1], b.shape[1]))
     width = _SLABS_PER_THREAD * max(1, n_threads)
     for first in range(0, len(blocks), width):
@@ -47,7 +47,13 @@ def gram(a: FloatArray, b: FloatArray, n_threads: int = 1) -> FloatArray:
     return total
 
 
-def times(a: FloatArray, small: FloatArray, n_threads: int = 1, out: FloatArray | None = None) -> FloatArray:
+def times(
+    a: FloatArray,
+    small: FloatArray,
+    n_threads: int = 1,
+    out: FloatArray | None = None,
+    slab_rows: int = _SLAB_ROWS,
+) -> FloatArray:
     """Return ``a @ small``, ``(d, r)``, of arrays ``(d, q)`` and ``(q, r)`` in 2 d q r flops.
 
     `out` may be `a` itself or, where r < q, its first r columns: a slab is read completely before it is overwritten.
@@ -60,11 +66,13 @@ def times(a: FloatArray, small: FloatArray, n_threads: int = 1, out: FloatArray 
         np.matmul(_float64(a[slab]), small, out=product)
         out[slab] = product
 
-    spread(multiply, slabs(len(a)), n_threads)
+    spread(multiply, slabs(len(a), slab_rows), n_threads)
     return out
 
 
-def subtract_product(out: FloatArray, a: FloatArray, small: FloatArray, n_threads: int = 1) -> None:
+def subtract_product(
+    out: FloatArray, a: FloatArray, small: FloatArray, n_threads: int = 1, slab_rows: int = _SLAB_ROWS
+) -> None:
     """Subtract ``a @ small`` from `out`, ``(d, r)``, in place."""
 
     def subtract(slab: slice) -> None:
@@ -72,7 +80,7 @@ def subtract_product(out: FloatArray, a: FloatArray, small: FloatArray, n_thread
         np.matmul(_float64(a[slab]), small, out=product)
         out[slab] -= product
 
-    spread(subtract, slabs(len(out)), n_threads)
+    spread(subtract, slabs(len(out), slab_rows), n_threads)
 
 
 def add_multiple(out: FloatArray, a: FloatArray, factor: float, n_threads: int = 1) -> None:
