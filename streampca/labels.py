@@ -228,6 +228,11 @@ class Labels:
         mine, theirs = self.features[0].alleles, other.features[0].alleles
         return None if mine is None or theirs is None or mine.shape != theirs.shape else (mine, theirs)
 
+    def palindromic_with(self, other: Labels) -> int:
+        """Return how many variants in use have, here or in `other`, alleles that another strand exchanges; 0 if either has no alleles."""
+        alleles = self._alleles_of(other)
+        return 0 if alleles is None else int(palindromic(*alleles)[self.indices()].sum())
+
     def counting_as(self, other: Labels) -> tuple[Labels, BoolArray | None]:
         """Return the labels once genotypes count the alleles of `other`, and of which variants they count the other one now.
 
@@ -428,15 +433,17 @@ def compared_alleles(one: Array, other: Array) -> tuple[BoolArray, BoolArray]:
     return exchanged & ~same, ~exchanged & ~same
 
 
-def unclear_strands(alleles: Array, exchanged: BoolArray) -> str:
-    """Return how many variants of those with exchanged `alleles`, and of the others, may come from the other strand; empty for none."""
-    palindromes = np.isin(np.strings.upper(alleles), ("A/T", "T/A", "C/G", "G/C"))
-    of_these, of_others = int((palindromes & exchanged).sum()), int((palindromes & ~exchanged).sum())
-    if not of_these + of_others:
-        return ""
+def palindromic(one: Array, other: Array) -> BoolArray:
+    """Return at which of the same variants the strand cannot be told: alleles of either are each other's complement, A and T, C and G."""
+    complements = ("A/T", "T/A", "C/G", "G/C")
+    return np.isin(np.strings.upper(one), complements) | np.isin(np.strings.upper(other), complements)
+
+
+def note_on_strands(n_palindromic: int) -> str:
+    """Return what is said where alleles of two sources were compared and the strand of some variants cannot be told."""
     return (
-        f"; {of_these:,} of these and {of_others:,} others have the alleles A and T or C and G, which another strand exchanges, too: "
-        "leave them out where strands may differ"
+        f"{n_palindromic:,} variant(s) have the alleles A and T, or C and G, which another strand exchanges, too: they are compared as they "
+        "are written"
     )
 
 

@@ -298,7 +298,8 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             source = open_xarray_like(X, fitted.labels, fitted.source, missing)
         else:
             source = open_source(X, missing_value=missing)
-        source = source if fitted is None else with_features_of(counting_as(source, fitted.labels), fitted.labels)
+        if fitted is not None:
+            source = with_features_of(counting_as(source, fitted.labels, fitted.source), fitted.labels)
         names = None if source.feature_names is None else list(source.feature_names)
         if first:
             self._remember_features(source)

@@ -409,7 +409,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
             source = labelled_as(open_source(self._validated(X)), X)
         else:
             source = open_source(X, missing_value=self._missing_value)
-        source = with_features_of(counting_as(source, self.labels_), self.labels_)
+        source = with_features_of(counting_as(source, self.labels_, self._model.source), self.labels_)
         if source.shape[1] != self.n_features_in_:
             raise ParameterError(
                 f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"

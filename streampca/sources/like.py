@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from streampca.errors import NotAvailableError
-from streampca.labels import Labels, unclear_strands
+from streampca.labels import Labels, note_on_strands
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
 from streampca.sources.files.paths import cells_paths, files_of, is_paths
@@ -85,10 +85,11 @@ def open_xarray_like(
     return open_source(data, **keywords)
 
 
-def counting_as(source: Source, labels: Labels | None) -> Source:
+def counting_as(source: Source, labels: Labels | None, described: Json) -> Source:
     """Return genotypes with the alleles counted that the fit counted, whose labels these are; other tables as they are.
 
-    Warns how many variants were exchanged, and where alleles could not be compared, as with models that have none.
+    Warns how many variants were exchanged, how many have alleles that do not tell the strand (unless the source is that of the
+    fit, see `described`, its description), and where alleles could not be compared, as with models that have none.
 
     Raises
     ------
@@ -107,7 +108,12 @@ def counting_as(source: Source, labels: Labels | None) -> Source:
         )
         return source
     counted, exchanged = known.counting_as(labels)
-    if exchanged is None or labels.difference(counted) is not None:  # which is raised where features are compared
+    if labels.difference(counted) is not None:  # which is raised where features are compared
+        return source
+    unclear = labels.palindromic_with(known)
+    if exchanged is None:
+        if unclear and source.fingerprint != described.get("fingerprint"):
+            warnings.warn(f"{source.description}: {note_on_strands(unclear)}", UserWarning, stacklevel=2)
         return source
     if not isinstance(source, TableSource) or len(source.parts) != 1:
         raise NotAvailableError(
@@ -116,7 +122,7 @@ def counting_as(source: Source, labels: Labels | None) -> Source:
         )
     warnings.warn(
         f"{source.description}: {int(exchanged.sum()):,} variants have the alleles of the fit exchanged, and are counted as in the fit"
-        + unclear_strands(alleles, exchanged),
+        + (f"; {note_on_strands(unclear)}" if unclear else ""),
         UserWarning,
         stacklevel=2,
     )

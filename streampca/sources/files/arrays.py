@@ -15,7 +15,7 @@ import numpy as np
 
 from streampca.calendars import in_units_of
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError
-from streampca.labels import Dimension, Labels, compared_alleles, unclear_strands
+from streampca.labels import Dimension, Labels, compared_alleles, palindromic
 from streampca.sources.base import ReadCount, require_table
 from streampca.sources.dimensions import Axes, axes_of
 from streampca.sources.files.fragments import FragmentedRows, FragmentReader
@@ -310,22 +310,23 @@ class ArrayFiles(NamedArrays):
             features.append(dimension)
         return tuple(features)
 
-    def _exchanged(self, array: NamedArray, axes: Axes) -> tuple[list[BoolArray | None], str]:
-        """Return of which features each file counts the allele that the first one does not, and how many strands are unclear, for notes.
+    def _exchanged(self, array: NamedArray, axes: Axes) -> tuple[list[BoolArray | None], int]:
+        """Return of which features each file counts the allele that the first one does not, and how many do not tell the strand.
 
-        None for none, as of all but genotypes.
+        None for no features, as of all files but those of genotypes.
         """
         each: list[BoolArray | None] = [None] * len(self.files)
         first = self.files[0].alleles(array, axes[1][0]) if len(axes[1]) == 1 and len(self.files) > 1 else None
         if first is None:
-            return each, ""
+            return each, 0
+        unclear = np.zeros(first.shape, dtype=bool)
         for place, file in enumerate(self.files[1:], 1):
             theirs = file.alleles(array, axes[1][0])
             if theirs is not None and theirs.shape == first.shape:
                 exchanged = compared_alleles(first, theirs)[0]
                 each[place] = exchanged if exchanged.any() else None
-        flags = [one for one in each if one is not None]
-        return each, unclear_strands(first, np.logical_or.reduce(flags)) if flags else ""
+                unclear |= palindromic(first, theirs)
+        return each, int(unclear.sum())
 
     def _axes_in(self, file: ArrayFile, one: NamedArray, first: NamedArray, axes: Axes) -> Axes:
         """Return the axes of an array of a file that have the names of those of the first file, in whatever order they are stored."""
@@ -347,7 +348,7 @@ class ArrayFiles(NamedArrays):
     def opened(self, array: NamedArray, axes: Axes, options: ReadOptions) -> StoredVariable:
         """Return an array of all files as a part of a table."""
         name, readers, packings = str(array.name), [], []
-        exchanged, unclear = self._exchanged(array, axes)
+        exchanged, n_palindromic = self._exchanged(array, axes)
         for file, flags in zip(self.files, exchanged, strict=True):
             with file.opened_file():
                 one = required(file, name)
@@ -370,7 +371,8 @@ class ArrayFiles(NamedArrays):
             details["exchanged_alleles"] = {
                 reader.record.name: n for reader, n in zip(readers, counts, strict=True) if n
             }
-            details["unclear_strands"] = unclear
+        if n_palindromic:
+            details["palindromic_variants"] = n_palindromic
         if len({reader.shape[1] for reader in readers}) > 1:
             self.labels_of(array, axes)  # which names what differs
         self._joined = array.dims[axes[0][0]]

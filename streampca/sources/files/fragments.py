@@ -14,6 +14,7 @@ import xxhash
 
 from streampca.errors import ChangedInputError, DamagedChunkError, DataError, StreamPCAError
 from streampca.formatting import one_line
+from streampca.labels import note_on_strands
 from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
 from streampca.sources.files.places import StoredFile
 from streampca.sources.files.records import Fragment
@@ -137,13 +138,14 @@ class FragmentedRows(Source):
         return super().describe() | {"n_files": len(self.fragments)} | self.details
 
     def plan_notes(self) -> tuple[str, ...]:
-        """Return of how many variants files count the allele that the first one does not, and how many may be of the other strand."""
-        exchanged = self.details.get("exchanged_alleles")
-        if not isinstance(exchanged, Mapping):
-            return ()
-        counts = ", ".join(f"{n:,} of {name}" for name, n in exchanged.items())
-        said = f"{self.description}: alleles of variants are exchanged, and counted as in the first file: {counts}"
-        return (f"{said}{self.details['unclear_strands']}",)
+        """Return of how many variants files count the allele that the first one does not, and how many do not tell the strand."""
+        notes, exchanged, unclear = [], self.details.get("exchanged_alleles"), self.details.get("palindromic_variants")
+        if isinstance(exchanged, Mapping):
+            counts = ", ".join(f"{n:,} of {name}" for name, n in exchanged.items())
+            notes.append(f"alleles of variants are exchanged, and counted as in the first file: {counts}")
+        if isinstance(unclear, int):
+            notes.append(note_on_strands(unclear))
+        return tuple(f"{self.description}: {note}" for note in notes)
 
     def check(self) -> None:
         """Raise `DataError` if chunks of a file are known to be missing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -173,18 +172,6 @@ def test_other_alleles_are_refused_with_the_first_variant_and_both_pairs(tmp_pat
         sp.open([tmp_path / "old.bed", new])
 
 
-def test_variants_that_may_be_of_the_other_strand_are_counted(tmp_path: Path, genotypes: Any) -> None:
-    turned, alleles = exchange_some(genotypes[60:])
-    mine = [(b, a) if j % 3 == 0 else (a, b) for j, (a, b) in enumerate(alleles)]
-    for j, pair in ((0, ("T", "A")), (1, ("c", "g")), (2, ("A", "T")), (3, ("G", "C"))):
-        alleles[j], mine[j] = pair, pair[::-1] if j % 3 == 0 else pair
-    old, new = write(tmp_path / "1.bed", genotypes[:60], alleles=mine), write(tmp_path / "2.bed", turned, 60, alleles)
-    pca = sp.PCA(2, missing="mean", missing_scores="mean").fit(old)
-    with pytest.warns(UserWarning, match="68 variants .* 2 of these and 2 others have the alleles A and T or C and G"):
-        pca.transform(new)
-    assert any("2 of these and 2 others have the alleles A and T" in note for note in sp.open([old, new]).plan_notes())
-
-
 def test_alleles_that_nobody_has_can_be_any(tmp_path: Path, genotypes: Any) -> None:
     """PLINK writes 0 for the allele that nobody of a file has."""
     pca = sp.PCA(2, missing="mean", missing_scores="mean").fit(write(tmp_path / "old.bed", genotypes[:60]))
@@ -230,36 +217,6 @@ def test_more_people_with_exchanged_alleles_continue_a_fit(tmp_path: Path, genot
     np.testing.assert_array_equal(fits[0].explained_variance_, fits[1].explained_variance_)
 
 
-def test_commands_count_the_alleles_of_the_run(
-    tmp_path: Path, genotypes: Any, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    call, (turned, alleles) = Command(capsys), exchange_some(genotypes[60:])
-    output = {"report": False, "scores": False, "state": True}
-    runs = {"updated": genotypes[60:], "exchanged": turned}
-    for name, rows in runs.items():
-        Path(name).mkdir()
-        write(Path(name, "1.bed"), genotypes[:60])
-        settings = {
-            "source": {"path": f"{name}/*.bed"},
-            "model": {"n_components": 2},
-            "preprocess": {"missing": "mean"},
-            "output": output | {"directory": f"run-{name}"},
-        }
-        Path("c.yaml").write_text(yaml.safe_dump(settings))
-        assert call.quietly("run", "c.yaml").status == 0
-        write(Path(name, "2.bed"), rows, 60, ("A", "G") if name == "updated" else alleles)
-        warned = pytest.warns(UserWarning, match="68 variants have the alleles of the fit exchanged")
-        with warned if name == "exchanged" else nullcontext():
-            assert call.quietly("transform", f"run-{name}", f"{name}/2.bed", f"{name}.zarr").status == 0
-        assert call.quietly("update", f"run-{name}").status == 0
-    one, other = (sp.load(f"run-{name}") for name in runs)
-    np.testing.assert_array_equal(one.explained_variance_, other.explained_variance_)
-    np.testing.assert_array_equal(one.components_, other.components_)
-    scores = [np.asarray(zarr.open_group(f"{name}.zarr", mode="r")["scores"]) for name in runs]
-    np.testing.assert_array_equal(scores[0], scores[1])
-
-
 def test_model_without_alleles_says_that_they_were_not_compared(
     tmp_path: Path, genotypes: Any, monkeypatch: Any
 ) -> None:
@@ -272,3 +229,83 @@ def test_model_without_alleles_says_that_they_were_not_compared(
         scores = sp.load(tmp_path / "model.zarr").transform(path)
     rows = np.where(genotypes < 0, pca.mean_, genotypes)
     np.testing.assert_allclose(np.asarray(scores), (rows - pca.mean_) @ pca.components_.T, atol=1e-4)
+
+
+@pytest.mark.parametrize("palindromes", [0, 3])
+def test_variants_whose_strand_cannot_be_told_are_counted_wherever_alleles_are_compared(
+    tmp_path: Path, genotypes: Any, palindromes: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    alleles = [("a", "T"), ("G", "C"), ("C", "G")][:palindromes] + [("A", "G")] * (203 - palindromes)
+    old = write(tmp_path / "1.bed", genotypes[:60], alleles=alleles)
+    new = write(tmp_path / "2.bed", genotypes[60:], 60, alleles)
+    mask = np.arange(203) > 0
+    expected = {"transform": palindromes, "partial_fit": palindromes, "with a mask": max(0, palindromes - 1)}
+
+    def counted(messages: Any) -> list[str]:
+        return [str(each).partition(": ")[2].split()[0] for each in messages if "another strand" in str(each)]
+
+    pca = sp.PCA(2, missing="mean", missing_scores="mean", solver="covariance").fit(old)
+    pca.transform(old)  # of the people of the fit nothing is compared
+    assert not counted(w.message for w in recwarn.list)
+    masked = sp.PCA(2, missing="mean", missing_scores="mean").fit(sp.open(old, mask=mask))
+    calls = {
+        "transform": lambda: pca.transform(new),
+        "with a mask": lambda: masked.transform(new),
+        "partial_fit": lambda: (
+            sp.PCA(2, missing="mean", solver="covariance").partial_fit(sp.open(old)).partial_fit(sp.open(new))
+        ),
+    }
+    for name, call in calls.items():
+        recwarn.clear()
+        call()
+        assert counted(w.message for w in recwarn.list) == [str(expected[name])] * (palindromes > 0), name
+    table = sp.open([old, new])
+    assert counted(table.plan_notes()) == [str(palindromes)] * (palindromes > 0)
+    assert counted(sp.PCA(2, missing="mean").plan(table).notes) == [str(palindromes)] * (palindromes > 0)
+    assert not counted(sp.open([old]).plan_notes())
+
+
+def test_exchanged_alleles_and_those_whose_strand_cannot_be_told_are_one_warning(
+    tmp_path: Path, genotypes: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    pairs = [("A", "T"), ("C", "G")] + [("A", "G")] * 201
+    pca = sp.PCA(2, missing="mean", missing_scores="mean").fit(write(tmp_path / "1.bed", genotypes[:60], alleles=pairs))
+    turned, same = genotypes[60:].copy(), pca.transform(write(tmp_path / "s.bed", genotypes[60:], 60, pairs))
+    turned[:, 0] = np.where(turned[:, 0] < 0, -1, 2 - turned[:, 0])
+    recwarn.clear()
+    new = write(tmp_path / "2.bed", turned, 60, [("T", "A"), *pairs[1:]])
+    np.testing.assert_array_equal(pca.transform(new), same)
+    (said,) = [str(w.message) for w in recwarn.list if "alleles" in str(w.message)]
+    assert "1 variants have the alleles of the fit exchanged" in said
+    assert "2 variant(s) have the alleles A and T, or C and G" in said
+
+
+def test_the_commands_count_the_alleles_of_the_run(
+    tmp_path: Path, genotypes: Any, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    turned, alleles = exchange_some(genotypes[60:])
+    for place in ("plain", "turned"):
+        (tmp_path / place).mkdir()
+        write(tmp_path / place / "1.bed", genotypes[:60])
+        config = {
+            "source": {"path": f"{place}/*.bed"},
+            "preprocess": {"missing": "mean"},
+            "model": {"n_components": 2, "solver": "covariance"},
+            "output": {"directory": f"runs/{place}", "state": True},
+        }
+        Path(f"{place}.yaml").write_text(yaml.safe_dump(config))
+        assert Command(capsys).quietly("run", f"{place}.yaml").status == 0
+    same, new = write(Path("same.bed"), genotypes[60:], 60), write(Path("new.bed"), turned, 60, alleles)
+    with pytest.warns(UserWarning, match="68 variants have the alleles of the fit exchanged"):
+        assert Command(capsys).quietly("transform", "runs/plain", new, "scores.zarr").status == 0
+    written = zarr.open_array("scores.zarr/scores", mode="r")[...]
+    np.testing.assert_array_equal(written, np.asarray(sp.load("runs/plain").transform(same)))
+    write(tmp_path / "plain" / "2.bed", genotypes[60:], 60)
+    write(tmp_path / "turned" / "2.bed", turned, 60, alleles)
+    for place in ("plain", "turned"):
+        assert Command(capsys).quietly("update", f"runs/{place}").status == 0
+    one, two = (sp.load(f"runs/{place}") for place in ("plain", "turned"))
+    np.testing.assert_array_equal(one.explained_variance_, two.explained_variance_)
+    np.testing.assert_array_equal(one.components_, two.components_)
+    assert "68 of" in Path("runs/turned/manifest.json").read_text()
