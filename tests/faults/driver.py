@@ -24,6 +24,7 @@ MODELS = {
     "adaptive": "{n_components: 3, solver: adaptive}",
     "means first": "{n_components: 3, solver: adaptive, max_passes: 2, tolerance: 0.0}\npreprocess: {missing: mean}",
     "nystrom": "{kind: kernel_pca, n_components: 3, method: nystrom, n_landmarks: 20, kernel: {name: rbf, gamma: 1.0e-2}}",
+    "mca": "{kind: mca, n_components: 3, first: 6}",
 }
 """What is fitted, by name: a solver that is to be tried joins by a line."""
 N_ROWS, N_FEATURES, CHUNK = 12_000, 16, 100
