@@ -140,18 +140,6 @@ def floor_seconds(products: Row, read: Row, reads: int = 1) -> float | None:
     return products["seconds"] + reads * read["cpu_seconds"] / cores()
 
 
-def expected_ratio(rows: dict[str, Row]) -> dict[str, float]:
-    """Return how long the fit took over what the plan expected after its probe; nothing if one of them failed."""
-    planned, ours = rows.get("plan with a probe", {}), rows["fit"]
-    if "expected_seconds" not in planned or "seconds" not in ours:
-        return {}
-    return {"fit over the expected time": ours["seconds"] / planned["expected_seconds"]}
-
-
-EXPECTED = {"fit over the expected time": (1 / 1.5, 1.5)}
-"""What is wanted of the plan's cost model."""
-
-
 def cores() -> int:
     """Return the number of cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

@@ -21,7 +21,6 @@ from _bench import (
     Row,
     add_errors,
     cores,
-    expected_ratio,
     floor_seconds,
     medians,
     report,
@@ -104,15 +103,6 @@ def svd_compressed(path: str, k: str = "50") -> Row:
     return run_svd_compressed(path, k)
 
 
-def plan(path: str, k: str, memory: str, passes: str, columns: str) -> Row:
-    """Plan the same fit with a probe of this machine, and return the seconds that it expects."""
-    import streampca as sp
-
-    pca = sp.PCA(int(k), solver="sketch", sketch_size=int(columns), max_passes=int(passes), tolerance=1e-4,
-                 memory=memory or None)  # fmt: skip
-    return timed(lambda: {"expected_seconds": pca.plan(path, probe=True).expected_seconds})
-
-
 def reference(path: str, k: str = "50") -> Row:
     """Take the eigenvalues by the exact fit."""
     return exact_fit(path, k, "20GiB", "covariance")
@@ -137,7 +127,6 @@ def measure(
     entries = [
         Contender("bare_read", "limits", "bare_read", (store, "sketch")),
         Contender("bare_products", "approximate", "bare_passes", (store, size, str(passes))),
-        Contender("plan with a probe", "approximate", "plan", (store, str(k), memory, str(passes), size)),
         Contender("fit", "approximate", "fit", (store, str(k), memory, str(passes), size, str(tolerance))),
         *(Contender(name, "approximate", name, (store, str(k)), **PEERS[name]) for name in peers),
     ]
@@ -156,7 +145,6 @@ def measure(
             "error of fit": ours.get("error", float("nan")),
             "certified error of fit": ours["certified"],
         }
-        ratios |= expected_ratio(rows)
         ratios |= times_of_fit(rows, peers)
     return Outcome(title, rows, floor, ratios, goals | (wanted or {}))
 

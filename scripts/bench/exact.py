@@ -21,7 +21,6 @@ from _bench import (
     Outcome,
     Row,
     add_errors,
-    expected_ratio,
     floor_seconds,
     medians,
     report,
@@ -54,14 +53,6 @@ def fit(path: str, k: str = "50", memory: str = "", solver: str = "covariance") 
         "expected_seconds": pca.plan_.expected_seconds,
         "eigenvalues": pca.explained_variance_.tolist(),
     }
-
-
-def plan(path: str, k: str = "50", memory: str = "", solver: str = "covariance") -> Row:
-    """Plan the same fit with a probe of this machine, and return the seconds that it expects."""
-    import streampca as sp
-
-    pca = sp.PCA(int(k), solver=solver, memory=memory or None)
-    return timed(lambda: {"expected_seconds": pca.plan(path, probe=True).expected_seconds})
 
 
 def dask_cov(path: str, k: str = "50") -> Row:
@@ -211,7 +202,6 @@ def measure(
     """Run one case: limits, fit and peers in turns, then the reference."""
     entries = [
         *limits.contenders(store),
-        Contender("plan with a probe", "exact", "plan", (store, str(k), memory)),
         Contender("fit", "exact", "fit", (store, str(k), memory)),
         *(Contender(name, "exact", name, (store, str(k)), **PEERS[name]) for name in peers),
     ]
@@ -227,7 +217,6 @@ def measure(
             "peak MiB of fit": ours["peak_mib"],
             "peak over projected": ours["peak_mib"] / ours["projected_mib"],
         }
-        ratios |= expected_ratio(rows)
         if "error" in ours:
             ratios["error of fit"] = ours["error"]
         ratios |= times_of_fit(rows, peers)

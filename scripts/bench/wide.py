@@ -19,7 +19,6 @@ from _bench import (
     Outcome,
     Row,
     add_errors,
-    expected_ratio,
     floor_seconds,
     medians,
     report,
@@ -125,7 +124,6 @@ def measure(
     """Run one case: limits, fit and peers in turns, then the reference."""
     entries = [
         *limits.contenders(store, "gram"),
-        Contender("plan with a probe", "exact", "plan", (store, str(k), memory, "gram")),
         Contender("fit", "wide", "fit", (store, str(k), memory)),
         *(Contender(name, "wide", name, (store, str(k)), **PEERS[name]) for name in peers),
     ]
@@ -141,7 +139,6 @@ def measure(
             "peak MiB of fit": ours["peak_mib"],
             "peak over projected": ours["peak_mib"] / ours["projected_mib"],
         }
-        ratios |= expected_ratio(rows)
         if "error" in ours:
             ratios["error of fit"] = ours["error"]
         ratios |= times_of_fit(rows, peers)

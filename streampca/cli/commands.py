@@ -73,23 +73,24 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool) -> 
 @cli.command(
     cls=Command,
     section="Runs",
-    examples=("streampca plan configs/quickstart.yaml", "streampca plan job.yaml --probe --set model.solver=sketch"),
+    examples=("streampca plan configs/quickstart.yaml", "streampca plan job.yaml --set model.solver=sketch"),
     statuses=(5, 7),
 )
 @_CONFIG
 @_SET
-@click.option(
-    "--probe", is_flag=True, help="Read and fold a few blocks, about a second for each solver, to tell the time."
-)
+@click.option("--probe", is_flag=True, hidden=True)
 def plan(config: Path, overrides: tuple[str, ...], probe: bool) -> Result:
     """Print what a run would do, reading metadata only.
 
     Passes, bytes to read, peak memory, flops and time of CONFIG, also with the other solvers.
     """
+    from streampca.planning.cost import warn_of_probe
     from streampca.runs.config.models import load_any_config
     from streampca.runs.run import plan_run
 
-    planned = plan_run(load_any_config(config, overrides), probe=probe)
+    if probe:
+        warn_of_probe()
+    planned = plan_run(load_any_config(config, overrides))
     return Result(planned.to_dict(), [(line, 13) for line in str(planned).splitlines()])
 
 

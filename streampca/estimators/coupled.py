@@ -469,7 +469,7 @@ class Coupled(StateEstimator):
             return super()._plan_source(source, parameters, **options)
         plans, tables = [], []
         for pca, table in self._reductions(source):
-            plan = pca.plan(table, probe=options.get("probe", False))
+            plan = pca.plan(table)
             plans.append(plan)
             tables.append(scores_of_rows(table, None, plan.n_components or min(table.shape)))
         joint, scores = self._of_scores(tables)

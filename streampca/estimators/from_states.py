@@ -24,6 +24,7 @@ from streampca.models.state import FittedState
 from streampca.parameters import Parameter, Parameters, checked
 from streampca.parameters.analyses import SHARED
 from streampca.planning.columns import with_columns, with_sample_weight
+from streampca.planning.cost import warn_of_probe
 from streampca.planning.plan import Plan
 from streampca.solvers.analyses import Analysis
 from streampca.solvers.fit import Fit, fit, plan_fit, readings_of_fit
@@ -89,8 +90,10 @@ class StateEstimator(Continuing):
 
     def plan(self, X: Input, Y: Input | None = None, *, probe: bool = False) -> Plan:
         """Return what `fit` would do, as `PCA.plan` does; reads metadata only."""
+        if probe:
+            warn_of_probe()
         source, parameters = self._table(X, Y), self._parameters()
-        return self._plan_source(source, parameters, client=active_client(source), alternatives=True, probe=probe)
+        return self._plan_source(source, parameters, client=active_client(source), alternatives=True)
 
     def fit(self, X: Input, Y: Input | None = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Fit to `X`, or to two tables with the same samples, which are read once.

@@ -25,6 +25,7 @@ from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
 from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, ScaleName, Sketch, Solver
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns, with_sample_weight
+from streampca.planning.cost import warn_of_probe
 from streampca.planning.expressions import expression_of
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
@@ -212,7 +213,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         X : array-like, shape (n_samples, n_features)
             Everything that `fit` takes.
         probe : bool
-            Whether to read a few blocks for about a second, to measure the rates behind the expected time.
+            Ignored with a `FutureWarning`, and ends with the next minor version: the expected time follows from nominal rates.
 
         Returns
         -------
@@ -224,8 +225,10 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         ParameterError, PlanError
             As `fit`.
         """
+        if probe:
+            warn_of_probe()
         source = self._open(X)
-        return plan_fit(source, self._parameters(), client=active_client(source), alternatives=True, probe=probe)
+        return plan_fit(source, self._parameters(), client=active_client(source), alternatives=True)
 
     def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Find the components of `X`, which is read once, or as often as `plan` says.

@@ -17,6 +17,7 @@ from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
 from streampca.models.rotated import RotatedModel, rotate, rotated_model
 from streampca.parameters.choices import Rotation as Method
+from streampca.planning.cost import warn_of_probe
 from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ class RotatedPCA(Patterns):
 
     def plan(self, X: Input, *, probe: bool = False) -> Plan:
         """Return what `fit` would do, as `PCA.plan` does for `pca`: the rotation reads nothing."""
-        planned: Plan = self._before().plan(X, probe=probe)
+        if probe:
+            warn_of_probe()
+        planned: Plan = self._before().plan(X)
         return planned
 
     def _before(self) -> Any:

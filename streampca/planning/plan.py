@@ -46,7 +46,7 @@ class Plan(WorkShape):
     expected_seconds: float | None = None
     """Expected duration; None where it was not estimated."""
     expected_by: str = ""
-    """Source of the estimate: ``"probe"`` for measured rates, or ``"nominal rates"``."""
+    """Source of the estimate: ``"nominal rates"``, those of a middling machine."""
     disk_bytes: int = 0
     """Size of the temporary files."""
     sampling_errors: str = ""

@@ -72,11 +72,10 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
         limits: dict[str, Any] = {"memory": memory, "threads": threads, "read_ahead": 0}  # all read ahead once
         return replace(self, parameters=replace(self.parameters, **limits))
 
-    def plan(self, config: RunConfig, source: Source, *, probe: bool = False, shared: bool = False) -> Plan:
+    def plan(self, config: RunConfig, source: Source, *, shared: bool = False) -> Plan:
         """Return the plan of `config`.
 
-        That of a fit alone has alternatives, and counts the workers of a cluster; `probe` reads a few blocks to measure how long
-        it takes. One that is `shared` is of several that read together.
+        That of a fit alone has alternatives, and counts the workers of a cluster; one that is `shared` is of several that read together.
         """
         planned: Plan = self.estimator._plan_source(
             source,
@@ -86,7 +85,6 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
             report=config.output.report,
             client=None if shared else active_client(source),
             alternatives=not shared,
-            probe=probe,
             **({"diagnostics": True} if config.output.diagnostics else {}),
         )
         return planned

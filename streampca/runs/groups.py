@@ -105,8 +105,8 @@ class GroupsOfRows(Strategy):
         labels = array_digest(groups.codes) + array_digest(np.array([str(name) for name in groups.names]))
         return self.job.identity() | {"contents of model.group_by": labels}
 
-    def planned(self, *, probe: bool = False) -> Plan:
-        """Return what the run would do; reads metadata and labels only, whatever `probe` says."""
+    def planned(self) -> Plan:
+        """Return what the run would do; reads metadata and labels only."""
         return plan_fits_of_groups(self.source, self.parameters, self.groups)
 
     @override

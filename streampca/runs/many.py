@@ -94,8 +94,8 @@ class SeveralModels(Strategy):
     def to_yaml(self) -> str:
         return self.models.to_yaml()
 
-    def planned(self, *, probe: bool = False) -> ManyPlan:
-        """Return what the run would do; reads metadata only, whatever `probe` says."""
+    def planned(self) -> ManyPlan:
+        """Return what the run would do; reads metadata only."""
         resources = self.config.resources
         memory, threads, ahead = resources.memory_bytes, resources.n_threads, resources.read_ahead_bytes
         client, quality = active_client(self.source), self.config.quality

@@ -127,9 +127,9 @@ class OneModel(Strategy):
             raise OutputError(f"output.publish {shown(url)} and the input lie in each other: expected separate places")
         require_free(url, run_id, storage_options=self._storage_options)
 
-    def planned(self, *, probe: bool = False) -> Plan:
-        """Return what the run would do; reads metadata, and with `probe` a few blocks to tell the time."""
-        plan = self.fit.plan(self.config, self.source, probe=probe)
+    def planned(self) -> Plan:
+        """Return what the run would do; reads metadata only."""
+        plan = self.fit.plan(self.config, self.source)
         self.require_possible(plan)
         return plan
 

@@ -93,10 +93,10 @@ def run(
     return carry_out(strategy_of(config, progress, notice), resume=resume, fresh=fresh)
 
 
-def plan_run(config: RunConfig | ModelsConfig, *, probe: bool = False) -> Plan | ManyPlan:
-    """Return what a run of `config` would do; reads metadata and labels, and with `probe` a few blocks to tell the time."""
+def plan_run(config: RunConfig | ModelsConfig) -> Plan | ManyPlan:
+    """Return what a run of `config` would do; reads metadata and labels only."""
     with planning_for(common_of(config)):
-        return strategy_of(config).planned(probe=probe)
+        return strategy_of(config).planned()
 
 
 def strategy_of(

@@ -92,7 +92,7 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
         rows, index = read_samples(self.directory / "samples.zarr", self.added.table.shape[1])
         return None if rows is None or index is None else RowsState(self.added.places(index, new=False), rows[:])
 
-    def plan(self, config: RunConfig, source: Source, *, probe: bool = False, shared: bool = False) -> Plan:
+    def plan(self, config: RunConfig, source: Source, *, shared: bool = False) -> Plan:
         """Return the plan of a fit of all rows, by the solver of the run."""
         plan: Plan = self.estimator._plan_source(
             source,

@@ -8,39 +8,25 @@ from functools import partial
 
 from streampca.errors import StreamPCAError
 from streampca.parameters import Parameters
-from streampca.planning.cost import expected_seconds, probe
+from streampca.planning.cost import expected_seconds
 from streampca.planning.plan import Plan, Resources, with_repeated_reads
 from streampca.solvers.registry import SOLVERS
 from streampca.sources.base import Source
-from streampca.system.process import release_freed_memory
 from streampca.typing import Json
 
-_MOST_PROBED = 2**28  # decoded bytes of a block that a probe reads
 _FIGURES = (
     *("passes", "sketch", "projected_bytes", "bytes_to_read", "flops", "work_dtype"),
     *("expected_seconds", "expected_by"),
 )
 
 
-def with_time(
-    plan: Plan, source: Source, parameters: Parameters, resources: Resources, *, probed: bool = False
-) -> Plan:
-    """Return `plan` with the seconds that a fit is expected to take.
-
-    From nominal rates, or with `probed` from rates that are measured by accumulating a few blocks, unless a block is so large,
-    as one of whole columns is, that measuring would take too long.
-    """
+def with_time(plan: Plan, resources: Resources) -> Plan:
+    """Return `plan` with the seconds that a fit is expected to take."""
     solver = SOLVERS[plan.solver]
     rates = solver.nominal_rates(plan)
-    by_axis = source if plan.axis == "samples" or not probed else source.by_features()
-    probed = probed and (by_axis is source or not by_axis.sparse)  # whose blocks go through all rows
-    if probed and by_axis.reads_of(0, min(plan.rows_per_block, by_axis.shape[0])) <= _MOST_PROBED:
-        rates = probe(by_axis, solver.accumulator_of(source, parameters, plan), plan, rates)
-        release_freed_memory()
-    by = "probe" if rates.probed else "nominal rates"
     seconds = expected_seconds(plan, rates, solver.solve_seconds(plan, rates))
     seconds += sum(each.seconds(plan, rates) for each in resources.companions)
-    return replace(plan, expected_seconds=seconds, expected_by=by)
+    return replace(plan, expected_seconds=seconds, expected_by="nominal rates")
 
 
 def plan_by(solver: str, source: Source, parameters: Parameters, resources: Resources) -> Plan:
@@ -57,16 +43,14 @@ def plan_by(solver: str, source: Source, parameters: Parameters, resources: Reso
     return with_repeated_reads(SOLVERS[solver].plan(source, parameters, resources), source)
 
 
-def with_alternatives(
-    plan: Plan, source: Source, parameters: Parameters, resources: Resources, *, probed: bool = False
-) -> Plan:
+def with_alternatives(plan: Plan, source: Source, parameters: Parameters, resources: Resources) -> Plan:
     """Return `plan` with its expected time, and with the figures of every other solver, or why it does not do."""
 
     def planned(solver: str) -> Plan:
-        return with_time(plan_by(solver, source, parameters, resources), source, parameters, resources, probed=probed)
+        return with_time(plan_by(solver, source, parameters, resources), resources)
 
     others = tuple(figures_of(name, partial(planned, name)) for name in SOLVERS if name != plan.solver)
-    plan = with_time(plan, source, parameters, resources, probed=probed)
+    plan = with_time(plan, resources)
     refusals = {f"solver {other['solver']}: {other['why']}" for other in others}  # notes of `auto`
     notes = tuple(note for note in plan.notes if note not in refusals)
     by_name = parameters.solver != "auto"

@@ -23,7 +23,6 @@ from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two,
 from streampca.models.approximate import Answer, Chain, answer_of
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.cost import PROBE_WIDTH
 from streampca.planning.detail import SketchDetail
 from streampca.planning.plan import Plan, Resources
 from streampca.solvers.base import PCASolver
@@ -307,13 +306,6 @@ class ApproximateSolver(PCASolver):
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
         return plan_sketch(source, parameters, resources, self.name)
-
-    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> Sketch:
-        """Return a sketch with as many columns as that of `plan`, which lets missing values through where they have a meaning."""
-        sizes, width = sizes_of(plan), min(plan.n_features, PROBE_WIDTH)
-        test = np.ones((width, sizes.columns + sizes.held_out), dtype=plan.work_dtype)
-        missing, origin = ("error", None) if parameters.missing == "error" else ("pairwise", np.zeros(width))
-        return Sketch(test, missing=missing, origin=origin, key="probe")
 
     def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
         """Return why ``solver="auto"`` chose `plan`."""

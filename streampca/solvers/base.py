@@ -70,12 +70,8 @@ class PCASolver(Solver[Parameters, Fit]):
     def require(self, source: Source | None, parameters: Parameters) -> None:
         require_taken(self.name, self.refuses, source, parameters)
 
-    @abstractmethod
-    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> AnyAccumulator:
-        """Return an accumulator as the first pass uses it, to measure how fast blocks are accumulated."""
-
     def nominal_rates(self, plan: Plan) -> Rates:
-        """Return the rates that times are expected by where none are measured: those of products of rows."""
+        """Return the rates that times are expected by: those of products of rows."""
         return nominal_rates(plan)
 
     def solve_seconds(self, plan: Plan, rates: Rates) -> float:

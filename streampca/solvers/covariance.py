@@ -80,12 +80,6 @@ class CovarianceSolver(ContinuableSolver):
         weighted = _with_weights(resources, source, parameters)
         return plan_sampling_groups(source, parameters, weighted, plan, always=always)
 
-    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan) -> AnyAccumulator:
-        """Return the accumulator of rows of this kind: of every group of them, for cross-validation."""
-        if parameters.n_components == "cross_validation":
-            return grouped_accumulator(parameters, source)
-        return accumulator_of(parameters, source)
-
     def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
         """Return why ``solver="auto"`` chose `plan`."""
         if 2 * plan.n_samples > plan.n_features:

@@ -59,15 +59,13 @@ def plan_fit(
     report: bool = False,
     client: DaskClient | None = None,
     alternatives: bool = False,
-    probe: bool = False,
     analysis: Analysis | None = None,
     quality: bool = False,
     diagnostics: bool = False,
 ) -> Plan:
     """Return the plan of a fit of `source`, with the figures of the other solvers if `alternatives` is set.
 
-    Reads metadata only, unless `probe` is set: then a few blocks are read and folded to tell how long a fit takes. `analysis` is what
-    is solved from the state in place of principal components.
+    Reads metadata only. `analysis` is what is solved from the state in place of principal components.
 
     Raises
     ------
@@ -115,8 +113,10 @@ def plan_fit(
         plan = replace(plan, notes=(*plan.notes, none))
     if limits:
         plan = for_workers(plan, limits)
-    finished = with_alternatives if alternatives and analysis is None else with_time
-    plan = finished(plan, source, parameters, resources, probed=probe and not source.unfitted)
+    if alternatives and analysis is None:
+        plan = with_alternatives(plan, source, parameters, resources)
+    else:
+        plan = with_time(plan, resources)
     return with_steps(plan, source)
 
 
@@ -288,7 +288,7 @@ def _choose(source: Source, parameters: Parameters, resources: Resources) -> Pla
             continue
         if parameters.tolerance is None:
             return replace(plan, notes=(*plan.notes, *refusals))
-        plans.append(with_time(plan, source, parameters, resources))
+        plans.append(with_time(plan, resources))
     if not plans:
         raise PlanError("; ".join(refusals))
     plan = min(plans, key=lambda plan: plan.expected_seconds or 0.0)

@@ -406,7 +406,7 @@ class GramSolver(PCASolver):
             }
         )
 
-    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan | None = None) -> Gram:
+    def accumulator_of(self, source: Source, parameters: Parameters) -> Gram:
         """Return the accumulator of the Gram matrix."""
         kind = GramByVariable if isinstance(parameters.scaling, tuple) else Gram
         return kind(

@@ -147,7 +147,7 @@ class QRSolver(ContinuableSolver):
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        work = QRWork(source, parameters.count(source), resources, self.accumulator_of(source, parameters))
+        work = QRWork(source, parameters.count(source), resources, _factor_of(parameters))
         plan = work.best(block_rows_to_try(source, np.dtype(np.float64)), 0, 1)
         if plan.budget.fits:
             return plan
@@ -167,10 +167,6 @@ class QRSolver(ContinuableSolver):
         """Return the time of the singular values of the factor, in products of blocks for the most part."""
         return 12.0 * plan.n_features**3 / (1.5 * rates.lapack)
 
-    def accumulator_of(self, source: Source, parameters: Parameters, plan: Plan | None = None) -> QRFactor:
-        """Return the accumulator of the triangular factor."""
-        return QRFactor(center=parameters.center, scale=parameters.scaling, ddof=parameters.ddof)
-
     def accumulated(
         self,
         source: Source,
@@ -180,7 +176,7 @@ class QRSolver(ContinuableSolver):
         accumulator: AnyAccumulator | None = None,
     ) -> Readings[Accumulated]:
         """Read `source` once and return its triangular factor."""
-        triangle = self.accumulator_of(source, parameters, plan)
+        triangle = _factor_of(parameters)
         (state,) = (yield Reading(source, (triangle,), plan, parameters.sample_weight)).take()
         return Accumulated(triangle, state)
 
@@ -219,3 +215,8 @@ class QRSolver(ContinuableSolver):
         if parameters.n_regressors is None:  # else the rows that were decoded are known when the fit is finished
             model = with_decoding(model, factored.mean, factored.variance, parameters.scaling)
         return model
+
+
+def _factor_of(parameters: Parameters) -> QRFactor:
+    """Return the accumulator of the triangular factor."""
+    return QRFactor(center=parameters.center, scale=parameters.scaling, ddof=parameters.ddof)

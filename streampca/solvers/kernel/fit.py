@@ -49,11 +49,10 @@ def plan_kernel(
     report: bool = False,
     client: DaskClient | None = None,
     alternatives: bool = False,
-    probe: bool = False,
     quality: bool = False,
     diagnostics: bool = False,
 ) -> Plan:
-    """Return the plan of a fit of `source`; reads metadata only: the time is that of nominal rates, whether or not a `probe` is asked for.
+    """Return the plan of a fit of `source`; reads metadata only.
 
     ``"auto"`` is exact where the kernel matrix of all rows fits in memory: see `_choose`.
 

@@ -48,7 +48,7 @@ def test_help_of_the_program_has_every_command_in_a_section(call: Command) -> No
         (["rnu"], "No such command 'rnu': did you mean run?; see streampca --help"),
         (["zzz"], "No such command 'zzz'; see streampca --help"),
         (["run", "--fresj", "a"], "did you mean --fresh"),
-        (["plan", "--prob", "c.yaml"], "did you mean --probe?"),
+        (["plan", "--sett", "c.yaml"], "did you mean --quiet or --set?"),
         (["inspect", "x", "--decode", "atuo"], "'atuo' is not one of 'auto', 'raw'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The time that a plan expects: by nominal rates, by rates that are measured, and that of other solvers."""
+"""The time that a plan expects: by nominal rates, and that of other solvers."""
 
 from __future__ import annotations
 
@@ -54,16 +54,6 @@ def test_gram_counts_the_side_of_the_samples_and_the_second_reading() -> None:
     assert plans[1].expected_seconds > plans[0].expected_seconds
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "rows", [np.ones((2, 3)), np.random.default_rng(0).standard_normal((5000, 7))], ids=["2", "5000"]
-)
-def test_a_probe_gives_a_time_for_few_rows_one_block_and_arrays_in_memory(rows: Any) -> None:
-    plan = sp.PCA(1).plan(rows, probe=True)
-    assert plan.expected_by == "probe"
-    assert 0 < plan.expected_seconds < 60
-
-
 def test_plan_tells_time_and_alternatives(store):
     plan = sp.PCA(5).plan(store(300, 1000, (300, 200)))
     assert plan.solver == "gram"
@@ -90,15 +80,6 @@ def test_an_alternative_that_does_not_fit_says_why(store):
     assert "or           gram: no: projected" in str(plan)
 
 
-@pytest.mark.slow
-def test_a_probe_from_the_command_line(store, tmp_path, capsys):
-    path = store(2000, 30, (500, 30))
-    config, command = tmp_path / "c.yaml", Command(capsys)
-    config.write_text(f"source: {{path: {path}}}\nmodel: {{n_components: 5}}\n")
-    assert json.loads(command("plan", config, "--probe", "--json").out)["expected_by"] == "probe"
-    assert "by nominal rates" in command("plan", config).out
-
-
 @pytest.mark.parametrize(("n_rows", "unit"), [(10**5, "s"), (10**8, "min"), (10**10, "h")])
 def test_times_are_told_in_units_for_people(n_rows: int, unit: str) -> None:
     plan = sp.PCA(5, solver="covariance").plan(Unread((n_rows, 300)))
@@ -106,6 +87,13 @@ def test_times_are_told_in_units_for_people(n_rows: int, unit: str) -> None:
     assert f"about {plan.expected_seconds / divisor:.{digits}f} {unit} by nominal rates" in str(plan)
 
 
-def test_a_probe_does_not_read_blocks_that_are_a_good_part_of_the_data() -> None:
-    plan = sp.PCA(5, solver="covariance", memory="8GiB").plan(Unread((10**6, 300), chunk_rows=500_000), probe=True)
-    assert plan.expected_by == "nominal rates"
+def test_a_probe_is_ignored_with_a_warning(store, tmp_path, capsys):
+    path = store(200, 30, (50, 30))
+    config, command = tmp_path / "c.yaml", Command(capsys)
+    config.write_text(f"source: {{path: {path}}}\nmodel: {{n_components: 5}}\n")
+    for estimator in (sp.PCA(5), sp.RotatedPCA(sp.PCA(5)), sp.FactorAnalysis(2)):
+        with pytest.warns(FutureWarning, match="probe is ignored: .* leave it out") as caught:
+            plan = estimator.plan(path, probe=True)
+        assert plan.expected_seconds == estimator.plan(path).expected_seconds
+        assert caught[0].filename == __file__
+    assert "probe is ignored" in command("plan", config, "--probe").err

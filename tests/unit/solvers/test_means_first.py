@@ -93,13 +93,6 @@ def test_readings_and_bytes_are_those_of_the_plan(solver: str, tmp_path: Any) ->
     assert loaded.error_["statement"].endswith("missing value(s) were replaced by the mean of their feature")
 
 
-@pytest.mark.slow
-def test_plan_measures_how_fast_rows_with_missing_values_are_accumulated() -> None:
-    for missing in ("mean", "pairwise", "drop_rows"):
-        plan = sp.PCA(3, missing=missing, solver="sketch").plan(holed(), probe=True)
-        assert plan.expected_by == "probe"
-
-
 @SOLVERS
 def test_integers_that_mean_missing(solver: str) -> None:
     rng = np.random.default_rng(0)
