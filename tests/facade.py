@@ -300,7 +300,7 @@ def fit(data: Any, plan: Any = None, *, k: Any = None, options: Any = None, **pa
 def examining(data: Any, missing: str = "mean") -> dict[str, Any]:
     """Return the accumulators of data quality for the rows of `data`, with all statistics, by the names of their classes."""
     source = open_source(data)
-    return {type(each).__name__: each for each in with_statistics(quality_of(source, source.shape[0], missing))}
+    return {type(each).__name__: each for each in with_statistics(quality_of(source, missing))}
 
 
 def run_command(*arguments: object) -> int:

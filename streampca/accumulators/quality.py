@@ -1,4 +1,4 @@
-"""Data quality of the rows of a reading: moments by part of the file, common values, missing values, copies of blocks.
+"""Data quality of the rows of a reading: moments by part of the file, common values, missing values.
 
 It is accumulated beside what a fit accumulates and takes a few percent of its time, because its figures are those of evenly
 spaced rows and features; only missing values are counted over all.
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from streampca.accumulators.base import SequentialMerge
@@ -21,7 +20,6 @@ from streampca.accumulators.quality_panels import (
     common_values,
     count_common,
     count_missing,
-    digest,
     panel_rows,
     sums_of,
 )
@@ -36,13 +34,8 @@ _ROWS_OF_A_PART, _FEW_ROWS_OF_A_PART, _FEW_PARTS = 128, 16, 8
 """Examined rows of a part, at least; fewer where there would be less than eight parts."""
 _MOST_EVERY, _LEAST_ROWS, _ROWS_IN_ALL = 64, 2**11, 2**17
 """Of 64 rows one is examined, more of few rows, but 2,048, and less of very many rows, but 131,072."""
-_UNIT_VALUES, _FEW_UNITS, _LEAST_UNIT_VALUES = 2**15, 512, 2**8
-"""Values of a unit, of which a digest is made, at least; fewer where there are at most 512 units, but 256."""
 _EVERY_COMPARED = 4
 """Of how many examined rows one is compared with the most common value; all where fewer than 2,048 are examined."""
-_MOST_UNITS = 2**16
-_MOST_BETWEEN, _COMPARED_ROWS = 16, 64
-"""Of 16 rows of a unit one enters its digest, more of few rows, but 64."""
 
 
 @storable
@@ -72,10 +65,6 @@ class QualityState:
     """How many of the compared rows have it, ``(f,)``; at least, where blocks have others."""
     n_compared: IntArray
     """How many rows were compared, ``(f,)``."""
-    units: IntArray
-    """Numbers of the units that lie in one block, ascending, ``(u,)``."""
-    digests: NDArray[np.uint64]
-    """The xxh3-128 of each, ``(u, 2)``; zeros where the values hardly change."""
 
 
 @dataclass(frozen=True)
@@ -100,16 +89,12 @@ class Quality(SequentialMerge[QualityState]):
     """Of how many features one is followed by part of the file."""
     n_parts: int
     """Parts of the file, of equal numbers of rows."""
-    unit: tuple[int, int]
-    """Rows and features of a unit, which is compared with others."""
     by_features: bool = False
     """Whether the rows of blocks are features of the table."""
 
     @classmethod
-    def of(
-        cls, shape: tuple[int, int], dtype: str, chunk: tuple[int, int], rows_per_block: int, *, missing: bool
-    ) -> Quality:
-        """Return the accumulator for a table of that `shape`, stored in chunks of `chunk` rows and features, read in blocks of rows."""
+    def of(cls, shape: tuple[int, int], dtype: str, *, missing: bool) -> Quality:
+        """Return the accumulator for a table of that `shape`."""
         n, d = shape
         every = max(1, min(_MOST_EVERY, n // _LEAST_ROWS), n // _ROWS_IN_ALL)
         every_feature = -(-d * _LEAST_PARTS // _SUMS)
@@ -117,7 +102,7 @@ class Quality(SequentialMerge[QualityState]):
         examined = n // every
         n_parts = max(1, examined // _ROWS_OF_A_PART, min(_FEW_PARTS, examined // _FEW_ROWS_OF_A_PART))
         n_parts = min(n_parts, _MOST_PARTS, _SUMS // followed)
-        return cls(n, d, dtype, missing, every, every_feature, n_parts, _unit(shape, chunk, rows_per_block))
+        return cls(n, d, dtype, missing, every, every_feature, n_parts)
 
     def for_reading(self) -> Quality:
         """Return the accumulator itself: equal ones make the same states."""
@@ -134,35 +119,9 @@ class Quality(SequentialMerge[QualityState]):
         return np.arange(self.n_parts + 1, dtype=np.int64) * self.n_samples // self.n_parts
 
     @property
-    def n_bands(self) -> int:
-        """Return the number of units beside one another."""
-        return -(-self.n_features // self.unit[1])
-
-    @property
-    def n_units(self) -> int:
-        """Return the number of units."""
-        return -(-self.n_samples // self.unit[0]) * self.n_bands
-
-    @property
-    def rows_compared(self) -> int:
-        """Return of how many rows of a unit one enters its digest."""
-        return max(1, min(_MOST_BETWEEN, self.unit[0] // _COMPARED_ROWS))
-
-    @property
     def every_compared(self) -> int:
         """Return of how many examined rows one is compared with the most common value of each feature."""
         return _EVERY_COMPARED if self.n_samples // self.every >= _LEAST_ROWS else 1
-
-    def extent(self, unit: int) -> tuple[int, int, int, int]:
-        """Return first and last row and first and last feature of a unit; the last are exclusive."""
-        row, band = divmod(unit, self.n_bands)
-        rows, columns = self.unit
-        return (
-            row * rows,
-            min((row + 1) * rows, self.n_samples),
-            band * columns,
-            min((band + 1) * columns, self.n_features),
-        )
 
     def init(self, n_features: int) -> QualityState:
         """Return the state of no rows, the identity of `merge`."""
@@ -179,8 +138,6 @@ class Quality(SequentialMerge[QualityState]):
             common=np.zeros(f, self.dtype),
             n_common=np.zeros(f, dtype=np.int64),
             n_compared=np.zeros(f, dtype=np.int64),
-            units=np.empty(0, dtype=np.int64),
-            digests=np.empty((0, 2), dtype=np.uint64),
         )
 
     def update(self, state: QualityState, block: Block | Array) -> QualityState:
@@ -195,8 +152,7 @@ class Quality(SequentialMerge[QualityState]):
                 self._add_row_counts(state.unwritten, row + first, row + last)
         if self.missing:
             self._count_missing(state, values, row, columns)
-        state = self._with_moments(state, block)
-        return self._with_digests(state, block, values, (row, column))
+        return self._with_moments(state, block)
 
     def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the numbers of the parts of the file that rows `start` to `stop` lie in, with the rows of each."""
@@ -274,48 +230,13 @@ class Quality(SequentialMerge[QualityState]):
         state.counts[entry], state.means[entry], state.scatter[entry] = total.counts, total.means, total.scatter
         return state
 
-    def _with_digests(self, state: QualityState, block: Block, values: Array, place: tuple[int, int]) -> QualityState:
-        """Return `state` with the digests of the units that lie in the block and were written."""
-        units, digests = [], []
-        for unit in self._units(values.shape, place):
-            first, last, left, right = self.extent(unit)
-            along = (left - place[1], right - place[1]) if self.by_features else (first - place[0], last - place[0])
-            if any(start < along[1] and along[0] < stop for start, stop in block.equal):
-                continue
-            rows = values[first - place[0] : last - place[0] : self.rows_compared]
-            whole = right - left == values.shape[1]
-            units.append(unit)
-            digests.append(digest(rows if whole else rows[:, left - place[1] : right - place[1]]))
-        if not units:
-            return state
-        index, found = np.array(units, dtype=np.int64), np.array(digests, dtype=np.uint64)
-        return self._with_units(state, index, found)
-
-    def _units(self, shape: tuple[int, ...], place: tuple[int, int]) -> Iterator[int]:
-        """Yield the numbers of the units that lie in a table of that `shape` whose first row and feature are `place`."""
-        ranges = []
-        for start, size, unit, n in zip(place, shape, self.unit, (self.n_samples, self.n_features), strict=True):
-            stop = start + size
-            ranges.append(range(-(-start // unit), -(-n // unit) if stop >= n else stop // unit))
-        for row in ranges[0]:
-            for band in ranges[1]:
-                yield row * self.n_bands + band
-
-    def _with_units(self, state: QualityState, units: IntArray, digests: NDArray[np.uint64]) -> QualityState:
-        index, found = np.concatenate([state.units, units]), np.concatenate([state.digests, digests])
-        if len(state.units) and units[0] < state.units[-1]:
-            order = np.argsort(index, kind="stable")
-            index, found = index[order], found[order]
-        return replace(state, units=index, digests=found)
-
     def absorb(self, state: QualityState, other: QualityState) -> QualityState:
         """Return the state of the rows behind both, in the memory of `state`."""
         for name in ("missing", "missing_by_part", "unwritten"):
             total = getattr(state, name)
             total += getattr(other, name)
         self._join_common(state, other)
-        state = self._with_sums(state, other.parts, slice(None), Sums(other.counts, other.means, other.scatter))
-        return self._with_units(state, other.units, other.digests) if len(other.units) else state
+        return self._with_sums(state, other.parts, slice(None), Sums(other.counts, other.means, other.scatter))
 
     def _join_common(self, state: QualityState, other: QualityState) -> None:
         """Add the comparisons with the most common values; of two different values the more frequent one remains."""
@@ -331,38 +252,13 @@ class Quality(SequentialMerge[QualityState]):
         return state
 
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes: 8 d where NaN are counted, f (24 p + s + 16), 16 p + 24 u."""
+        """Return the size of a state in bytes: 8 d where NaN are counted, f (24 p + s + 16), 16 p."""
         itemsize, f = np.dtype(self.dtype).itemsize, len(self.followed)
-        return (
-            8 * self.n_features * self.missing
-            + f * (24 * self.n_parts + itemsize + 16)
-            + 16 * self.n_parts
-            + 24 * self.n_units
-        )
+        return 8 * self.n_features * self.missing + f * (24 * self.n_parts + itemsize + 16) + 16 * self.n_parts
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes of an update: panels of examined rows, a copy of the rows of a unit, and sums."""
+        """Return the scratch memory in bytes of an update: panels of examined rows, and sums."""
         followed, values = len(self.followed), max(PANEL_VALUES, self.n_features)
         panel = max(PANEL_VALUES, followed) * (32 if self.missing else 16) + values * itemsize
-        unit = (
-            -(-min(self.unit[0], self.n_samples) // self.rows_compared) * min(self.unit[1], self.n_features) * itemsize
-        )
         holes = max(COUNTED_VALUES, self.n_features) if self.missing else 0
-        return panel + holes + unit + 2 * 24 * followed * (1 + self.n_parts)
-
-
-def _unit(shape: tuple[int, int], chunk: tuple[int, int], rows_per_block: int) -> tuple[int, int]:
-    """Return rows and features of a unit: a chunk, or several neighbouring ones that lie in one block."""
-    n, d = shape
-    width = max(1, min(chunk[1], d))
-    rows = min(max(1, chunk[0]), rows_per_block, n)
-    least = -(-max(_LEAST_UNIT_VALUES, min(_UNIT_VALUES, n * d // _FEW_UNITS)) // (rows * width))
-    if least > 1 and width < d:
-        wider = min(-(-d // width), least)
-        width, least = min(d, wider * width), -(-least // wider)
-    if least > 1:
-        fitting = (k for k in range(least, 2 * least) if rows_per_block >= n or rows_per_block % (k * rows) == 0)
-        rows = min(next(fitting, -(-rows_per_block // rows)) * rows, max(rows_per_block, rows))
-    while -(-n // rows) * -(-d // width) > _MOST_UNITS:
-        rows *= 2
-    return rows, width
+        return panel + holes + 2 * 24 * followed * (1 + self.n_parts)

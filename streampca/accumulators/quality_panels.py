@@ -1,24 +1,17 @@
-"""What the data quality of a panel of rows is computed from: moments, common values, missing values, digests."""
+"""What the data quality of a panel of rows is computed from: moments, common values, missing values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import xxhash
-from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, issparse
 
-from streampca.typing import Array, FloatArray, IntArray, SparseRows
+from streampca.typing import Array, FloatArray, IntArray
 
 PANEL_VALUES = 2**17
 """Values that are examined at once, at most; a row at least."""
 _SOME_ROWS = 33
 """Rows whose median is taken for the most common value."""
-_LEAST_CHANGES, _LEAST_STORED = 32, 16
-"""Changes from a value to the next one, or values that sparse rows store, from which equal values are no coincidence."""
-_CHANGES_AT_ONCE = 2**14
-"""Values whose changes are counted at once."""
 _ROUNDING = 1e-13
 """Rounding of a sum of squares relative to it."""
 COUNTED_VALUES, _COUNTED_ROWS = 2**18, 255
@@ -124,36 +117,3 @@ def count_missing(values: Array) -> IntArray:
         holes = np.isnan(values[start : start + rows])
         total += np.add.reduce(holes.view(np.uint8), axis=0, dtype=np.uint8)
     return total
-
-
-def digest(values: Array | SparseRows) -> NDArray[np.uint64]:
-    """Return the xxh3-128 of `values` as two numbers; zeros where they hardly change, so that others are the same by chance."""
-    if issparse(values):
-        return _digest_of_sparse(csr_matrix(values))
-    data = np.ascontiguousarray(values).reshape(-1)
-    bits = data.view(f"u{data.dtype.itemsize}")
-    if _hardly_changes(bits):
-        return np.zeros(2, dtype=np.uint64)
-    return np.frombuffer(xxhash.xxh3_128_digest(bits.data, len(values)), dtype=">u8").astype(np.uint64)
-
-
-def _hardly_changes(bits: Array) -> bool:
-    """Return whether fewer than `_LEAST_CHANGES` of the values are others than those before them; stops at so many."""
-    changes = 0
-    for start in range(0, len(bits) - 1, _CHANGES_AT_ONCE):
-        some = bits[start : start + _CHANGES_AT_ONCE + 1]
-        changes += int(np.count_nonzero(some[1:] != some[:-1]))
-        if changes >= _LEAST_CHANGES:
-            return False
-    return True
-
-
-def _digest_of_sparse(rows: csr_matrix) -> NDArray[np.uint64]:
-    if rows.nnz < _LEAST_STORED:
-        return np.zeros(2, dtype=np.uint64)
-    if not rows.has_sorted_indices:
-        rows = rows.sorted_indices()  # a copy: the rows are those of the fit
-    state = xxhash.xxh3_128(seed=rows.shape[0])
-    for array in (np.diff(rows.indptr).astype(np.int64), rows.indices.astype(np.int64), rows.data):
-        state.update(np.ascontiguousarray(array).data)
-    return np.frombuffer(state.digest(), dtype=">u8").astype(np.uint64)

@@ -83,7 +83,6 @@ def quality_figures(found: QualityFound, source: Source, model: Model, scores: P
         "nearly_constant": _nearly_constant(quality, state, never, name),
         "drift": _drift(quality, state, name),
         "missing": _missing(quality, state, name) if quality.missing else None,
-        "copies": _copies(quality, state),
         "never_written": _never_written(state, source),
         "tails": None if scores is None else tails(scores),
         **{statistic.name: statistic.figures(sums, name) for statistic, sums in found.statistics()},
@@ -99,7 +98,6 @@ def quality_from(examined: Json, source: Source) -> Quality:
         every=int(examined["every"]),
         every_feature=int(examined["every_feature"]),
         n_parts=int(examined["parts"]),
-        unit=(int(examined["unit"][0]), int(examined["unit"][1])),
     )
 
 
@@ -121,7 +119,6 @@ def _examined(quality: Quality, state: QualityState) -> Json:
         "features": len(quality.followed),
         "every_feature": quality.every_feature,
         "parts": quality.n_parts,
-        "unit": list(quality.unit),
         "missing": quality.missing,
         "edges": quality.edges.tolist(),
     }
@@ -249,28 +246,6 @@ def _missing(quality: Quality, state: QualityState, name: Namer) -> Json:
     }
 
 
-def _copies(quality: Quality, state: QualityState) -> Json:
-    """Return the units with the same values as an earlier one, and how many were compared; units whose values hardly change are left out."""
-    several = state.digests.any(axis=1)
-    units, digests = state.units[several], state.digests[several]
-    groups: dict[tuple[int, int], list[int]] = {}
-    for unit, (high, low) in zip(units.tolist(), digests.tolist(), strict=True):
-        groups.setdefault((high, low), []).append(unit)
-    same = [group for group in groups.values() if len(group) > 1]
-
-    def place(unit: int) -> Json:
-        first, last, left, right = quality.extent(unit)
-        return {"rows": [first, last], "features": [left, right]}
-
-    return {
-        "compared": len(state.units),
-        "one_value": int(np.count_nonzero(~several)),
-        "every": quality.rows_compared,
-        "count": sum(len(group) - 1 for group in same),
-        "groups": [[place(unit) for unit in group[:MOST_LISTED]] for group in same[:MOST_LISTED]],
-    }
-
-
 def _never_written(state: QualityState, source: Source) -> Json:
     """Return how many chunks were never written, and how many rows that hold nothing else, by part of the file."""
     by_part = state.unwritten.tolist() if state.unwritten.any() else []
@@ -319,7 +294,7 @@ def _blocks(array: ZarrArray, k: int) -> Iterator[FloatArray]:
 
 def findings(figures: Json) -> tuple[list[str], list[str]]:
     """Return sentences about the figures of data quality: those that are to be looked into, and others."""
-    concerns = [*_of_copies(figures["copies"]), *_of_drift(figures["drift"]), *_of_missing(figures)]
+    concerns = [*_of_drift(figures["drift"]), *_of_missing(figures)]
     notes = []
     constant, nearly = figures["constant"], figures["nearly_constant"]
     if nearly["count"]:
@@ -336,22 +311,6 @@ def findings(figures: Json) -> tuple[list[str], list[str]]:
             "Gaussian scores), so that few rows decide it"
         )
     return concerns, notes
-
-
-def _of_copies(copies: Json) -> Iterator[str]:
-    if copies["count"]:
-        first, second = copies["groups"][0][:2]
-        of_features = ""
-        if (
-            first["features"] != [0, max(second["features"][1], first["features"][1])]
-            or first["features"] != second["features"]
-        ):
-            of_features = f" of features {_span(first['features'])} and {_span(second['features'])}"
-        which = "all rows were" if copies["every"] == 1 else f"one in {copies['every']} rows was"
-        yield (
-            f"{copies['count']:,} block(s) of the data are copies of others (of which {which} compared): for example rows "
-            f"{_span(second['rows'])} of rows {_span(first['rows'])}{of_features}"
-        )
 
 
 def _of_drift(drift: Json | None) -> Iterator[str]:

@@ -48,19 +48,17 @@ def with_statistics(quality: Quality) -> tuple[AnyAccumulator, ...]:
 
 def quality_beside(source: Source, plan: Plan, missing: str) -> tuple[AnyAccumulator, ...]:
     """Return what examines the rows of `source` beside a fit by `plan`, with the parameter `missing`."""
-    rows = plan.n_samples if plan.axis == "features" else plan.rows_per_block
-    return with_statistics(replace(quality_of(source, rows, missing), by_features=plan.axis == "features"))
+    return with_statistics(replace(quality_of(source, missing), by_features=plan.axis == "features"))
 
 
-def quality_of(source: Source, rows_per_block: int, missing: str) -> Quality:
+def quality_of(source: Source, missing: str) -> Quality:
     """Return the accumulator of data quality for the rows of `source`."""
     may_miss = missing != "error" and source.dtype.kind == "f"
-    chunk = (source.chunk_rows, source.grid.chunk_columns or source.shape[1])
-    return Quality.of(source.shape, str(source.dtype), chunk, rows_per_block, missing=may_miss)
+    return Quality.of(source.shape, str(source.dtype), missing=may_miss)
 
 
 def quality_bytes(source: Source, threads: int, missing: str) -> int:
     """Return what data quality takes beside a fit: 2 N + 2 states and N times the scratch of an update, N = `threads` (``docs/reference/memory-formulas.md``)."""
-    examining, (n, d) = with_statistics(quality_of(source, source.shape[0], missing)), source.shape
+    examining, (n, d) = with_statistics(quality_of(source, missing)), source.shape
     scratch = max(each.scratch_bytes(d, n, source.dtype.itemsize) for each in examining)
     return (2 * threads + 2) * sum(each.state_bytes(d) for each in examining) + threads * scratch

@@ -396,7 +396,7 @@ class RunConfig(Section):
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig)
     """What is computed about the answer as an estimate from a sample."""
     quality: Flag = True
-    """Examine the quality of the data while they are read: drift, copies of blocks, features that hardly vary, missing values."""
+    """Examine the quality of the data while they are read: drift, features that hardly vary, missing values."""
     resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
     """What the process may use."""
     cluster: Annotated[AnyCluster, Field(discriminator="kind"), BeforeValidator(without_kubernetes)] = Field(

@@ -1,4 +1,4 @@
-"""Quality of the data: drift and missing values along the file, constant features, copies of blocks, tails of scores."""
+"""Quality of the data: drift and missing values along the file, constant features, tails of scores."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, str,
             listed = _features(field(figures, statistic.name, "features"), in_words)
             yield statistic.title, _count(figures, statistic.name), listed
     yield from _drift_rows(figures)
-    yield from _copied_rows(figures)
     chunks, rows = (words.whole(field(figures, "never_written", name)) or 0 for name in ("chunks", "rows"))
     yield (
         "chunks that were never written",
@@ -93,22 +92,6 @@ def _drift_rows(figures: dict[str, object]) -> Iterator[tuple[str, str, str]]:
     listed = field(drift, "stuck", "features")
     places = [_place(entry) for entry in listed[:_MOST_NAMED]] if isinstance(listed, list) else []
     yield "features that stand still for a while", f"{stuck:,}", "; ".join(places)
-
-
-def _copied_rows(figures: dict[str, object]) -> Iterator[tuple[str, str, str]]:
-    count, compared, every = (
-        words.whole(field(figures, "copies", name)) or 0 for name in ("count", "compared", "every")
-    )
-    groups, pairs = field(figures, "copies", "groups"), []
-    for group in groups[:_MOST_NAMED] if isinstance(groups, list) else []:
-        if isinstance(group, list):
-            pairs.append(" = ".join(_span(field(unit, "rows")) for unit in group[:_MOST_NAMED]))
-    of_rows = ["all their rows were compared" if every <= 1 else f"one row in {every} was compared"]
-    yield (
-        "blocks that are copies",
-        f"{count:,} of {compared:,}",
-        "; ".join([f"rows {pair}" for pair in pairs] + of_rows),
-    )
 
 
 def _count(figures: dict[str, object], name: str) -> str:

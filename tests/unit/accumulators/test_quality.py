@@ -29,8 +29,8 @@ def rows_of(dtype: str = "f8", *, holes: bool = False) -> Rows:
     return rows
 
 
-def quality_of(rows: Rows, *, missing: bool = False, chunk: tuple[int, int] = (100, D)) -> Quality:
-    return Quality.of(rows.shape, str(rows.dtype), chunk, 300, missing=missing)
+def quality_of(rows: Rows, *, missing: bool = False) -> Quality:
+    return Quality.of(rows.shape, str(rows.dtype), missing=missing)
 
 
 def folded(quality: Quality, rows: Any, size: int) -> Any:
@@ -87,19 +87,16 @@ def test_states_merged_in_any_order_have_the_sums_of_one_reading() -> None:
     ]
     merged = quality.merge(states)
     assert_same(merged, expected)
-    np.testing.assert_array_equal(merged.units, expected.units)
-    np.testing.assert_array_equal(merged.digests, expected.digests)
 
 
 def test_blocks_of_features_give_the_sums_of_blocks_of_rows() -> None:
     rows = rows_of(holes=True)
-    by_rows = quality_of(rows, missing=True, chunk=(100, 3))
+    by_rows = quality_of(rows, missing=True)
     by_features = Quality(**{**vars(by_rows), "by_features": True})
     blocks = [Block(rows.T[start : start + 3], start) for start in range(0, D, 3)]
     state = by_features.merge([folded_blocks(by_features, [block], N) for block in blocks])
     expected = folded(by_rows, rows, N)
     assert_same(state, expected)
-    np.testing.assert_array_equal(state.digests, expected.digests)
 
 
 @pytest.mark.parametrize("name", [name for name in examining(np.ones((20, 2))) if name != "Quality"])
@@ -118,30 +115,6 @@ def test_statistics_follow_from_the_rows_whatever_the_blocks(name: str) -> None:
         np.testing.assert_allclose(statistic.finalize(state), expected, rtol=1e-12)
 
 
-def test_units_that_are_copies_have_the_same_digest_and_others_have_not() -> None:
-    rows = rows_of()
-    rows[700:800] = 5.0
-    quality = quality_of(rows)
-    state = folded(quality, rows, 300)
-    assert quality.unit == (100, D)
-    assert state.units.tolist() == list(range(30))
-    keys = [tuple(digest) for digest in state.digests.tolist()]
-    assert keys[20] == keys[5]
-    assert keys[7] == (0, 0)
-    assert len(set(keys)) == 29
-
-
-def test_units_that_blocks_cut_have_no_digest() -> None:
-    rows = rows_of()
-    assert folded(quality_of(rows), rows, 250).units.tolist() == [
-        0,
-        1,
-        3,
-        4,
-        *(unit for unit in range(5, 30) if 100 * unit // 250 == (100 * unit + 99) // 250),
-    ]
-
-
 def test_runs_of_equal_rows_are_counted_and_added_without_being_multiplied() -> None:
     rows = rows_of()
     rows[600:1200] = rows[600]
@@ -154,13 +127,12 @@ def test_runs_of_equal_rows_are_counted_and_added_without_being_multiplied() -> 
     np.testing.assert_allclose(state.means, expected.means, rtol=1e-12)
     np.testing.assert_allclose(state.scatter, expected.scatter, rtol=1e-10, atol=1e-9)
     assert state.unwritten.sum() == 600
-    assert not set(range(6, 12)) & set(state.units.tolist())
 
 
 @pytest.mark.parametrize("shape", [(200, 500_000), (100_000_000, 20), (1, 1), (7, 3), (70_000, 784), (5_000, 40_000)])
 def test_states_of_tables_of_any_shape_are_bounded(shape: tuple[int, int]) -> None:
-    quality = Quality.of(shape, "float32", (1, shape[1]), min(shape[0], 10_000), missing=True)
-    assert quality.state_bytes(shape[1]) <= 24 * (2**16 + 2**16) + 8 * shape[1] + 40 * 2**16
+    quality = Quality.of(shape, "float32", missing=True)
+    assert quality.state_bytes(shape[1]) <= 24 * (2**16 + 2**16) + 8 * shape[1] + 16 * 64
     assert 1 <= quality.n_parts <= 64
     assert quality.edges[-1] == shape[0]
 
@@ -182,30 +154,13 @@ def test_of_few_rows_all_are_compared_with_the_most_common_value() -> None:
     assert (state.n_common == 1).all()
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_units_whose_values_hardly_change_are_no_copies(sparse: bool) -> None:
-    rows = (np.random.default_rng(0).random((5000, 4)) < 0.01).astype(np.uint8)
-    quality = quality_of(rows, chunk=(1, 4))
-    assert quality.unit == (75, 4)
-    state = folded(quality, csr_array(rows) if sparse else rows, 5000)
-    several = [tuple(digest) for digest in state.digests.tolist() if any(digest)]
-    assert len(set(several)) == len(several)
-
-
-def test_tables_of_few_small_integers_have_no_copies_by_chance() -> None:
-    rows = np.random.default_rng(0).integers(0, 3, (400, 4)).astype(np.uint8)
-    state = folded(quality_of(rows, chunk=(1, 4)), rows, 400)
-    keys = {tuple(digest) for digest in state.digests.tolist()}
-    assert len(keys) == len(state.units) > 3
-
-
 def test_examining_wide_sparse_rows_takes_the_planned_memory_and_leaves_them_as_they_are() -> None:
     rows = random_array(
         (40, 200_000), density=1e-4, format="csr", dtype=np.float32, random_state=np.random.default_rng(0)
     )
     rows.indices[: rows.indptr[1]] = rows.indices[: rows.indptr[1]][::-1].copy()
     before = rows.indices.copy()
-    quality = Quality.of(rows.shape, "float32", (1, 200_000), 40, missing=False)
+    quality = Quality.of(rows.shape, "float32", missing=False)
     state = quality.init(200_000)
     tracemalloc.start()
     quality.update(state, Block(rows, 0))
@@ -220,7 +175,7 @@ def test_examining_dense_rows_takes_the_planned_memory(shape: tuple[int, int], d
     rows = (np.random.default_rng(0).random(shape, dtype=np.float32) * 200).astype(dtype)
     if missing := dtype[0] == "f":
         rows[::7, 1] = np.nan
-    quality = Quality.of(shape, dtype, (100, shape[1]), shape[0], missing=missing)
+    quality = Quality.of(shape, dtype, missing=missing)
     state = quality.init(shape[1])
     tracemalloc.start()
     quality.update(state, Block(rows, 0))
