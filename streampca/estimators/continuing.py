@@ -222,7 +222,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
                 weight = placed_weights(parameters.given["feature_weight"], model.labels)
             except (
                 ParameterError
-            ):  # a loaded model has no further coordinates, and an expression over them is still that of its fit
+            ):  # a loaded model has no further coordinates, and may be weighted by what earlier versions took
                 if not isinstance(self.feature_weight, str):
                     raise
                 weight = model.feature_weight

@@ -26,7 +26,6 @@ from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery,
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.cost import warn_of_probe
-from streampca.planning.expressions import expression_of
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
 from streampca.solvers.fit import Fit, plan_fit, readings_of_fit
@@ -320,8 +319,6 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         named["remove"], given = removal_of(self.remove), dict[str, object]()
         if self.remove is not None and any(map(is_placed, self.remove.values())):
             given["remove"] = self.remove
-        if isinstance(self.feature_weight, str):
-            expression_of(self.feature_weight)
         if isinstance(self.feature_weight, str) or is_placed(self.feature_weight):
             given["feature_weight"] = self.feature_weight
         else:

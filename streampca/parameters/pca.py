@@ -157,15 +157,14 @@ PCA_PARAMETERS = (
         "feature_weight",
         None,
         Special("array-like, shape (n_features,), str or None"),
-        "Weights of features such as areas, or an expression over their coordinates such as cos(lat): centred and scaled features are multiplied by the square root.",
+        "Weights of features such as areas, or the name of a coordinate or its cosine such as cos(lat): centred and scaled features are multiplied by the square root.",
         "preprocess",
         field=None,
         details=(
             "Finite and not negative. The matrix that is decomposed is W^½ C W^½, so `inverse_transform` divides by "
-            "the root and gives the mean for features of weight 0. An expression is of the coordinates of a labelled "
-            "table, levels of a MultiIndex included, of numbers, ``+ - * / **``, cos, sin (of degrees where "
-            "coordinates are in degrees), sqrt, abs, log, exp, min and max; features of variables without these "
-            "coordinates have weight 1; an array of the shape of a variable, such as (lat, lon), is for all variables "
+            "the root and gives the mean for features of weight 0. A text names a coordinate of a labelled table, "
+            "of one or two dimensions, levels of a MultiIndex included, or its cosine as ``cos(lat)``, of degrees where "
+            "coordinates are in degrees; features of variables without it have weight 1; an array of the shape of a variable, such as (lat, lon), is for all variables "
             "that have it."
         ),
         of_states=True,

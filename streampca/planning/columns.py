@@ -1,21 +1,30 @@
-"""Parameters that depend on the names of a table: values in the order of its labels, weights by an expression, edges of variables."""
+"""Parameters that depend on the names of a table: values in the order of its labels, weights by a coordinate, edges of variables."""
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
+
+from streampca.errors import ParameterError
 from streampca.labels import Labels
 from streampca.parameters import Parameters
 from streampca.planning.checks import as_weights
-from streampca.planning.expressions import weights_by
 from streampca.regressors import Removal, removal_of
 from streampca.sources.alignment import column_names, is_placed, of_features, of_rows
 from streampca.sources.base import Source
 from streampca.typing import FloatArray
 
 P = TypeVar("P")
+
+_COORDINATE = re.compile(r"(cos\s*\()?\s*([^\W\d]\w*)\s*(?(1)\))")
+_IN_DEGREES = ("lat", "latitude", "lon", "longitude")
+_POLE = 1e-4
+"""Distance from 90 degrees, as float32 coordinates may have it, in which the cosine is 0."""
 
 
 def with_sample_weight(parameters: Parameters, weights: Any) -> Parameters:
@@ -31,7 +40,7 @@ def with_columns(parameters: P, source: Source) -> P:
     Raises
     ------
     ParameterError
-        If the labels of given values are not those of `source`, or an expression does not apply to its features.
+        If the labels of given values are not those of `source`, or it has no coordinate that the weights are to be.
     """
     if not isinstance(parameters, Parameters):
         return parameters
@@ -42,7 +51,7 @@ def with_columns(parameters: P, source: Source) -> P:
 
 
 def placed_weights(given: Any, labels: Labels | None) -> FloatArray | None:
-    """Return weights of features, by an expression or with labels or several dimensions, in the order of the features of a table."""
+    """Return weights of features, by a coordinate or with labels or several dimensions, in the order of the features of a table."""
     if isinstance(given, str):
         return weights_by(given, labels)
     return as_weights("feature_weight", of_features("feature_weight", given, labels))
@@ -52,6 +61,72 @@ def placed_removal(given: Mapping[str, Any], labels: Labels | None) -> Removal |
     """Return the checked parameter `remove` with its values in the order of the rows of a table, and the names of covariates."""
     removal = removal_of({key: of_rows(f"remove: {key}", value, labels) for key, value in given.items()})
     return removal and replace(removal, covariate_names=column_names(given.get("covariates"), labels))
+
+
+def coordinate_of(text: str) -> tuple[str, bool]:
+    """Return the name of the coordinate that weights of features are to be, and whether its cosine; `ParameterError` for another text."""
+    match = _COORDINATE.fullmatch(text.strip())
+    if match is None:
+        raise ParameterError(
+            f"feature_weight={text[:60]!r} is not understood: expected the name of a coordinate, or its cosine, such as 'cos(lat)'; give "
+            "other weights as numbers, one for each feature, or as a DataArray along dimensions of features"
+        )
+    return match[2], match[1] is not None
+
+
+def weights_by(text: str, labels: Labels | None) -> FloatArray:
+    """Return the weight of each feature by a coordinate of the feature dimensions, or its cosine.
+
+    The cosine of a coordinate in degrees (by its units, or called lat, latitude, lon or longitude without units of radians) is taken
+    in degrees; of a latitude of 90 degrees, as it is rounded, it is 0. Features of variables without the coordinate have weight 1.
+
+    Raises
+    ------
+    ParameterError
+        If there are no labels, no variable has the coordinate, or a weight is negative or not finite.
+    """
+    (name, cosine), shown = coordinate_of(text), f"feature_weight={text[:60]!r}"
+    if labels is None:
+        raise ParameterError(
+            f"{shown} needs names of dimensions with coordinates, which these data do not have: open them with sp.open, or give "
+            "the weights as numbers"
+        )
+    try:
+        along = labels.along(name)
+    except KeyError:
+        every = (each for dimension in labels.features for each in (dimension, *dimension.others.values()))
+        of_dimensions = (d.name for d in every if d.coordinate is not None and d.coordinate.dtype.kind in "iuf")
+        beside = (each for variable in labels.variables if variable.beside for each in variable.beside.names)
+        known = list(dict.fromkeys((*of_dimensions, *beside)))
+        close = difflib.get_close_matches(name, known, 1, 0.5)
+        raise ParameterError(
+            f"{shown}: there is no coordinate of numbers {name[:60]!r} along the dimensions of features: expected one of "
+            f"{', '.join(known) or 'none'}"
+            + (f"; did you mean {close[0]!r}?" if close else "")
+            + ("" if known else ", or weights as numbers, one for each feature")
+        ) from None
+    weights = np.ones(labels.n_features)
+    for (_, columns, _), found in zip(labels.places(), along, strict=True):
+        if found is None:
+            continue
+        values, attributes = found
+        units = str(attributes.get("units", "")).lower()
+        if not cosine:
+            weights[columns] = values
+        elif units.startswith("deg") or (name.lower() in _IN_DEGREES and not units.startswith("rad")):
+            weights[columns] = np.where(np.abs(np.abs(values) - 90) < _POLE, 0.0, np.cos(np.deg2rad(values)))
+        else:
+            weights[columns] = np.cos(values)
+    bad = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
+    if len(bad):
+        raise ParameterError(
+            f"{shown} is {weights[bad[0]]:.6g} at {labels.feature_name(int(bad[0]))} ({len(bad):,} such value(s)): expected finite "
+            "numbers of at least 0"
+            + ("; leave features without a coordinate out by a mask" if np.isnan(weights[bad]).any() else "")
+        )
+    checked = as_weights("feature_weight", weights)
+    assert checked is not None  # noqa: S101 for the type checker
+    return checked
 
 
 _PLACED: dict[str, Callable[[Any, Labels | None], Any]] = {

@@ -26,7 +26,7 @@ from streampca.linalg.selection import from_plain
 from streampca.parameters import Parameters
 from streampca.parameters.choices import Rotation
 from streampca.planning.checks import as_weights
-from streampca.planning.columns import with_columns
+from streampca.planning.columns import coordinate_of, with_columns
 from streampca.planning.plan import Plan
 from streampca.runs.config import KernelConfig, KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig, SourceConfig
 from streampca.runs.config.models import ModelsConfig
@@ -64,7 +64,7 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
     """How the components of the fit are rotated; None leaves them as they are."""
 
     def of(self, source: Source) -> ConfiguredFit[AnyParameters, AnyFit]:
-        """Return the fit with the weights that an expression gives for the features of `source`."""
+        """Return the fit with the weights that a coordinate gives the features of `source`."""
         return replace(self, parameters=with_columns(self.parameters, source))
 
     def within(self, memory: int, threads: int) -> ConfiguredFit[AnyParameters, AnyFit]:
@@ -137,8 +137,11 @@ def fit_of(config: RunConfig, *, unread: bool = False) -> AnyConfiguredFit:
     values = config.estimator_parameters() | {"n_components": from_plain(config.model.n_components)}
     if "feature_weight" in names:
         written = config.preprocess.feature_weight
-        is_expression = written is not None and not written.endswith(".npy") and bool(set("()+*") & set(written))
-        values["feature_weight"] = written if is_expression else weights_of("feature_weight")
+        if written is not None and "(" in written and not written.endswith(".npy"):
+            coordinate_of(written)
+            values["feature_weight"] = written
+        else:
+            values["feature_weight"] = weights_of("feature_weight")
     if "remove" in names:
         values["remove"] = _removal_of(config, (lambda key, name: _UNREAD) if unread else read_array)
     threads, read_ahead = config.resources.n_threads, config.resources.read_ahead_bytes

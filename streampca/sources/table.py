@@ -291,7 +291,7 @@ def _labels_of(source: Source, name: str) -> Labels:
 
 
 def _renamed(dimension: Dimension, name: str) -> Dimension:
-    """Return a dimension with another name, by whose own name expressions over coordinates still find its coordinate."""
+    """Return a dimension with another name, by whose own name weights of features still find its coordinate."""
     if name == dimension.name:
         return dimension
     return replace(dimension, name=name, others={dimension.name: dimension, **dimension.others})

@@ -182,8 +182,10 @@ class PreprocessConfig(section_of(PCA_PARAMETERS, "preprocess")):  # type: ignor
 
     sample_weight: Text | None = Field(default=None, description=_WEIGHTS)
     """Path of an ``.npy`` file, or name of an array beside `source.array`: how many times each sample counts."""
-    feature_weight: Text | None = Field(default=None, description=f"an expression such as cos(lat), {_WEIGHTS}")
-    """The same for features, or an expression over their coordinates: centred and scaled features are multiplied by the square root."""
+    feature_weight: Text | None = Field(
+        default=None, description=f"the cosine of a coordinate such as cos(lat), {_WEIGHTS}"
+    )
+    """The same for features, or the cosine of their coordinate: centred and scaled features are multiplied by the square root."""
     remove: RemoveConfig | None = Field(default=None, description="a mapping with groups, trend or covariates, or null")
 
 

@@ -294,7 +294,7 @@ def test_values_of_rows_are_found_by_their_coordinates_or_refused(how: str) -> N
         use(values.assign_coords(time=values.time + np.timedelta64(1, "D")))
 
 
-def test_weights_by_an_expression_take_all_coordinates_along_the_features(tmp_path: Path) -> None:
+def test_weights_by_a_coordinate_take_all_coordinates_along_the_features(tmp_path: Path) -> None:
     want = sp.PCA(3, feature_weight="cos(lat)").fit(sp.open(FIELD, samples="time"))
     stacked = FIELD.stack(cell=("lat", "lon"))
     listed = stacked.drop_vars(["cell", "lat", "lon"]).assign_coords(lat=("cell", stacked.lat.values))
