@@ -94,6 +94,7 @@ __all__ = [
     "export",
     "fit",
     "fit_source",
+    "fitted_attributes",
     "fold",
     "folded",
     "impatient",
@@ -124,6 +125,16 @@ __all__ = [
 ]
 
 MIB = 2**20
+
+
+def fitted_attributes(estimator: object) -> dict[str, Any]:
+    """Return the arrays, numbers and texts among the fitted attributes by name, without those that are computed when asked for."""
+    names = [name for name in dir(estimator) if name.endswith("_") and not name.startswith("_")]
+    names = [name for name in names if name not in ("component_rules_", "eigenvectors_") or name in vars(estimator)]
+    values = {name: getattr(estimator, name, None) for name in names}
+    return {
+        key: value for key, value in values.items() if isinstance(value, np.ndarray | np.generic | float | int | str)
+    }
 
 
 def blocks_of(n_rows: int) -> Any:

@@ -130,10 +130,53 @@ def _files(place: Path) -> Iterator[tuple[str, str]]:
             yield name, _digest(path.read_bytes())
 
 
+_FITTED = (
+    *(
+        "bytes_read_",
+        "components_",
+        "constant_features_",
+        "correlation_",
+        "correlations_",
+        "eigenvalues_",
+        "explained_variance_",
+    ),
+    *(
+        "explained_variance_ratio_",
+        "feature_names_in_",
+        "landmark_indices_",
+        "landmarks_",
+        "log_likelihood_",
+        "mean_",
+        "method_",
+    ),
+    *(
+        "n_components_",
+        "n_features_in_",
+        "n_iter_",
+        "n_passes_",
+        "n_samples_seen_",
+        "noise_variance_",
+        "numerical_rank_",
+    ),
+    *(
+        "sampling_",
+        "scale_",
+        "singular_values_",
+        "solver_",
+        "squared_covariance_fraction_",
+        "total_variance_",
+        "x_components_",
+    ),
+    *("x_explained_variance_", "x_patterns_", "y_components_", "y_explained_variance_", "y_patterns_"),
+)
+"""Fitted attributes, of whatever estimator."""
+
+
 def _digests(fit: Any, name: str) -> Iterator[tuple[str, str]]:
     """Yield the digests of the fitted attributes."""
-    for key, value in sorted(vars(fit).items()):
-        if key.endswith("_") and isinstance(value, np.ndarray | np.generic | float | int | str):
+    for key in _FITTED:
+        value = getattr(fit, key, None)
+        if isinstance(value, np.ndarray | np.generic | float | int | str):
             array = np.asarray(value)
             yield f"{name}.{key}", _digest(array.tobytes() if array.dtype.kind != "O" else repr(value).encode())
 

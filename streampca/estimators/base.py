@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 import numpy as np
 
 from streampca.errors import NotComputedError
-from streampca.estimators.inputs import (
-    is_array_like,
-)
-from streampca.estimators.interface import (
-    check_is_fitted,
-)
-from streampca.estimators.labelled import (
-    dataset_of,
-)
+from streampca.estimators.interface import Fitted, check_is_fitted
+from streampca.estimators.labelled import dataset_of
 from streampca.estimators.plots import Plots
 from streampca.estimators.transforming import Transforming
 from streampca.execution.checkpoint.progress_log import ProgressLog
@@ -27,14 +20,19 @@ from streampca.execution.progress import ProgressCallback
 from streampca.models.fit_record import FitRecord
 from streampca.models.pca import Model
 from streampca.models.sampling_errors import SamplingErrors
+from streampca.models.stored_array import StoredArray
+from streampca.planning.plan import Plan
 from streampca.solvers.base import AnyFit, AnyParameters, Solver
 from streampca.sources import Source
-from streampca.typing import Array
+from streampca.typing import Array, Json
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from streampca.estimators.inputs import Input
+
+def held(values: Any) -> Any:
+    """Return an array in memory as it is, or the zarr array that holds one that does not fit."""
+    return values.array if isinstance(values, StoredArray) else values
 
 
 class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
@@ -54,10 +52,30 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
         memory: int | str | None
         checkpoint: str | Path | None
         progress: ProgressCallback | None
-        n_components_: int
-        n_features_in_: int
-        n_samples_seen_: int
-        feature_names_in_: Array
+
+    n_components_ = Fitted[int](lambda model: model.n_components)
+    n_samples_seen_ = Fitted[int](lambda model: model.n_samples)
+    n_features_in_ = Fitted[int](lambda model: model.n_features)
+    plan_ = Fitted[Plan]()
+    n_passes_ = Fitted[int]()
+    bytes_read_ = Fitted[int]()
+
+    @property
+    def feature_names_in_(self) -> Array:
+        """Names of the features, ``(n_features,)``; none where the data of the fit had none."""
+        names = self._source_of_fit.get("feature_names")
+        if not names:
+            raise AttributeError
+        return np.array(names, dtype=object)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    @property
+    def _source_of_fit(self) -> Json:
+        """Return the description of the source of the fit."""
+        return self._model.source
 
     def _parameters(self, threads: int | None = None) -> AnyParameters:
         """Return the checked parameters of a fit."""
@@ -88,9 +106,16 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
             raise self._absent("sampling_error_")
         return errors
 
+    def __getattr__(self, name: str) -> Any:
+        raise self._absent(name)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether there is a model."""
+        return "_model" in vars(self)
+
     def _absent(self, name: str) -> AttributeError:
         """Return the error for an attribute that there is not; `__getattr__` is asked for properties that raise one, too."""
-        if name == "sampling_error_" and "_model" in self.__dict__:
+        if name == "sampling_error_" and "_model" in vars(self):
             return NotComputedError(
                 "there are no sampling errors: they are computed by a fit of all rows with sampling_errors=20, not by partial_fit, "
                 "partial_unfit or merge, nor are they in models of earlier versions"
@@ -156,18 +181,11 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
         check_is_fitted(self)
         return dataset_of(self._model)
 
-    def _adopt(self, X: Input, source: Source, result: AnyFit) -> None:
-        """Become the estimator that was fitted to `source`, the reader of `X`, with this result."""
-        self._take(result, source)
-        if not is_array_like(X):
-            self._remember_features(source)
+    def _keep(self, **fitted: Any) -> None:
+        """Keep what is no part of the model under the names of the fitted attributes."""
+        vars(self).update(fitted)
 
     def _take(self, result: AnyFit, source: Source) -> None:
-        """Set the attributes of a fit of `source`."""
-        raise NotImplementedError
-
-    def _remember_features(self, source: Source) -> None:
-        self.n_features_in_ = source.shape[1]
-        self.__dict__.pop("feature_names_in_", None)
-        if source.feature_names is not None:
-            self.feature_names_in_ = np.array(source.feature_names, dtype=object)
+        """Become the estimator that was fitted to `source` with this result."""
+        self._model = result.model
+        self._keep(plan_=result.plan, n_passes_=result.passes, bytes_read_=result.count.bytes)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial, update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import MergeError, ModelError, NotComputedError, ParameterError
 from streampca.estimators.base import StreamEstimator
-from streampca.estimators.inputs import is_array_like, names_of
-from streampca.estimators.interface import check_is_fitted, validate_data
+from streampca.estimators.inputs import is_array_like
+from streampca.estimators.interface import Fitted, check_is_fitted, validate_data
 from streampca.estimators.persistence import record_of_fitted
 from streampca.linalg.selection import NComponents, as_selection
 from streampca.models.fit_record import FitRecord
-from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState, with_writable_state
 from streampca.parameters import Parameters
@@ -32,20 +30,14 @@ from streampca.sources import Source, open_source
 from streampca.sources.coordinates import is_xarray
 from streampca.sources.frames import labelled_as, numeric_frame
 from streampca.sources.like import counting_as, open_xarray_like, with_features_of
+from streampca.typing import FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
     from streampca.estimators.inputs import Input
 
-_Model = TypeVar("_Model", PCAModel, KernelModel)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-SOLVED = frozenset(
-    (
-        *("_model", "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"),
-        *("scale_", "noise_variance_", "total_variance_", "n_components_", "numerical_rank_", "constant_features_"),
-    )
-)
 _NO_STATE = (
     "the model holds no state that rows could be added to: fit it with solver 'covariance' (its matrix in memory, not on disk, and no "
     "n_components='cross_validation') or 'qr' and, if it was loaded, save it with state=True (output.state: true in a run)"
@@ -60,17 +52,13 @@ class _KeptState:
         update_wrapper(cast("Any", self), method)
 
     def __get__(self, estimator: Continuing | None, owner: type) -> Any:
-        if estimator is not None and _obstacle(estimator):
+        if estimator is not None and obstacle_to_state(estimator):
             raise AttributeError  # so that `__getattr__` is asked, which names the reason
         return self._method.__get__(estimator, owner)
 
 
 def _needs_state(method: _Method) -> _Method:
     return cast("_Method", _KeptState(method))
-
-
-def _obstacle(estimator: Continuing) -> str | None:
-    return obstacle_to_state(estimator)
 
 
 class Continuing(StreamEstimator[Parameters, Fit]):
@@ -80,9 +68,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
     costs no eigenproblem each; an error of the eigenproblem is raised there.
     """
 
-    _solved_names: ClassVar[frozenset[str]] = SOLVED
-    """Attributes that are there once the state is solved."""
-    _fitted_state: FittedState | None
+    _fitted_state: FittedState | None = None
     if TYPE_CHECKING:
         _model: PCAModel
         solver: Solver
@@ -91,9 +77,33 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         forgetting: float
         n_components: NComponents
 
-    def _set_model(self, model: PCAModel) -> None:
-        """Set the attributes that come from `model`."""
-        raise NotImplementedError
+    solver_ = Fitted[str]()
+    mean_ = Fitted[FloatArray](lambda model: model.mean)
+    scale_ = Fitted[FloatArray | None](lambda model: model.scale)
+    total_variance_ = Fitted[float](lambda model: model.total_variance)
+    constant_features_ = Fitted[IntArray](lambda model: model.constant_features)
+
+    @property
+    def n_samples_seen_(self) -> int:  # type: ignore[override]
+        """Number of rows, which asks for no eigenproblem."""
+        state = self._unsolved
+        return self._model.n_samples if state is None else state.state.n_samples
+
+    @property
+    def n_features_in_(self) -> int:  # type: ignore[override]
+        """Number of features, which asks for no eigenproblem."""
+        state = self._unsolved
+        return self._model.n_features if state is None else state.n_features
+
+    @property
+    def _source_of_fit(self) -> Json:
+        state = self._unsolved
+        return self._model.source if state is None else state.source
+
+    @property
+    def _unsolved(self) -> FittedState | None:
+        """Return a state whose model has not been solved yet."""
+        return None if "_model" in vars(self) else self._fitted_state
 
     def _solved(self, fitted: FittedState) -> PCAModel:
         """Return the model of a state."""
@@ -133,15 +143,15 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             rows are already in the model, also under another name.
         """
         parameters, fitted = self._weighted(sample_weight), self._writable_state_or_none()
-        source = self._open_batch(X, first=fitted is None)
+        source = self._open_batch(X, fitted)
         if fitted is None:
             as_selection(parameters.n_components, source.shape[1])
         else:
             require_new(source.fragments, fitted.fragments)
         batch = accumulate(source, parameters, fitted, progress=self.progress)
         self._hold(batch.state if fitted is None else continued(fitted, batch.state))
-        self.plan_, self.n_passes_ = batch.plan, batch.plan.passes
-        self.bytes_read_ = batch.count.bytes + (0 if fitted is None else self.__dict__.get("bytes_read_", 0))
+        before = 0 if fitted is None else vars(self).get("bytes_read_", 0)
+        self._keep(plan_=batch.plan, n_passes_=batch.plan.passes, bytes_read_=batch.count.bytes + before)
         return self
 
     @_needs_state
@@ -173,7 +183,7 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         parameters, fitted = self._weighted(sample_weight), self._writable_state_or_none()
         if fitted is None:
             raise MergeError(_NO_STATE)
-        source = self._open_batch(X, first=False)
+        source = self._open_batch(X, fitted)
         less = accumulate(source, parameters, fitted, progress=self.progress)
         self._hold(subtracted(fitted, less.state))
         return self
@@ -230,21 +240,19 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             raise ModelError(
                 "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"
             )
-        return with_names(model, self), record_of_fitted(self)
+        return model, record_of_fitted(self)
 
     def __getattr__(self, name: str) -> Any:
-        fitted = self.__dict__.get("_fitted_state")
-        if name in self._solved_names and fitted is not None and "_model" not in self.__dict__ and fitted.solvable:
-            self._set_model(self._solved(fitted))
-            return self.__dict__[name]
+        if name == "_model" and self._fitted_state is not None and self._fitted_state.solvable:
+            self._model = self._solved(self._fitted_state)
+            return self._model
         if name in ("partial_fit", "partial_unfit"):
-            raise NotComputedError(_obstacle(self))
+            raise NotComputedError(obstacle_to_state(self))
         raise self._absent(name)
 
     def __sklearn_is_fitted__(self) -> bool:
         """Tell whether there is a model, or there are enough rows for one."""
-        fitted = self.__dict__.get("_fitted_state")
-        return "_model" in self.__dict__ or (fitted is not None and fitted.solvable)
+        return "_model" in vars(self) or (self._fitted_state is not None and self._fitted_state.solvable)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -259,26 +267,29 @@ class Continuing(StreamEstimator[Parameters, Fit]):
         """Return a copy with a state of its own, because adding rows writes to it."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        if self.__dict__.get("_fitted_state") is not None:
+        if self._fitted_state is not None:
             twin._fitted_state = copy.deepcopy(self._fitted_state)
         return twin
 
     def _weighted(self, sample_weight: ArrayLike | None) -> Parameters:
         return with_sample_weight(self._parameters(), sample_weight)
 
+    def _take(self, result: Fit, source: Source) -> None:
+        super()._take(result, source)
+        self._fitted_state = result.fitted_state
+        self._keep(solver_=result.plan.solver)
+
     def _hold(self, fitted: FittedState) -> None:
         """Keep a state whose model has not been solved yet."""
-        for name in self._solved_names:
-            self.__dict__.pop(name, None)
-        self._fitted_state, self.solver_ = fitted, fitted.solver
-        self.n_features_in_, self.n_samples_seen_ = fitted.n_features, fitted.state.n_samples
+        vars(self).pop("_model", None)
+        self._fitted_state = fitted
+        self._keep(solver_=fitted.solver)
 
     def _state_or_none(self) -> FittedState | None:
         """Return the state, None before the first rows; raise `MergeError` if there is a model without a state."""
-        fitted: FittedState | None = self.__dict__.get("_fitted_state")
-        if fitted is None and "_model" in self.__dict__:
+        if self._fitted_state is None and "_model" in vars(self):
             raise MergeError(_NO_STATE)
-        return fitted
+        return self._fitted_state
 
     def _writable_state_or_none(self) -> FittedState | None:
         """Return what `_state_or_none` does, before the plan, so that a copy of a read-only state counts as memory in use."""
@@ -287,29 +298,27 @@ class Continuing(StreamEstimator[Parameters, Fit]):
             fitted = self._fitted_state = with_writable_state(fitted)
         return fitted
 
-    def _open_batch(self, X: Input, *, first: bool) -> Source:
-        """Open `X`, whose features are remembered if it is the first batch and compared with those else."""
-        fitted: FittedState | None = self.__dict__.get("_fitted_state")
-        missing = self.missing_value if fitted is None else fitted.source.get("missing_value")
+    def _open_batch(self, X: Input, fitted: FittedState | None) -> Source:
+        """Open `X`, whose features are compared with those of the rows in the state."""
+        if fitted is None:
+            return self._open(X)
+        missing = fitted.source.get("missing_value")
         if is_array_like(X):
-            rows = validate_data(self, numeric_frame(X), reset=first, accept_sparse="csr", ensure_all_finite=False)
+            rows = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=False)
             return labelled_as(open_source(rows, missing_value=missing), X)
-        if fitted is not None and is_xarray(X):
+        if is_xarray(X):
             source = open_xarray_like(X, fitted.labels, fitted.source, missing)
         else:
             source = open_source(X, missing_value=missing)
-        if fitted is not None:
-            source = with_features_of(counting_as(source, fitted.labels, fitted.source), fitted.labels)
-        names = None if source.feature_names is None else list(source.feature_names)
-        if first:
-            self._remember_features(source)
-        elif source.shape[1] != self.n_features_in_:
+        source = with_features_of(counting_as(source, fitted.labels, fitted.source), fitted.labels)
+        known, names = fitted.source.get("feature_names"), source.feature_names
+        if source.shape[1] != fitted.n_features:
             raise ParameterError(
-                f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+                f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {fitted.n_features} features as input"
             )
-        elif names is not None and names_of(self) not in (None, names):
+        if known and names is not None and list(known) != list(names):
             raise MergeError(f"the feature names of {source.description} are not those of the rows seen before")
-        if fitted is not None and fitted.labels is not None and source.labels is not None:
+        if fitted.labels is not None and source.labels is not None:
             difference = fitted.labels.difference(source.labels)
             if difference is not None:
                 raise MergeError(
@@ -322,11 +331,3 @@ def _some(names: list[str] | None) -> str:
     if names is None:
         return "unknown"
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-
-
-def with_names(model: _Model, estimator: object) -> _Model:
-    """Return `model` with the feature names that `estimator` knows and the source did not."""
-    names = names_of(estimator)
-    if names is None or model.source.get("feature_names"):
-        return model
-    return replace(model, source=model.source | {"feature_names": names})

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.estimators.from_states import StateEstimator
-from streampca.estimators.inputs import is_dask, names_of, require_lazy_output
-from streampca.estimators.interface import check_is_fitted, clone, in_container
+from streampca.estimators.inputs import is_array_like, is_dask, require_lazy_output
+from streampca.estimators.interface import Fitted, check_is_fitted, clone, in_container
 from streampca.estimators.labelled import MODE, dataset_of, is_data_array
 from streampca.estimators.patterns import loadings_of
 from streampca.estimators.pca import PCA
@@ -21,7 +21,6 @@ from streampca.estimators.transforming import Floats, Transforming
 from streampca.formatting import as_text
 from streampca.labels import Labels
 from streampca.models.analysis import AnalysisModel
-from streampca.models.pca import PCAModel
 from streampca.models.reduced import joined_model, scores_of_rows
 from streampca.models.removal import Given
 from streampca.models.state import FittedState
@@ -51,9 +50,6 @@ class Coupled(StateEstimator):
 
     _stated = COUPLED_PARAMETERS
     _kind: ClassVar[type[MaximumCovariance] | type[CanonicalCorrelation]]
-    _solved_names = StateEstimator._solved_names | {
-        f"{side}_{name}_" for side in "xy" for name in ("components", "patterns", "explained_variance")
-    }
 
     def __init__(
         self,
@@ -92,15 +88,15 @@ class Coupled(StateEstimator):
         self.checkpoint = checkpoint
         self.progress = progress
 
-    if TYPE_CHECKING:
-        x_components_: FloatArray
-        y_components_: FloatArray
-        x_patterns_: FloatArray
-        y_patterns_: FloatArray
-        x_explained_variance_: FloatArray
-        y_explained_variance_: FloatArray
-        x_pca_: PCA
-        y_pca_: PCA
+    n_components_ = Fitted[int](lambda model: model.n_requested)
+    x_components_ = Fitted[FloatArray](lambda model: model.sides[0].components)
+    y_components_ = Fitted[FloatArray](lambda model: model.sides[1].components)
+    x_patterns_ = Fitted[FloatArray](lambda model: model.sides[0].patterns)
+    y_patterns_ = Fitted[FloatArray](lambda model: model.sides[1].patterns)
+    x_explained_variance_ = Fitted[FloatArray](lambda model: model.sides[0].explained_variance)
+    y_explained_variance_ = Fitted[FloatArray](lambda model: model.sides[1].explained_variance)
+    x_pca_ = Fitted[PCA]()
+    y_pca_ = Fitted[PCA]()
 
     def fit(self, X: Input, Y: Input | None = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Fit to two tables with the same samples, which are read once.
@@ -127,8 +123,8 @@ class Coupled(StateEstimator):
             As `PCA.fit`, and if the tables do not have the same samples.
         """
         self._n_first = None
-        for name in ("x_pca_", "y_pca_", "feature_names_in_"):
-            self.__dict__.pop(name, None)
+        for name in ("x_pca_", "y_pca_"):
+            vars(self).pop(name, None)
         if self.n_pca is None:
             return super().fit(X, Y, sample_weight=sample_weight)
         return self._fit_reduced(self._table(X, Y), sample_weight)
@@ -182,7 +178,7 @@ class Coupled(StateEstimator):
         if Y is not None:
             scores = Transforming.transform(one, X, remove=remove)
             return _marked(scores, "x"), _marked(Transforming.transform(two, _as_columns(Y), remove=remove), "y")
-        if PCA(missing_value=self.missing_value)._open(X).shape[1] == one.n_features_in_:
+        if PCA(missing_value=self.missing_value)._open(X).shape[1] == one._model.n_features:
             return _marked(Transforming.transform(one, X, remove=remove), "x")
         require_lazy_output(self, X)
         both, k = Transforming.transform(self._whole(), X, remove=remove), self.n_components_
@@ -341,7 +337,8 @@ class Coupled(StateEstimator):
         two._model = replace(two._model, patterns=coefficients)
         scores = Transforming.transform(one, X, remove=remove)
         rows = Transforming.inverse_transform(two, scores, remove=remove)
-        return in_container(self, X, rows, names_of(two) or [f"y{i}" for i in range(two.n_features_in_)])
+        names = two._model.source.get("feature_names")
+        return in_container(self, X, rows, names or [f"y{i}" for i in range(two._model.n_features)])
 
     def loadings(self) -> pd.DataFrame:
         """Return what one standard deviation of each score gives of the scaled and weighted features of its table.
@@ -379,16 +376,12 @@ class Coupled(StateEstimator):
     def _table(self, X: Input, Y: Input | None = None) -> Source:
         if Y is None:
             return self._open(X)
-        openers = [PCA(missing_value=self.missing_value) for _ in range(2)]
-        one, two = (opener._open(each) for opener, each in zip(openers, (X, _as_columns(Y)), strict=True))
-        names = [names_of(opener) for opener in openers]
-        self.__dict__.pop("feature_names_in_", None)
-        if names[0] is not None and names[1] is not None:
-            self.feature_names_in_ = np.array([*names[0], *names[1]], dtype=object)
-        for source, known in zip((one, two), names, strict=True):
-            source.feature_names = source.feature_names if known is None else tuple(known)
+        pca = PCA(missing_value=self.missing_value)
+        one, two = pca._open(X), pca._open(_as_columns(Y))
         self._n_first = one.shape[1]
         joint = side_by_side(one, two)
+        if is_array_like(X) and is_array_like(Y) and one.feature_names and two.feature_names:
+            joint.feature_names = (*one.feature_names, *two.feature_names)
         if self.first is not None and self._features_of_first(joint.labels) != one.shape[1]:
             raise ParameterError(
                 f"first={self.first!r}, and X has {one.shape[1]:,} features: expected one of them, fit(X, Y) or first"
@@ -407,29 +400,18 @@ class Coupled(StateEstimator):
 
     def _sides(self) -> tuple[Self, Self]:
         """Return estimators of the first and of the second table alone, which give its scores."""
-        joint = names_of(self)
-        each, start = [], 0
-        for model in self._model.sides:
-            names = model.source.get("feature_names")
-            if names is None and joint is not None:
-                names = joint[start : start + model.n_features]
-            start += model.n_features
-            each.append(self._applying(model, names))
-        return each[0], each[1]
+        one, two = (self._applying(model) for model in self._model.sides)
+        return one, two
 
     def _whole(self) -> Self:
         """Return an estimator of both tables side by side, with 2 k scores."""
-        return self._applying(self._model, names_of(self)).set_output(transform="default")
+        return self._applying(self._model).set_output(transform="default")
 
-    def _applying(self, model: AnalysisModel, names: list[str] | None) -> Self:
-        """Return an estimator that applies `model`, of features with these names, and holds no state."""
+    def _applying(self, model: AnalysisModel) -> Self:
+        """Return an estimator that applies `model` and holds no state."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._fitted_state = None
-        twin._model, twin.n_components_, twin.n_features_in_ = model, model.n_components, model.n_features
-        twin.__dict__.pop("feature_names_in_", None)
-        if names is not None:
-            twin.feature_names_in_ = np.array(names, dtype=object)
+        twin._fitted_state, twin._model = None, model
         return twin
 
     def _are_of_both(self, scores: Any) -> bool:
@@ -484,17 +466,16 @@ class Coupled(StateEstimator):
         joint, scores = self._of_scores(tables)
         joint = StateEstimator.fit(joint, scores, sample_weight=sample_weight)
         one, two = (side._model for side in sides)
-        names = names_of(self)
-        self._set_model(joined_model(joint._model, one, two, source))
-        self._remember_features(source)
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
-        self._fitted_state = None
-        self.x_pca_, self.y_pca_ = sides
-        self.plan_ = _plan_of_reduced(sides[0].plan_, sides[1].plan_, joint.plan_, source)
-        self.solver_ = joint.solver_
-        self.n_passes_ = joint.n_passes_ + max(side.n_passes_ for side in sides)
-        self.bytes_read_ = joint.bytes_read_ + sum(side.bytes_read_ for side in sides)
+        self._model, self._fitted_state = joined_model(joint._model, one, two, source), None
+        self._n_first = self._model.n_first
+        self._keep(
+            x_pca_=sides[0],
+            y_pca_=sides[1],
+            plan_=_plan_of_reduced(sides[0].plan_, sides[1].plan_, joint.plan_, source),
+            solver_=joint.solver_,
+            n_passes_=joint.n_passes_ + max(side.n_passes_ for side in sides),
+            bytes_read_=joint.bytes_read_ + sum(side.bytes_read_ for side in sides),
+        )
         return self
 
     def _reductions(self, source: Source) -> Iterator[tuple[PCA, Source]]:
@@ -528,14 +509,6 @@ class Coupled(StateEstimator):
         joint.set_params(first=None, n_pca=None, **as_they_are)
         joint._n_first = tables[0].shape[1]
         return joint, side_by_side(*tables)
-
-    def _set_model(self, model: PCAModel) -> None:
-        super()._set_model(model)
-        one, two = self._model.sides
-        self.n_components_, self._n_first = self._model.n_requested, self._model.n_first
-        self.x_components_, self.y_components_ = np.asarray(one.components), np.asarray(two.components)
-        self.x_patterns_, self.y_patterns_ = one.patterns, two.patterns
-        self.x_explained_variance_, self.y_explained_variance_ = one.explained_variance, two.explained_variance
 
 
 def _plan_of_reduced(one: Plan, two: Plan, joint: Plan, source: Source) -> Plan:
@@ -636,16 +609,10 @@ class MCA(Coupled):
     """
 
     _kind = MaximumCovariance
-    _solved_names = Coupled._solved_names | {"squared_covariance_fraction_"}
-
-    if TYPE_CHECKING:
-        singular_values_: FloatArray
-        squared_covariance_fraction_: FloatArray
-
-    def _set_model(self, model: PCAModel) -> None:
-        super()._set_model(model)
-        self.singular_values_ = self._model.strengths
-        self.squared_covariance_fraction_ = np.array(self._model.figures["squared_covariance_fraction"])
+    singular_values_ = Fitted[FloatArray](lambda model: model.strengths)
+    squared_covariance_fraction_ = Fitted[FloatArray](
+        lambda model: np.array(model.figures["squared_covariance_fraction"])
+    )
 
 
 @documented(COUPLED_PARAMETERS)
@@ -690,11 +657,4 @@ class CCA(Coupled):
     """
 
     _kind = CanonicalCorrelation
-    _solved_names = Coupled._solved_names | {"correlations_"}
-
-    if TYPE_CHECKING:
-        correlations_: FloatArray
-
-    def _set_model(self, model: PCAModel) -> None:
-        super()._set_model(model)
-        self.correlations_ = self._model.strengths
+    correlations_ = Fitted[FloatArray](lambda model: model.strengths)

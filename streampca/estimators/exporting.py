@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from streampca.errors import ParameterError
-from streampca.estimators.inputs import names_of
 from streampca.estimators.interface import BaseEstimator, check_is_fitted
 from streampca.estimators.labelled import dataset_of
 from streampca.export.files import SUFFIXES, Exported
@@ -25,8 +24,6 @@ class Exporting(BaseEstimator):
     if TYPE_CHECKING:
         _model: Model
         memory: int | str | None
-        n_features_in_: int
-        n_components_: int
 
     def to_sklearn(self) -> PCA | FactorAnalysis | Pipeline:
         """Return the fitted estimator of scikit-learn with the same `transform` and `inverse_transform`.
@@ -52,7 +49,7 @@ class Exporting(BaseEstimator):
         optional_module("sklearn", "to_sklearn", "export")
         from streampca.export.scikit_learn import to_sklearn
 
-        return to_sklearn(self._model, names_of(self), self.memory)
+        return to_sklearn(self._model, self._model.source.get("feature_names"), self.memory)
 
     def to_onnx(
         self, path: str | Path, *, dtype: Literal["float32", "float64"] = "float32", overwrite: bool = False
@@ -132,7 +129,7 @@ class Exporting(BaseEstimator):
 
     def _known_names(self) -> list[str] | None:
         """Return the names of the features, else those that their coordinates make, or None."""
-        names, labels = names_of(self), self._model.labels
+        names, labels = self._model.source.get("feature_names"), self._model.labels
         return labels.known_names() if names is None and labels is not None else names
 
 
@@ -160,5 +157,5 @@ def export(estimator: Exporting, path: str | Path, *, overwrite: bool = False) -
     if kind == "CSV":
         prefix, names = type(estimator).__name__.lower(), estimator._known_names()
         return write_loadings(model, place, prefix, names=names, memory=estimator.memory, overwrite=overwrite)
-    shape = (estimator.n_features_in_, model.n_components)
+    shape = (model.n_features, model.n_components)
     return write_netcdf(dataset_of(model), place, shape, overwrite=overwrite)

@@ -11,10 +11,8 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import NotComputedError
 from streampca.estimators.from_states import StateEstimator
-from streampca.estimators.interface import check_is_fitted
+from streampca.estimators.interface import Fitted, check_is_fitted
 from streampca.estimators.patterns import Patterns
-from streampca.models.analysis import AnalysisModel
-from streampca.models.pca import PCAModel
 from streampca.models.removal import Given
 from streampca.models.state import FittedState
 from streampca.parameters import documented
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @documented(FACTOR_PARAMETERS)
-class FactorAnalysis(StateEstimator, Patterns):
+class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
     """Factor analysis by maximum likelihood: features are linear functions of k factors and, each, of noise of its own.
 
     With loadings W, correlations Φ of the factors and uniquenesses ψ the covariance is Wᵀ Φ W + diag(ψ). They follow from the
@@ -74,12 +72,12 @@ class FactorAnalysis(StateEstimator, Patterns):
     """
 
     _stated = FACTOR_PARAMETERS
-    _solved_names = StateEstimator._solved_names | {
-        "log_likelihood_",
-        "n_iter_",
-        "heywood_features_",
-        "correlation_",
-    }
+    components_ = Fitted[FloatArray](lambda model: model.patterns)
+    correlation_ = Fitted[FloatArray](lambda model: model.factor_correlation)
+    noise_variance_ = Fitted[FloatArray](lambda model: model.uniquenesses)
+    log_likelihood_ = Fitted[float](lambda model: float(model.figures["log_likelihood"]))
+    n_iter_ = Fitted[int](lambda model: int(model.figures["n_iterations"]))
+    heywood_features_ = Fitted[list[int]](lambda model: list(model.figures["heywood_features"]))
 
     def __init__(
         self,
@@ -115,15 +113,6 @@ class FactorAnalysis(StateEstimator, Patterns):
         self.random_state = random_state
         self.checkpoint = checkpoint
         self.progress = progress
-
-    if TYPE_CHECKING:
-        _model: AnalysisModel
-        components_: FloatArray
-        correlation_: FloatArray
-        noise_variance_: FloatArray
-        log_likelihood_: float
-        n_iter_: int
-        heywood_features_: list[int]
 
     def _analysis(self, source: Source | FittedState) -> Analysis:
         return Factors(self.n_components, rotation=self.rotation)
@@ -241,11 +230,3 @@ class FactorAnalysis(StateEstimator, Patterns):
                 "another reading"
             )
         return super()._absent(name)
-
-    def _set_model(self, model: PCAModel) -> None:
-        super()._set_model(model)
-        figures = self._model.figures
-        self.components_, self.correlation_ = self._model.patterns, self._model.factor_correlation
-        self.noise_variance_ = np.zeros(0) if self._model.uniquenesses is None else self._model.uniquenesses
-        self.log_likelihood_ = float(figures["log_likelihood"])
-        self.n_iter_, self.heywood_features_ = int(figures["n_iterations"]), list(figures["heywood_features"])

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import ModelError, NotAvailableError, NotComputedError, ParameterError
-from streampca.estimators.continuing import SOLVED, Continuing, with_names
-from streampca.estimators.inputs import names_of
+from streampca.estimators.continuing import Continuing
+from streampca.estimators.interface import Fitted
 from streampca.estimators.pca import PCA
 from streampca.estimators.persistence import record_of_fitted
 from streampca.execution.distributed.active_client import active_client
@@ -31,7 +31,6 @@ from streampca.solvers.fit import Fit, fit, plan_fit, readings_of_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import solve
 from streampca.sources import Source
-from streampca.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from streampca.estimators.inputs import Input
@@ -49,31 +48,16 @@ class StateEstimator(Continuing):
     """Statements of all parameters."""
     _n_first: int | None = None
     """Features of the first of two tables, where the fit or the state knows."""
-    _solved_names = SOLVED | {"error_", "certificate_", "sampling_error_"}
+    certificate_ = Fitted[ExactCertificate](lambda model: model.certificate)
+    error_ = Fitted[ExactCertificate](lambda model: model.certificate)
 
     if TYPE_CHECKING:
         _model: AnalysisModel
         n_components: int
-        mean_: FloatArray
-        scale_: FloatArray | None
-        total_variance_: float
-        n_features_in_: int
-        constant_features_: IntArray
-        plan_: Plan
-        solver_: str
-        n_passes_: int
-        bytes_read_: int
 
     def _analysis(self, source: Source | FittedState) -> Analysis:
         """Return what is solved from the state of these rows."""
         raise NotImplementedError
-
-    @property
-    def certificate_(self) -> ExactCertificate:
-        """The certificate: what can be said of the numerical error of this answer."""
-        return self._model.certificate
-
-    error_ = certificate_
 
     @property
     def sampling_error_(self) -> StrengthErrors:  # type: ignore[override]
@@ -120,10 +104,7 @@ class StateEstimator(Continuing):
         source = self._table(X, Y)
         parameters = with_sample_weight(self._parameters(), sample_weight)
         result = self._fit_or_resume(source, with_columns(parameters, source))
-        named = self.__dict__.get("feature_names_in_") if Y is not None else None
-        self._adopt(X if Y is None else source, source, result)
-        if named is not None:
-            self.feature_names_in_ = named
+        self._take(result, source)
         return self
 
     def from_state(self, saved: Continuing | str | Path) -> Self:
@@ -149,10 +130,12 @@ class StateEstimator(Continuing):
             from streampca.models.persistence.models import load_state_with_labels  # here, because it imports zarr
 
             model, fitted = load_state_with_labels(saved)
-            names, n_first = model.source.get("feature_names"), getattr(model, "n_first", None)
+            n_first = model.n_first if isinstance(model, AnalysisModel) else None
+            if fitted is not None and model.source.get("feature_names"):
+                fitted = replace(fitted, source=fitted.source | {"feature_names": model.source["feature_names"]})
         else:
-            known = getattr(saved, "__dict__", {})
-            fitted, names, n_first = known.get("_fitted_state"), names_of(saved), known.get("_n_first")
+            fitted = saved._fitted_state if isinstance(saved, Continuing) else None
+            n_first = saved._n_first if isinstance(saved, StateEstimator) else None
         if fitted is None or fitted.solver != "covariance":
             found = "none" if fitted is None else f"that of solver={fitted.solver!r}"
             raise NotAvailableError(
@@ -164,9 +147,6 @@ class StateEstimator(Continuing):
                 setattr(self, each.name, "block" if isinstance(value, tuple) else value)
         self._n_first = n_first
         self._hold(fitted)
-        self.__dict__.pop("feature_names_in_", None)
-        if names:
-            self.feature_names_in_ = np.array(names, dtype=object)
         return self
 
     def _table(self, X: Input, Y: Input | None = None) -> Source:
@@ -205,6 +185,10 @@ class StateEstimator(Continuing):
     def _hold(self, fitted: FittedState) -> None:
         super()._hold(self._of_state(fitted))
 
+    def _take(self, result: Fit, source: Source) -> None:
+        super()._take(result, source)
+        self._n_first = self._model.n_first
+
     def _to_save(self) -> tuple[PCAModel, FitRecord]:
         weight, known = self.feature_weight, self._model.feature_weight
         if not isinstance(weight, str) and not np.array_equal(
@@ -213,19 +197,4 @@ class StateEstimator(Continuing):
             raise ModelError(
                 "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"
             )
-        return with_names(self._model, self), record_of_fitted(self)
-
-    def _take(self, result: Fit, source: Source) -> None:
-        self._set_model(result.model)
-        self._fitted_state = result.fitted_state
-        self.plan_, self.solver_ = result.plan, result.plan.solver
-        self.n_passes_, self.bytes_read_ = result.passes, result.count.bytes
-
-    def _set_model(self, model: PCAModel) -> None:
-        assert isinstance(model, AnalysisModel)  # noqa: S101 for the type checker: no other is solved or loaded here
-        self._model = model
-        self.mean_, self.scale_ = model.mean, model.scale
-        self.total_variance_ = model.total_variance
-        self.n_components_ = model.n_components
-        self.n_samples_seen_, self.n_features_in_ = model.n_samples, model.n_features
-        self.constant_features_ = model.constant_features
+        return self._model, record_of_fitted(self)

@@ -99,21 +99,17 @@ def fit_of_groups(
     models: GroupModels[Estimator] = GroupModels()
     template = clone(pca).set_params(checkpoint=None)  # once: it takes as long as the rows of a small group
     pooled = copy(template)
-    pooled._adopt(X, source, done.pooled)
-    if "feature_names_in_" in vars(pca):
-        pooled.feature_names_in_ = pca.feature_names_in_
+    pooled._take(done.pooled, source)
     unsolved = copy(pooled)
     for number, (name, state) in enumerate(zip(groups.names, done.states, strict=True)):
         models[name] = model = copy(unsolved)
         model._hold(state)
         if number in done.models:
-            model._set_model(done.models[number])
+            model._model = done.models[number]
     models[POOLED] = pooled
     if done.between is not None:
         models[BETWEEN] = between = copy(unsolved)
-        between._adopt(X, source, done.between)
-        if "feature_names_in_" in vars(pca):
-            between.feature_names_in_ = pca.feature_names_in_
+        between._take(done.between, source)
     models.groups_, models.plan_ = groups.names, plan
     models.n_passes_, models.bytes_read_ = 1, done.count.bytes
     return models

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streampca.errors import ParameterError
-from streampca.estimators.interface import transform_output
+from streampca.estimators.interface import BaseEstimator, transform_output
 from streampca.execution.distributed.active_client import share_credentials
 from streampca.labels import Labels, SampleColumns
 from streampca.models.removal import Given, removed_by, rows_of
@@ -47,12 +47,6 @@ if TYPE_CHECKING:
     """Input whose scores are a lazy Dask array."""
     Input: TypeAlias = Lazy | Source | xr.DataArray | xr.Dataset | ArrayLike | Table
     """Everything that estimators read rows from."""
-
-
-def names_of(estimator: object) -> list[str] | None:
-    """Return the feature names that the data of a fitted estimator had, as `feature_names_in_` of scikit-learn."""
-    names = vars(estimator).get("feature_names_in_")
-    return None if names is None else [str(name) for name in names]
 
 
 def is_array_like(X: Input) -> TypeGuard[ArrayLike]:
@@ -150,12 +144,12 @@ def lazy_rows(source: Source) -> da.Array:
     return source.to_dask()
 
 
-def wants_frame(estimator: object) -> bool:
+def wants_frame(estimator: BaseEstimator) -> bool:
     """Return whether scikit-learn makes a data frame of scores."""
     return transform_output(estimator) != "default"
 
 
-def require_lazy_output(estimator: object, X: Input) -> None:
+def require_lazy_output(estimator: BaseEstimator, X: Input) -> None:
     """Raise `ParameterError` if scikit-learn would make a data frame, in memory, of the scores of `X`, which is not in memory.
 
     Called before `X` is read. The setting is that of ``set_output``, or else of ``sklearn.set_config(transform_output=…)``.

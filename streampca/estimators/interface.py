@@ -10,9 +10,9 @@ import copy
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,41 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
 _CONTAINERS = ("default", "pandas", "polars")
+_Value = TypeVar("_Value")
+
+
+class Fitted(Generic[_Value]):
+    """A fitted attribute: a value of the model, or what the fit kept under its own name; it cannot be set."""
+
+    def __init__(self, of_model: Callable[[Any], _Value] | None = None):
+        self._of_model = of_model
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, estimator: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, estimator: object, owner: type) -> _Value: ...
+
+    def __get__(self, estimator: Any, owner: type) -> Any:
+        if estimator is None:
+            return self
+        if self._of_model is not None:
+            return self._of_model(estimator._model)
+        if self._name not in vars(estimator):
+            raise AttributeError  # so that `__getattr__` is asked, which names the reason
+        return vars(estimator)[self._name]
+
+    def __set__(self, estimator: object, value: Never) -> None:
+        raise AttributeError(f"{self._name} is read-only: fit sets it")
 
 
 class BaseEstimator:
-    """Parameters by name, as those of ``sklearn.base.BaseEstimator``."""
+    """What scikit-learn asks of an estimator with scores: parameters by name, tags, and data frames of `transform` and `fit_transform`."""
+
+    _sklearn_output_config: Mapping[str, str] = {}  # under the name that `sklearn.base.clone` copies
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
@@ -88,24 +119,23 @@ class BaseEstimator:
         """Return the ``MetadataRequest`` of scikit-learn with what `set_fit_request` asked for."""
         from sklearn.utils.metadata_routing import MetadataRequest
 
-        known = vars(self).get("_metadata_request")
-        if known is not None:
-            return copy.deepcopy(known)
+        if "_metadata_request" in vars(self):
+            return copy.deepcopy(self._metadata_request)
         routing = MetadataRequest(owner=type(self).__name__)
         for name in inspect.signature(getattr(self, "fit")).parameters:  # noqa: B009  of subclasses
             if name not in ("X", "y"):
                 routing.fit.add_request(param=name, alias=None)
         return routing
 
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether there are fitted attributes."""
+        return any(name.endswith("_") and not name.startswith("__") for name in vars(self))
+
     def __sklearn_tags__(self) -> Tags:
         """Return what scikit-learn asks estimators about themselves."""
         from sklearn.utils import Tags, TargetTags, TransformerTags
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=False), transformer_tags=TransformerTags())
-
-
-class TransformerMixin:
-    """Base of estimators with scores: `transform` and `fit_transform` return data frames where these were asked for."""
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
@@ -128,9 +158,19 @@ class TransformerMixin:
             The estimator.
         """
         if transform is not None:
-            known = vars(self).get("_sklearn_output_config", {})
-            vars(self)["_sklearn_output_config"] = {**known, "transform": transform}  # copies do not share it
+            self._sklearn_output_config = {**self._sklearn_output_config, "transform": transform}
         return self
+
+    @property
+    def _n_features_out(self) -> int:
+        """Return the number of scores of a row."""
+        raise NotImplementedError
+
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
+        """Return the names of the scores, shape (k,); `input_features` is ignored."""
+        check_is_fitted(self)
+        prefix = type(self).__name__.lower()
+        return np.array([f"{prefix}{i}" for i in range(self._n_features_out)], dtype=object)
 
 
 def _in_container(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,7 +183,7 @@ def _in_container(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def transform_output(estimator: object) -> str:
+def transform_output(estimator: BaseEstimator) -> str:
     """Return what scores are made of: ``"default"``, or the name of a library of data frames.
 
     Raises
@@ -151,7 +191,7 @@ def transform_output(estimator: object) -> str:
     ParameterError
         If it is neither, or unknown.
     """
-    chosen: str | None = getattr(estimator, "_sklearn_output_config", {}).get("transform")
+    chosen = estimator._sklearn_output_config.get("transform")
     if chosen is None:
         loaded: Any = sys.modules.get("sklearn")
         chosen = "default" if loaded is None else str(loaded.get_config()["transform_output"])
@@ -176,21 +216,6 @@ def in_container(estimator: Any, X: object, values: Any, names: list[str] | None
     return frames.DataFrame(values, index=index, columns=names)
 
 
-class ClassNamePrefixFeaturesOutMixin:
-    """Names of scores: the name of the class in lower case, and a number."""
-
-    @property
-    def _n_features_out(self) -> int:
-        """Return the number of scores of a row."""
-        raise NotImplementedError
-
-    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
-        """Return the names of the scores, shape (k,); `input_features` is ignored."""
-        check_is_fitted(self)
-        prefix = type(self).__name__.lower()
-        return np.array([f"{prefix}{i}" for i in range(self._n_features_out)], dtype=object)
-
-
 def _is_estimator(value: object) -> bool:
     return hasattr(value, "get_params") and not isinstance(value, type)
 
@@ -200,18 +225,13 @@ def clone(estimator: Any) -> Any:
     values = estimator.get_params(deep=False)
     copied = {name: clone(value) if _is_estimator(value) else copy.deepcopy(value) for name, value in values.items()}
     cloned = type(estimator)(**copied)
-    if "_sklearn_output_config" in vars(estimator):
-        cloned._sklearn_output_config = dict(estimator._sklearn_output_config)
+    cloned._sklearn_output_config = estimator._sklearn_output_config
     return cloned
 
 
 def check_is_fitted(estimator: Any) -> None:
     """Raise `NotFittedError` unless `estimator` is fitted: that of scikit-learn where it is installed."""
-    says = getattr(estimator, "__sklearn_is_fitted__", None)
-    fitted = (
-        any(name.endswith("_") and not name.startswith("__") for name in vars(estimator)) if says is None else says()
-    )
-    if fitted:
+    if estimator.__sklearn_is_fitted__():
         return
     text = f"This {type(estimator).__name__} instance is not fitted yet: call fit first"
     if is_installed("sklearn"):
@@ -268,8 +288,12 @@ def _is_plain(X: object) -> bool:
 
 def _fits(estimator: Any, X: Array, reset: bool) -> bool:
     """Return whether there is nothing to say of the features of `X`, which have no names."""
-    known = vars(estimator)
-    return reset or ("feature_names_in_" not in known and known.get("n_features_in_") == X.shape[1])
+    return reset or (_known_names(estimator) is None and estimator.n_features_in_ == X.shape[1])
+
+
+def _known_names(estimator: Any) -> Any:
+    """Return the names of the features of the fit, None where the data had none."""
+    return getattr(estimator, "feature_names_in_", None)
 
 
 def _names_of_columns(X: Any) -> NDArray[np.object_] | None:
@@ -296,7 +320,7 @@ def _remember(estimator: Any, n_features: int, names: NDArray[np.object_] | None
 
 
 def _compare(estimator: Any, n_features: int, names: NDArray[np.object_] | None) -> None:
-    known, kind = vars(estimator).get("feature_names_in_"), type(estimator).__name__
+    known, kind = _known_names(estimator), type(estimator).__name__
     if known is None and names is not None:
         warnings.warn(f"X has feature names, but {kind} was fitted without feature names", UserWarning, stacklevel=4)
     if known is not None and names is None:

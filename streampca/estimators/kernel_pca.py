@@ -12,10 +12,9 @@ from numpy.typing import ArrayLike
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.errors import ParameterError
-from streampca.estimators.base import StreamEstimator
-from streampca.estimators.continuing import with_names
+from streampca.estimators.base import StreamEstimator, held
 from streampca.estimators.inputs import is_array_like
-from streampca.estimators.interface import check_is_fitted
+from streampca.estimators.interface import Fitted, check_is_fitted
 from streampca.estimators.persistence import record_of_fitted
 from streampca.estimators.transforming import Floats
 from streampca.execution.distributed.active_client import active_client
@@ -25,7 +24,6 @@ from streampca.models.certificates import KernelCertificate
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.scoring import scores_of
-from streampca.models.stored_rows import StoredRows
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked, documented
 from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
@@ -149,25 +147,18 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
 
     if TYPE_CHECKING:
         _model: KernelModel
-        _rows: Source | None
-        eigenvalues_: FloatArray
-        eigenvectors_: FloatArray
-        explained_variance_ratio_: FloatArray
-        landmarks_: Array
-        landmark_indices_: IntArray | None
-        kernel_: Kernel
-        method_: str
-        sampling_: str
-        plan_: Plan
-        n_passes_: int
-        bytes_read_: int
 
-    @property
-    def certificate_(self) -> KernelCertificate:
-        """The certificate: what can be said of the numerical error of this answer."""
-        return self._model.certificate
-
-    error_ = certificate_
+    _rows: Source | None = None
+    eigenvalues_ = Fitted[FloatArray](lambda model: model.eigenvalues)
+    explained_variance_ratio_ = Fitted[FloatArray](lambda model: model.explained_variance_ratio)
+    landmarks_ = Fitted[Array](lambda model: held(model.landmarks))
+    landmark_indices_ = Fitted[IntArray | None](lambda model: model.landmark_indices)
+    kernel_ = Fitted[Kernel](lambda model: model.kernel)
+    method_ = Fitted[str](lambda model: model.method)
+    sampling_ = Fitted[str](lambda model: model.sampling)
+    eigenvectors_ = Fitted[FloatArray]()
+    certificate_ = Fitted[KernelCertificate](lambda model: model.certificate)
+    error_ = Fitted[KernelCertificate](lambda model: model.certificate)
 
     def plan(self, X: Input) -> Plan:
         """Return what `fit` would do with `X`; reads metadata only.
@@ -225,7 +216,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
         """
         source = self._open(X)
         result = self._fit_or_resume(source, self._parameters())
-        self._adopt(X, source, result)
+        self._take(result, source)
         for concern in result.model.concerns:
             warnings.warn(concern, UserWarning, stacklevel=2)
         return self
@@ -280,15 +271,15 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
 
     def _to_save(self) -> tuple[KernelModel, FitRecord]:
         self._parameters()  # checks them
-        return with_names(self._model, self), record_of_fitted(self)
+        return self._model, record_of_fitted(self)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "eigenvectors_" and self.__dict__.get("_rows") is not None:
-            source = self.__dict__["_rows"]
-            scores = scores_of(self._model, source.read(0, source.shape[0])[0]).astype(np.float64)
+        if name == "eigenvectors_" and self._rows is not None:
+            scores = scores_of(self._model, self._rows.read(0, self._rows.shape[0])[0]).astype(np.float64)
             roots = np.sqrt(self.eigenvalues_)
-            self.eigenvectors_ = np.divide(scores, roots, out=np.zeros_like(scores), where=roots > 0)
-            return self.eigenvectors_
+            vectors = np.divide(scores, roots, out=np.zeros_like(scores), where=roots > 0)
+            self._keep(eigenvectors_=vectors)
+            return vectors
         raise self._absent(name)
 
     def __getstate__(self) -> Json:
@@ -330,24 +321,8 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     _readings_of_fit = staticmethod(readings_of_kernel)
 
     def _take(self, result: KernelFit, source: Source) -> None:
-        self.__dict__.pop("eigenvectors_", None)
+        super()._take(result, source)
         self._rows = None if source.buffered else source
+        vars(self).pop("eigenvectors_", None)
         if result.eigenvectors is not None:
-            self.eigenvectors_ = result.eigenvectors
-        self._set_model(result.model)
-        self.plan_ = result.plan
-        self.n_passes_ = result.passes
-        self.bytes_read_ = result.count.bytes
-
-    def _set_model(self, model: KernelModel) -> None:
-        self._model = model
-        self.kernel_ = model.kernel
-        self.eigenvalues_ = model.eigenvalues
-        self.explained_variance_ratio_ = model.explained_variance_ratio
-        stored: Any = model.landmarks.array if isinstance(model.landmarks, StoredRows) else model.landmarks
-        self.landmarks_ = stored
-        self.landmark_indices_ = model.landmark_indices
-        self.method_, self.sampling_ = model.method, model.sampling
-        self.n_components_ = model.n_components
-        self.n_samples_seen_ = model.n_samples
-        self.n_features_in_ = model.n_features
+            self._keep(eigenvectors_=result.eigenvectors)

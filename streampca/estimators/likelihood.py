@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import NotAvailableError
-from streampca.estimators.interface import check_is_fitted
+from streampca.estimators.interface import Fitted, check_is_fitted
 from streampca.estimators.patterns import Patterns
 from streampca.models.conditional import patterns_of, posterior
 from streampca.models.removal import Given
@@ -23,9 +23,9 @@ class Likelihood(Patterns):
 
     if TYPE_CHECKING:
         _model: PCAModel
-        components_: FloatArray
-        explained_variance_: FloatArray
-        noise_variance_: float
+        components_: Fitted[FloatArray]
+        explained_variance_: Fitted[FloatArray]
+        noise_variance_: Fitted[float]
 
     def get_covariance(self) -> FloatArray:
         """Return the model covariance V (Λ − σ²) Vᵀ + σ² I of the centred, scaled features (Tipping & Bishop 1999).

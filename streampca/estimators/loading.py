@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
-
 from streampca.errors import ModelError, ParameterError
 from streampca.estimators.coupled import CCA, MCA
 from streampca.estimators.factor_analysis import FactorAnalysis
@@ -91,7 +89,9 @@ def _loaded(path: Path) -> Any:
     if isinstance(model, AnalysisModel):
         if model.analysis not in ANALYSES:
             raise ModelError(f"{path} is not a usable model: analysis {model.analysis!r} is not known")
-        return _fitted(ANALYSES[model.analysis](), model, record, fitted, path)
+        estimator = _fitted(ANALYSES[model.analysis](), model, record, fitted, path)
+        estimator._n_first = model.n_first
+        return estimator
     return _fitted(PCA(), model, record, fitted, path)
 
 
@@ -119,16 +119,14 @@ def _fitted(
         made_with = {name: getattr(fitted.parameters, name) for name in (*AGREE, "solver") if name in taken}
         made_with["scale"] = "block" if isinstance(made_with["scale"], tuple) else made_with["scale"]
         estimator.set_params(**made_with, random_state=fitted.parameters.seed)
-    names = model.source.get("feature_names")
     if fitted is not None:
+        names = model.source.get("feature_names")
         named = {} if names is None else {"feature_names": names}
         estimator._fitted_state = replace(fitted, source=fitted.source | named, labels=model.labels)
-    estimator._set_model(model)
-    estimator.solver_ = model.source.get("solver", "covariance") if fitted is None else fitted.solver
+    estimator._model = model  # type: ignore[assignment]  # of analyses an AnalysisModel
+    estimator._keep(solver_=model.source.get("solver", "covariance") if fitted is None else fitted.solver)
     if record is not None:
         _set_figures(estimator, record, Plan, path)
-    if names is not None:
-        estimator.feature_names_in_ = np.array(names, dtype=object)
     return estimator
 
 
@@ -148,13 +146,10 @@ def _kernel_estimator(model: KernelModel, record: FitRecord | None, path: Path) 
         _set_parameters(estimator, record, {}, path)
         vectors = record.arrays.get("eigenvectors")
         if vectors is not None:
-            estimator.eigenvectors_ = vectors
-    estimator._set_model(model)
+            estimator._keep(eigenvectors_=vectors)
+    estimator._model = model
     if record is not None:
         _set_figures(estimator, record, Plan, path)
-    names = model.source.get("feature_names")
-    if names is not None:
-        estimator.feature_names_in_ = np.array(names, dtype=object)
     return estimator
 
 
@@ -176,7 +171,7 @@ def _set_figures(estimator: PCA | KernelPCA | StateEstimator, record: FitRecord,
             raise ModelError(f"its plan is that of {plan.n_features} features, not of {estimator.n_features_in_}")
     for name, value in (("plan_", plan), ("n_passes_", record.n_passes), ("bytes_read_", record.bytes_read)):
         if value is not None:
-            setattr(estimator, name, value)
+            estimator._keep(**{name: value})
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
 from streampca.estimators.choosing_features import require_known, subset_of
-from streampca.estimators.inputs import is_array_like
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
 from streampca.execution.checkpoint.progress_log import ProgressLog
@@ -141,12 +140,7 @@ def fit_many(
         plan, done = fit_with_checkpoint(Path(checkpoint), identity | versions_and_input(source), fit)
     fitted = FittedModels(models)
     for name, result in done.results.items():
-        own = sources[name]
-        if own is not source:
-            models[name]._take(result, own)
-            models[name]._remember_features(own)
-        else:
-            models[name]._adopt(X, source, result)
+        models[name]._take(result, sources[name])
         for concern in result.model.concerns:
             warnings.warn(f"{name}: {concern}", UserWarning, stacklevel=2)
     fitted.plan_, fitted.n_passes_, fitted.bytes_read_ = plan, done.n_readings, done.count.bytes
@@ -189,13 +183,7 @@ def _prepared(
 ) -> tuple[Source, dict[str, Source], dict[str, PlannedFit], dict[str, Any]]:
     """Return the source that all models read, that of each model, their fits, and the parameters of these."""
     require_known(features, models)
-    each = list(models.values())
-    source = each[0]._open(X)
-    for model in each[1:] if is_array_like(X) else ():
-        model._open(X)  # scikit-learn checks features and their names
-    names = getattr(each[0], "feature_names_in_", None) if is_array_like(X) else None
-    if names is not None and source.feature_names is None:
-        source.feature_names = tuple(map(str, names))
+    source = next(iter(models.values()))._open(X)
     sources = {
         name: subset_of(source, features[name], name) if features.get(name) is not None else source for name in models
     }

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, cast
 
 from streampca.errors import MergeError, ParameterError
 from streampca.estimators.continuing import _NO_STATE, Continuing, _some
-from streampca.estimators.inputs import names_of
 from streampca.models.state import FittedState
 from streampca.solvers.state import merged
 
@@ -55,20 +54,19 @@ def merge(models: Sequence[PCA]) -> PCA:
     for i, model in enumerate(models):
         if any(model is other for other in models[:i]):
             raise MergeError(f"model {i} is given twice: merge takes models of disjoint rows")
-        fitted = model.__dict__.get("_fitted_state")
+        fitted = model._fitted_state
         if fitted is None:
-            raise MergeError(f"model {i}: " + (_NO_STATE if "_model" in model.__dict__ else "it has not been fitted"))
-        if names_of(model) != names_of(models[0]):
+            raise MergeError(f"model {i}: " + (_NO_STATE if "_model" in vars(model) else "it has not been fitted"))
+        parts.append(fitted)
+        first, names = (each.source.get("feature_names") for each in (parts[0], fitted))
+        if names != first:
             raise MergeError(
-                f"feature names are {_some(names_of(models[0]))} in the first and {_some(names_of(model))} in model {i}: "
+                f"feature names are {_some(first)} in the first and {_some(names)} in model {i}: "
                 "expected the same features in the same order"
             )
-        parts.append(fitted)
     total = type(models[0])(**models[0].get_params(deep=False))
     total._hold(merged(parts))
-    if names_of(models[0]) is not None:
-        total.feature_names_in_ = models[0].feature_names_in_
-    total.bytes_read_ = sum(model.__dict__.get("bytes_read_", 0) for model in models)
+    total._keep(bytes_read_=sum(vars(model).get("bytes_read_", 0) for model in models))
     return total
 
 

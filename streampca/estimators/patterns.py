@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.estimators.base import StreamEstimator
-from streampca.estimators.inputs import names_of
 from streampca.estimators.interface import check_is_fitted
 from streampca.estimators.labelled import labelled_maps
 from streampca.estimators.plots import ComponentPlots
@@ -125,7 +124,7 @@ def loadings_of(estimator: StreamEstimator[Any, Any]) -> pd.DataFrame:
     check_is_fitted(estimator)
     pandas = optional_module("pandas", "a data frame of loadings", "xarray")
     model: Any = estimator._model
-    names = names_of(estimator)
+    names = model.source.get("feature_names")
     features = np.arange(model.n_features) if names is None else names
     columns = model.score_names(type(estimator).__name__.lower())
     return pandas.DataFrame(model.loadings().T, index=pandas.Index(features, name="feature"), columns=columns)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import ArrayLike
 
+from streampca.estimators.base import held
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.groups import GroupModels, fit_of_groups
-from streampca.estimators.interface import check_is_fitted
+from streampca.estimators.interface import Fitted, check_is_fitted
 from streampca.estimators.rotated import Rotating
 from streampca.estimators.row_diagnostics import RowDiagnostics
 from streampca.execution.distributed.active_client import active_client
@@ -20,7 +21,6 @@ from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate
 from streampca.models.pca import PCAModel
 from streampca.models.shrinkage import projection_shrinkage_of
-from streampca.models.stored_components import StoredComponents
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
 from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, ScaleName, Sketch, Solver
 from streampca.planning.checks import as_weights
@@ -28,13 +28,12 @@ from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.cost import warn_of_probe
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
-from streampca.solvers.fit import Fit, plan_fit, readings_of_fit
 from streampca.solvers.fit import fit as fit_source
+from streampca.solvers.fit import plan_fit, readings_of_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import with_eigenvalues
-from streampca.sources import Source
 from streampca.sources.alignment import is_placed
-from streampca.typing import FloatArray, IntArray
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     from streampca.estimators.inputs import Input
@@ -143,29 +142,16 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         self.checkpoint = checkpoint
         self.progress = progress
 
-    if TYPE_CHECKING:
-        _model: PCAModel
-        components_: FloatArray  # where they do not fit in memory an array of zarr, which a plan says
-        explained_variance_: FloatArray
-        explained_variance_ratio_: FloatArray
-        singular_values_: FloatArray
-        mean_: FloatArray
-        scale_: FloatArray | None
-        noise_variance_: float
-        total_variance_: float
-        numerical_rank_: int
-        constant_features_: IntArray
-        solver_: str
-        plan_: Plan
-        n_passes_: int
-        bytes_read_: int
-
-    @property
-    def certificate_(self) -> ExactCertificate | ApproximateCertificate:
-        """The certificate: what can be said of the numerical error of this answer."""
-        return self._model.certificate
-
-    error_ = certificate_
+    components_ = Fitted[FloatArray](
+        lambda model: held(model.components)
+    )  # where they do not fit in memory an array of zarr
+    explained_variance_ = Fitted[FloatArray](lambda model: model.explained_variance)
+    explained_variance_ratio_ = Fitted[FloatArray](lambda model: model.explained_variance_ratio)
+    singular_values_ = Fitted[FloatArray](lambda model: model.singular_values)
+    noise_variance_ = Fitted[float](lambda model: model.noise_variance)
+    numerical_rank_ = Fitted[int](lambda model: model.numerical_rank)
+    certificate_ = Fitted[ExactCertificate | ApproximateCertificate](lambda model: model.certificate)
+    error_ = Fitted[ExactCertificate | ApproximateCertificate](lambda model: model.certificate)
 
     @property
     def component_rules_(self) -> ComponentRules:
@@ -199,10 +185,9 @@ class PCA(Continuing, RowDiagnostics, Rotating):
 
     def _with_eigenvalues(self) -> PCAModel:
         """Return the model with all eigenvalues, where they are known or follow from the state."""
-        model, fitted = self._model, self.__dict__.get("_fitted_state")
-        if fitted is not None:
-            self._model = model = with_eigenvalues(model, fitted)
-        return model
+        if self._fitted_state is not None:
+            self._model = with_eigenvalues(self._model, self._fitted_state)
+        return self._model
 
     def plan(self, X: Input, *, probe: bool = False) -> Plan:
         """Return what `fit` would do with `X`; reads metadata only.
@@ -267,7 +252,7 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         parameters = with_sample_weight(self._parameters(), sample_weight)
         source = self._open(X)
         result = self._fit_or_resume(source, with_columns(parameters, source))
-        self._adopt(X, source, result)
+        self._take(result, source)
         for concern in result.model.concerns:
             warnings.warn(concern, UserWarning, stacklevel=2)
         return self
@@ -328,28 +313,3 @@ class PCA(Continuing, RowDiagnostics, Rotating):
     _plan_source = staticmethod(plan_fit)
     _fit_source = staticmethod(fit_source)
     _readings_of_fit = staticmethod(readings_of_fit)
-
-    def _take(self, result: Fit, source: Source) -> None:
-        self._set_model(result.model)
-        self._fitted_state = result.fitted_state
-        self.plan_, self.solver_ = result.plan, result.plan.solver
-        self.n_passes_ = result.passes
-        self.bytes_read_ = result.count.bytes
-
-    def _set_model(self, model: PCAModel) -> None:
-        self._model = model
-        components = model.components
-        stored: Any = components.array if isinstance(components, StoredComponents) else components
-        self.components_ = stored
-        self.explained_variance_ = model.explained_variance
-        self.explained_variance_ratio_ = model.explained_variance_ratio
-        self.singular_values_ = model.singular_values
-        self.mean_ = model.mean
-        self.scale_ = model.scale
-        self.noise_variance_ = model.noise_variance
-        self.total_variance_ = model.total_variance
-        self.n_components_ = len(components)
-        self.n_samples_seen_ = model.n_samples
-        self.n_features_in_ = components.shape[1]
-        self.numerical_rank_ = model.numerical_rank
-        self.constant_features_ = model.constant_features

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 import streampca.plotting as plotting
 from streampca.errors import ParameterError
-from streampca.estimators.inputs import names_of
 from streampca.estimators.interface import check_is_fitted
 from streampca.system.optional import optional_module
 from streampca.typing import Array, FloatArray
@@ -196,7 +195,7 @@ class ComponentPlots(Plots):
             raise ParameterError(f"n_components={n_components}: expected at least 1")
         estimator = self._estimator
         check_is_fitted(estimator)
-        rows, names = np.asarray(estimator.components_[:n_components]), names_of(estimator)
+        rows, names = np.asarray(estimator.components_[:n_components]), estimator._model.source.get("feature_names")
         x, title = _coordinate(estimator)
         with self._drawn_on(ax) as axes:
             for i, (row, name) in enumerate(zip(rows, self._titles(range(1, len(rows) + 1)), strict=True)):
@@ -246,7 +245,7 @@ class ComponentPlots(Plots):
         points = values if model.whiten else values / np.sqrt(np.maximum(model.explained_variance[chosen], 1e-300))
         loadings: FloatArray = model.loadings()[chosen].T
         longest = np.argsort(-np.hypot(*loadings.T), kind="stable")[:n_arrows]
-        names = names_of(estimator)
+        names = model.source.get("feature_names")
         features = [str(j if names is None else names[j]) for j in longest]
         arrows = plotting.arrow_factor(points, loadings) * loadings[longest]
         with self._drawn_on(ax) as axes:

@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
-from streampca.estimators.continuing import with_names
-from streampca.estimators.interface import check_is_fitted, clone
+from streampca.estimators.interface import Fitted, check_is_fitted, clone
 from streampca.estimators.likelihood import Likelihood
 from streampca.estimators.patterns import Patterns
 from streampca.estimators.persistence import record_of_fitted
 from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
-from streampca.models.rotated import RotatedModel, rotate, rotated_model
+from streampca.models.rotated import RotatedModel, rotate
 from streampca.parameters.choices import Rotation as Method
 from streampca.planning.cost import warn_of_probe
 from streampca.typing import FloatArray
@@ -99,16 +98,16 @@ class RotatedPCA(Patterns):
         self.memory = memory
         self.progress = progress
 
-    if TYPE_CHECKING:
-        _model: RotatedModel
-        pca_: Likelihood
-        components_: FloatArray
-        explained_variance_: FloatArray
-        explained_variance_ratio_: FloatArray
-        correlation_: FloatArray
-        rotation_: FloatArray
-        mean_: FloatArray
-        scale_: FloatArray | None
+    components_ = Fitted[FloatArray](lambda model: np.asarray(model.components))
+    explained_variance_ = Fitted[FloatArray](lambda model: model.explained_variance)
+    explained_variance_ratio_ = Fitted[FloatArray](lambda model: model.explained_variance_ratio)
+    correlation_ = Fitted[FloatArray](lambda model: model.correlation)
+    rotation_ = Fitted[FloatArray](lambda model: model.rotation.matrix)
+    mean_ = Fitted[FloatArray](lambda model: model.mean)
+    scale_ = Fitted[FloatArray | None](lambda model: model.scale)
+    noise_variance_ = Fitted[float](lambda model: model.noise_variance)
+    total_variance_ = Fitted[float](lambda model: model.total_variance)
+    pca_ = Fitted[Likelihood]()
 
     def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Fit a clone of `pca` to `X`, read as `PCA.fit` reads it, and rotate its components.
@@ -150,8 +149,7 @@ class RotatedPCA(Patterns):
         return clone(self.pca).set_params(**named)
 
     def _to_save(self) -> tuple[PCAModel, FitRecord]:
-        named = with_names(self._model.unrotated, self.pca_)
-        return rotated_model(named, self._model.rotation), record_of_fitted(self.pca_)
+        return self._model, record_of_fitted(self.pca_)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -164,19 +162,8 @@ class RotatedPCA(Patterns):
 
     def _become(self, fitted: Likelihood, model: RotatedModel) -> Self:
         """Become the rotation `model` of `fitted`."""
-        self.pca_, self._model = fitted, model
-        self.components_ = np.asarray(model.components)
-        self.explained_variance_ = model.explained_variance
-        self.explained_variance_ratio_ = model.explained_variance_ratio
-        self.correlation_, self.rotation_ = model.correlation, model.rotation.matrix
-        self.mean_, self.scale_ = model.mean, model.scale
-        self.noise_variance_, self.total_variance_ = model.noise_variance, model.total_variance
-        self.n_components_, self.n_samples_seen_ = model.n_components, model.n_samples
-        self.n_features_in_ = fitted.n_features_in_
-        self.__dict__.pop("feature_names_in_", None)
-        names: Any = vars(fitted).get("feature_names_in_")
-        if names is not None:
-            self.feature_names_in_ = names
+        self._model = model
+        self._keep(pca_=fitted)
         return self
 
 

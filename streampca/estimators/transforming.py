@@ -22,12 +22,7 @@ from streampca.estimators.inputs import (
     require_lazy_output,
     wants_frame,
 )
-from streampca.estimators.interface import (
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    check_is_fitted,
-    validate_data,
-)
+from streampca.estimators.interface import BaseEstimator, Fitted, check_is_fitted, validate_data
 from streampca.estimators.labelled import is_data_array, is_labelled, of_all_modes, rows_of_scores, scores_array
 from streampca.execution.progress import ProgressCallback
 from streampca.labels import Labels
@@ -58,7 +53,7 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 """Scores or rows, float32 or float64."""
 
 
-class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting):
+class Transforming(Exporting):
     """The part of an estimator that applies its model."""
 
     if TYPE_CHECKING:
@@ -66,10 +61,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         progress: ProgressCallback | None
         missing_value: float | None
 
-    @property
-    def labels_(self) -> Labels | None:
-        """Dimensions, coordinates and variables of the features; None where the data of the fit had none."""
-        return self._model.labels
+    labels_ = Fitted[Labels | None](lambda model: model.labels)
 
     # Where xarray is not installed its types are Any, which every argument matches: what is certain comes before them.
 
@@ -177,7 +169,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         else:
             lazy = lazy_rows(source)
         dtype = self._model.score_dtype(source.dtype)
-        scores = map_rows(partial(scores_of, self._model), lazy, self.n_components_, dtype)
+        scores = map_rows(partial(scores_of, self._model), lazy, self._model.n_components, dtype)
         return scores_array(X, source.labels, scores) if source.labels is not None and is_labelled(X) else scores
 
     def transform_to(
@@ -283,7 +275,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         require_unmasked(X, "the array of scores")
         if is_dask(X):
             self._require_scores(X.shape, X.dtype)
-            lazy = map_rows(partial(rows_from_scores, self._model), X, self.n_features_in_, X.dtype)
+            lazy = map_rows(partial(rows_from_scores, self._model), X, self._model.n_features, X.dtype)
             return map_fitted(lazy, self._model, remove)
         scores = np.asarray(X)
         self._require_scores(scores.shape, scores.dtype)
@@ -355,7 +347,7 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
     def _open_scores(self, X: Any) -> Source:
         """Return a reader of scores: those of `transform_to` at a path, all modes of a DataArray, or what `open_source` opens."""
         if is_data_array(X):
-            X = of_all_modes(X, self.n_components_)
+            X = of_all_modes(X, self._model.n_components)
             source = open_source(X, samples=[str(dim) for dim in X.dims[:-1]])
         elif is_paths(X):
             record = read_record(Path(str(X))) or {}
@@ -367,14 +359,11 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
 
     def _require_scores(self, shape: tuple[int, ...], dtype: DType) -> None:
         """Raise `ParameterError` unless an array of this shape and type can be scores."""
-        if len(shape) != 2 or shape[1] != self.n_components_ or dtype.kind == "c":
+        k = self._model.n_components
+        if len(shape) != 2 or shape[1] != k or dtype.kind == "c":
             raise ParameterError(
-                f"scores of shape {shape} and type {dtype}: expected real numbers of shape (n_samples, {self.n_components_})"
+                f"scores of shape {shape} and type {dtype}: expected real numbers of shape (n_samples, {k})"
             )
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.n_components_)
 
     def _scores_of_fit(self, X: Input) -> Floats | da.Array | xr.DataArray:
         """Return the scores of the rows of the fit."""
@@ -382,10 +371,16 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
 
     def _open(self, X: Input) -> Source:
         """Return a reader of `X`; finiteness is checked while the rows are read, so the data is not scanned twice."""
-        if is_array_like(X):
-            rows = validate_data(self, numeric_frame(X), accept_sparse="csr", ensure_all_finite=False)
-            return labelled_as(open_source(rows, missing_value=self.missing_value), X)
-        return open_source(X, missing_value=self.missing_value)
+        if not is_array_like(X):
+            return open_source(X, missing_value=self.missing_value)
+        seen: Any = type(
+            type(self).__name__, (BaseEstimator,), {}
+        )()  # which is given the names, and is named in errors
+        rows = validate_data(seen, numeric_frame(X), accept_sparse="csr", ensure_all_finite=False)
+        source = labelled_as(open_source(rows, missing_value=self.missing_value), X)
+        names = vars(seen).get("feature_names_in_")
+        source.feature_names = None if names is None else tuple(names)
+        return source
 
     @property
     def _missing_value(self) -> float | None:
@@ -410,9 +405,9 @@ class Transforming(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exporting)
         else:
             source = open_source(X, missing_value=self._missing_value)
         source = with_features_of(counting_as(source, self.labels_, self._model.source), self.labels_)
-        if source.shape[1] != self.n_features_in_:
+        if source.shape[1] != self._model.n_features:
             raise ParameterError(
-                f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+                f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self._model.n_features} features as input"
             )
         known = self.labels_
         if known is not None and source.labels is not None and (difference := known.difference(source.labels)):

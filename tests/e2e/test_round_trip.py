@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 import streampca as sp
 from streampca.errors import NotAvailableError, OutputError
-from tests.facade import export, verify_run
+from tests.facade import export, fitted_attributes, verify_run
 
 FloatArray = NDArray[np.float64]
 pytestmark = pytest.mark.numerical
@@ -318,9 +318,8 @@ def _same(fit: Fit, other: Any) -> None:
     """Assert that an estimator is the fit, bit for bit."""
     known = fit.estimator
     assert type(other) is type(known)
-    for name, value in vars(known).items():
-        if name.endswith("_") and not name.startswith("_") and isinstance(value, np.ndarray | float | int):
-            np.testing.assert_array_equal(getattr(other, name), value, err_msg=name)
+    for name, value in fitted_attributes(known).items():
+        np.testing.assert_array_equal(getattr(other, name), value, err_msg=name)
     scores = fit.scores(known)
     np.testing.assert_array_equal(fit.scores(other), scores)
     if fit.entry.model["kind"] != "kernel_pca":

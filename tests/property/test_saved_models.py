@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import facade
 import numpy as np
 import pytest
 import strategies
@@ -79,9 +80,8 @@ def assert_same_after_loading(fitted: Any, rows: NDArray[Any], *, state: bool = 
         parameters = loaded.get_params()
         for name, value in fitted.get_params().items():
             np.testing.assert_equal(parameters[name], value, err_msg=name)
-        names = [name for name in vars(fitted) if name.endswith("_") and not name.startswith("_")]
-        for name in names:
-            np.testing.assert_equal(getattr(loaded, name), getattr(fitted, name), err_msg=name)
+        for name, value in facade.fitted_attributes(fitted).items():
+            np.testing.assert_equal(getattr(loaded, name), value, err_msg=name)
         try:
             scores = fitted.transform(rows)
         except (StreamPCAError, ValueError):  # holes in rows that were fitted with a weight of 0

@@ -29,7 +29,7 @@ class _Signature:
         return self
 
 
-class Ours(_Signature, interface.ClassNamePrefixFeaturesOutMixin, interface.BaseEstimator):
+class Ours(_Signature, interface.BaseEstimator):
     _n_features_out = 2
 
 
@@ -140,7 +140,7 @@ def _compare_features() -> None:
             validate(estimator, frame, reset=False)
 
 
-class Scaled(Ours, interface.TransformerMixin):
+class Scaled(Ours):
     def transform(self, X: Any) -> Any:
         return np.asarray(X, dtype=np.float64)[:, :2]
 

@@ -120,8 +120,7 @@ def test_other_precision_and_names_and_numbers_of_features_are_refused() -> None
         pca.partial_fit(HALVES[1][:, :5])
     with pytest.raises(MergeError, match="n_features is 6 in the first and 5"):
         sp.merge([pca, sp.PCA(2).fit(HALVES[1][:, :5])])
-    named = sp.PCA(2).fit(HALVES[1])
-    named.feature_names_in_ = np.array(list("abcdef"), dtype=object)
+    named = sp.PCA(2).fit(pytest.importorskip("pandas").DataFrame(HALVES[1], columns=list("abcdef")))
     with pytest.raises(MergeError, match="feature names are unknown in the first and a, b, c"):
         sp.merge([pca, named])
 
