@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
@@ -45,48 +45,30 @@ if TYPE_CHECKING:
     from streampca.execution.progress import ProgressCallback
 
 
+@dataclass(eq=False, repr=False)
 class Coupled(StateEstimator):
     """What the analyses of two tables share."""
 
     _stated = COUPLED_PARAMETERS
     _kind: ClassVar[type[MaximumCovariance] | type[CanonicalCorrelation]]
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        first: int | str | Sequence[str] | None = None,
-        n_pca: int | PCA | None = None,
-        center: bool = True,
-        scale: bool | ScaleName = False,
-        missing: Missing = "error",
-        missing_value: float | None = None,
-        feature_weight: ArrayLike | str | None = None,
-        remove: Mapping[str, Any] | None = None,
-        ddof: int = 1,
-        forgetting: float = 1.0,
-        sampling_errors: int = 0,
-        memory: int | str | None = None,
-        random_state: int = 0,
-        checkpoint: str | Path | None = None,
-        progress: ProgressCallback | None = None,
-    ):
-        self.n_components = n_components
-        self.first = first
-        self.n_pca = n_pca
-        self.center = center
-        self.scale = scale
-        self.missing = missing
-        self.missing_value = missing_value
-        self.feature_weight = feature_weight
-        self.remove = remove
-        self.ddof = ddof
-        self.forgetting = forgetting
-        self.sampling_errors = sampling_errors
-        self.memory = memory
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
+    n_components: int = 2
+    _: KW_ONLY
+    first: int | str | Sequence[str] | None = None
+    n_pca: int | PCA | None = None
+    center: bool = True
+    scale: bool | ScaleName = False
+    missing: Missing = "error"
+    missing_value: float | None = None
+    feature_weight: ArrayLike | str | None = None
+    remove: Mapping[str, Any] | None = None
+    ddof: int = 1
+    forgetting: float = 1.0
+    sampling_errors: int = 0
+    memory: int | str | None = None
+    random_state: int = 0
+    checkpoint: str | Path | None = None
+    progress: ProgressCallback | None = None
 
     n_components_ = Fitted[int](lambda model: model.n_requested)
     x_components_ = Fitted[FloatArray](lambda model: model.sides[0].components)

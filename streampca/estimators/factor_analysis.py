@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 @documented(FACTOR_PARAMETERS)
+@dataclass(eq=False, repr=False)
 class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
     """Factor analysis by maximum likelihood: features are linear functions of k factors and, each, of noise of its own.
 
@@ -79,40 +81,22 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
     n_iter_ = Fitted[int](lambda model: int(model.figures["n_iterations"]))
     heywood_features_ = Fitted[list[int]](lambda model: list(model.figures["heywood_features"]))
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        rotation: Rotation | None = None,
-        center: bool = True,
-        scale: bool | ScaleName = False,
-        missing: Missing = "error",
-        missing_value: float | None = None,
-        feature_weight: ArrayLike | str | None = None,
-        remove: Mapping[str, Any] | None = None,
-        ddof: int = 0,
-        forgetting: float = 1.0,
-        sampling_errors: int = 0,
-        memory: int | str | None = None,
-        random_state: int = 0,
-        checkpoint: str | Path | None = None,
-        progress: ProgressCallback | None = None,
-    ):
-        self.n_components = n_components
-        self.rotation = rotation
-        self.center = center
-        self.scale = scale
-        self.missing = missing
-        self.missing_value = missing_value
-        self.feature_weight = feature_weight
-        self.remove = remove
-        self.ddof = ddof
-        self.forgetting = forgetting
-        self.sampling_errors = sampling_errors
-        self.memory = memory
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
+    n_components: int = 2
+    _: KW_ONLY
+    rotation: Rotation | None = None
+    center: bool = True
+    scale: bool | ScaleName = False
+    missing: Missing = "error"
+    missing_value: float | None = None
+    feature_weight: ArrayLike | str | None = None
+    remove: Mapping[str, Any] | None = None
+    ddof: int = 0
+    forgetting: float = 1.0
+    sampling_errors: int = 0
+    memory: int | str | None = None
+    random_state: int = 0
+    checkpoint: str | Path | None = None
+    progress: ProgressCallback | None = None
 
     def _analysis(self, source: Source | FittedState) -> Analysis:
         return Factors(self.n_components, rotation=self.rotation)

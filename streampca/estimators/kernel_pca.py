@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 
 @documented(KERNEL_PCA_PARAMETERS)
+@dataclass(eq=False, repr=False)
 class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     """Kernel PCA of data of any size: exact where n × n fits, from landmarks of the stream else.
 
@@ -94,61 +96,35 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
 
     _solvers = METHODS
 
-    def __init__(
-        self,
-        n_components: int | float | Threshold | None = None,
-        *,
-        kernel: KernelName | Kernel | Callable[..., Array] = "rbf",
-        gamma: float | None = None,
-        degree: float = 3,
-        coef0: float = 1,
-        kernel_params: Json | None = None,
-        method: Method = "auto",
-        n_landmarks: int = 1000,
-        sampling: Sampling | ArrayLike = "auto",
-        sketch: Sketch = "gaussian",
-        sketch_size: int | Auto = "auto",
-        n_hashes: int = 4,
-        recovery: Recovery = "nystrom",
-        center: bool = True,
-        scale: bool = False,
-        missing_value: float | None = None,
-        fit_inverse_transform: bool = False,
-        alpha: float = 1.0,
-        sampling_errors: int = 0,
-        memory: int | str | None = None,
-        random_state: int = 0,
-        checkpoint: str | Path | None = None,
-        progress: ProgressCallback | None = None,
-    ):
-        self.n_components = n_components
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.kernel_params = kernel_params
-        self.method = method
-        self.n_landmarks = n_landmarks
-        self.sampling = sampling
-        self.sketch = sketch
-        self.sketch_size = sketch_size
-        self.n_hashes = n_hashes
-        self.recovery = recovery
-        self.center = center
-        self.scale = scale
-        self.missing_value = missing_value
-        self.fit_inverse_transform = fit_inverse_transform
-        self.alpha = alpha
-        self.sampling_errors = sampling_errors
-        self.memory = memory
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
+    n_components: int | float | Threshold | None = None
+    _: KW_ONLY
+    kernel: KernelName | Kernel | Callable[..., Array] = "rbf"
+    gamma: float | None = None
+    degree: float = 3
+    coef0: float = 1
+    kernel_params: Json | None = None
+    method: Method = "auto"
+    n_landmarks: int = 1000
+    sampling: Sampling | ArrayLike = "auto"
+    sketch: Sketch = "gaussian"
+    sketch_size: int | Auto = "auto"
+    n_hashes: int = 4
+    recovery: Recovery = "nystrom"
+    center: bool = True
+    scale: bool = False
+    missing_value: float | None = None
+    fit_inverse_transform: bool = False
+    alpha: float = 1.0
+    sampling_errors: int = 0
+    memory: int | str | None = None
+    random_state: int = 0
+    checkpoint: str | Path | None = None
+    progress: ProgressCallback | None = None
 
     if TYPE_CHECKING:
         _model: KernelModel
 
-    _rows: Source | None = None
+    _rows = cast("Source | None", None)
     eigenvalues_ = Fitted[FloatArray](lambda model: model.eigenvalues)
     explained_variance_ratio_ = Fitted[FloatArray](lambda model: model.explained_variance_ratio)
     landmarks_ = Fitted[Array](lambda model: held(model.landmarks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 
 @documented(PCA_PARAMETERS)
+@dataclass(eq=False, repr=False)
 class PCA(Continuing, RowDiagnostics, Rotating):
     """Principal component analysis of data of any size, read once or as often as allowed, within a memory ceiling.
 
@@ -89,58 +91,31 @@ class PCA(Continuing, RowDiagnostics, Rotating):
 
     _solvers = SOLVERS
 
-    def __init__(
-        self,
-        n_components: NComponents = None,
-        *,
-        solver: Solver = "auto",
-        sketch: Sketch = "auto",
-        sketch_size: int | Auto = "auto",
-        n_hashes: int = 4,
-        recovery: Recovery = "nystrom",
-        pilot: int | Auto = "auto",
-        max_passes: int | Auto = "auto",
-        tolerance: float | None = None,
-        center: bool = True,
-        scale: bool | ScaleName = False,
-        whiten: bool = False,
-        missing: Missing = "error",
-        missing_scores: MissingScores = "conditional",
-        missing_value: float | None = None,
-        feature_weight: ArrayLike | str | None = None,
-        remove: Mapping[str, Any] | None = None,
-        ddof: int = 1,
-        forgetting: float = 1.0,
-        sampling_errors: int = 0,
-        memory: int | str | None = None,
-        random_state: int = 0,
-        checkpoint: str | Path | None = None,
-        progress: ProgressCallback | None = None,
-    ):
-        self.n_components = n_components
-        self.solver = solver
-        self.sketch = sketch
-        self.sketch_size = sketch_size
-        self.n_hashes = n_hashes
-        self.recovery = recovery
-        self.pilot = pilot
-        self.max_passes = max_passes
-        self.tolerance = tolerance
-        self.center = center
-        self.scale = scale
-        self.whiten = whiten
-        self.missing = missing
-        self.missing_scores = missing_scores
-        self.missing_value = missing_value
-        self.feature_weight = feature_weight
-        self.remove = remove
-        self.ddof = ddof
-        self.forgetting = forgetting
-        self.sampling_errors = sampling_errors
-        self.memory = memory
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
+    n_components: NComponents = None
+    _: KW_ONLY
+    solver: Solver = "auto"
+    sketch: Sketch = "auto"
+    sketch_size: int | Auto = "auto"
+    n_hashes: int = 4
+    recovery: Recovery = "nystrom"
+    pilot: int | Auto = "auto"
+    max_passes: int | Auto = "auto"
+    tolerance: float | None = None
+    center: bool = True
+    scale: bool | ScaleName = False
+    whiten: bool = False
+    missing: Missing = "error"
+    missing_scores: MissingScores = "conditional"
+    missing_value: float | None = None
+    feature_weight: ArrayLike | str | None = None
+    remove: Mapping[str, Any] | None = None
+    ddof: int = 1
+    forgetting: float = 1.0
+    sampling_errors: int = 0
+    memory: int | str | None = None
+    random_state: int = 0
+    checkpoint: str | Path | None = None
+    progress: ProgressCallback | None = None
 
     components_ = Fitted[FloatArray](
         lambda model: held(model.components)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from streampca.planning.plan import Plan
 
 
+@dataclass(eq=False, repr=False)
 class RotatedPCA(Patterns):
     """Principal components rotated towards simple structure, so that each has few large loadings.
 
@@ -79,24 +81,14 @@ class RotatedPCA(Patterns):
     (3, 6)
     """
 
-    def __init__(
-        self,
-        pca: Likelihood,
-        k: int | None = None,
-        *,
-        method: Method = "varimax",
-        normalize: bool = True,
-        power: float = 4,
-        memory: int | str | None = None,
-        progress: ProgressCallback | None = None,
-    ):
-        self.pca = pca
-        self.k = k
-        self.method = method
-        self.normalize = normalize
-        self.power = power
-        self.memory = memory
-        self.progress = progress
+    pca: Likelihood
+    k: int | None = None
+    _: KW_ONLY
+    method: Method = "varimax"
+    normalize: bool = True
+    power: float = 4
+    memory: int | str | None = None
+    progress: ProgressCallback | None = None
 
     components_ = Fitted[FloatArray](lambda model: np.asarray(model.components))
     explained_variance_ = Fitted[FloatArray](lambda model: model.explained_variance)
