@@ -11,15 +11,15 @@ from streampca.version import __version__
 _EXPORTS = {
     "PCA": "streampca.estimators.pca",
     "KernelPCA": "streampca.estimators.kernel_pca",
-    "RotatedPCA": "streampca.estimators.rotated",
+    "RotatedPCA": "streampca.estimators.pca",
     "MCA": "streampca.estimators.coupled",
     "CCA": "streampca.estimators.coupled",
-    "FactorAnalysis": "streampca.estimators.factor_analysis",
+    "FactorAnalysis": "streampca.estimators.analyses",
     "Threshold": "streampca.linalg.selection",
     "Frobenius": "streampca.linalg.selection",
     "fit_many": "streampca.estimators.many",
     "load": "streampca.estimators.loading",
-    "merge": "streampca.estimators.merging",
+    "merge": "streampca.estimators.continuing",
     "open": "streampca.sources.open",
     "run": "streampca.runs.run",
     "update": "streampca.runs.update",
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
     from streampca import states as states
     from streampca import transforms as transforms
     from streampca.errors import StreamPCAError as StreamPCAError
+    from streampca.estimators.analyses import FactorAnalysis as FactorAnalysis
+    from streampca.estimators.continuing import merge as merge
     from streampca.estimators.coupled import CCA as CCA
     from streampca.estimators.coupled import MCA as MCA
-    from streampca.estimators.factor_analysis import FactorAnalysis as FactorAnalysis
     from streampca.estimators.kernel_pca import KernelPCA as KernelPCA
     from streampca.estimators.loading import load as load
     from streampca.estimators.many import fit_many as fit_many
-    from streampca.estimators.merging import merge as merge
     from streampca.estimators.pca import PCA as PCA
-    from streampca.estimators.rotated import RotatedPCA as RotatedPCA
+    from streampca.estimators.pca import RotatedPCA as RotatedPCA
     from streampca.linalg import conversion as conversion
     from streampca.linalg.selection import Frobenius as Frobenius
     from streampca.linalg.selection import Threshold as Threshold

@@ -77,7 +77,7 @@ def merge(models: tuple[Path, ...], out: Path, overwrite: bool) -> Result:
 
     Each MODEL is a model or a run of rows that no other has, saved with its state; the merged model is saved with its state too.
     """
-    from streampca.estimators.merging import merge_saved
+    from streampca.estimators.loading import merge_saved
     from streampca.storage.directories import require_replaceable
 
     require_replaceable(out, "model", overwrite=overwrite)
@@ -106,7 +106,7 @@ def export(model: Path, out: Path, overwrite: bool, memory: str | None) -> Resul
     RUN is a run or a model. OUT ends with .onnx, .faiss, .npz, .nc, or .csv for a table of the loadings, and so names its format;
     what the format cannot express is refused. The line that is printed says by how much scores in float32 differ.
     """
-    from streampca.estimators.exporting import export as carry_out
+    from streampca.estimators.base import export as carry_out
     from streampca.estimators.loading import load
 
     estimator = load(model).set_params(memory=memory)

@@ -1,33 +1,77 @@
-"""What PCA and kernel PCA share: fits that are resumed, the certificate, and the attributes of a fit."""
+"""What all estimators do: fits that are resumed, scores of rows and rows of scores for input of any kind, models saved and exported."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, overload
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from streampca.errors import NotComputedError
-from streampca.estimators.interface import Fitted, check_is_fitted
-from streampca.estimators.labelled import dataset_of
+from streampca.errors import NotComputedError, ParameterError
+from streampca.estimators.inputs import (
+    is_array_like,
+    is_dask,
+    lazy_rows,
+    map_fitted,
+    map_missing,
+    map_residuals,
+    map_rows,
+    require_lazy_output,
+    wants_frame,
+)
+from streampca.estimators.interface import BaseEstimator, Fitted, check_is_fitted, validate_data
+from streampca.estimators.labelled import (
+    dataset_of,
+    is_data_array,
+    is_labelled,
+    of_all_modes,
+    rows_of_scores,
+    scores_array,
+)
 from streampca.estimators.plots import Plots
-from streampca.estimators.transforming import Transforming
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_fit, recorded_plan
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.export.files import SUFFIXES, Exported
+from streampca.labels import Labels
 from streampca.models.fit_record import FitRecord
 from streampca.models.pca import Model
+from streampca.models.removal import Given, removed_by, residuals_of, residuals_step, with_fitted
 from streampca.models.sampling_errors import SamplingErrors
+from streampca.models.scoring import rows_from_scores, scores_of
 from streampca.models.stored_array import StoredArray
 from streampca.planning.plan import Plan
-from streampca.solvers.base import AnyFit, AnyParameters, Solver
-from streampca.sources import Source
-from streampca.typing import Array, Json
+from streampca.planning.scores import plan_rows, plan_scores
+from streampca.solvers.base import Solver
+from streampca.sources import Source, open_source
+from streampca.sources.base import require_unmasked
+from streampca.sources.cells.objects import is_anndata
+from streampca.sources.coordinates import is_xarray
+from streampca.sources.files.paths import is_paths
+from streampca.sources.frames import labelled_as, numeric_frame
+from streampca.sources.like import counting_as, open_like, open_xarray_like, with_features_of
+from streampca.sources.packing import with_nan
+from streampca.sources.steps import SteppedSource
+from streampca.sources.xarray_data import is_in_memory
+from streampca.storage.directories import AtomicDirectory, read_record, require_apart
+from streampca.system.optional import optional_module
+from streampca.typing import Array, DType, Json
 
 if TYPE_CHECKING:
+    import dask.array as da
     import xarray as xr
+    from sklearn.decomposition import PCA, FactorAnalysis
+    from sklearn.pipeline import Pipeline
+
+    from streampca.estimators.inputs import InMemory, Input, Lazy, Table
+
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+"""Scores or rows, float32 or float64."""
 
 
 def held(values: Any) -> Any:
@@ -35,7 +79,7 @@ def held(values: Any) -> Any:
     return values.array if isinstance(values, StoredArray) else values
 
 
-class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
+class StreamEstimator(BaseEstimator):
     """An estimator of scikit-learn whose input may also be a store, a lazy array or a sparse matrix."""
 
     _solvers: ClassVar[Mapping[str, Solver[Any, Any]]]
@@ -77,21 +121,19 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
         """Return the description of the source of the fit."""
         return self._model.source
 
-    def _parameters(self, threads: int | None = None) -> AnyParameters:
+    def _parameters(self, threads: int | None = None) -> Any:
         """Return the checked parameters of a fit."""
         raise NotImplementedError
 
-    def _fit_or_resume(self, source: Source, parameters: AnyParameters) -> AnyFit:
+    def _fit_or_resume(self, source: Source, parameters: Any) -> Any:
         """Return the fit of `source`, resumed from `checkpoint` if that is a directory with the checkpoint of this fit."""
         if self.checkpoint is None:
-            fitted: AnyFit = self._fit_source(source, parameters, progress=self.progress)
-            return fitted
+            return self._fit_source(source, parameters, progress=self.progress)
 
-        def fit(log: ProgressLog) -> AnyFit:
+        def fit(log: ProgressLog) -> Any:
             plan = recorded_plan(log, self._plan_source(source, parameters, client=active_client(source)))
             log.plan = plan.to_dict()
-            fitted: AnyFit = self._fit_source(source, parameters, plan, progress=self.progress)
-            return fitted
+            return self._fit_source(source, parameters, plan, progress=self.progress)
 
         return fit_with_checkpoint(Path(self.checkpoint), identity_of_fit(source, parameters), fit)
 
@@ -185,7 +227,501 @@ class StreamEstimator(Transforming, Generic[AnyParameters, AnyFit]):
         """Keep what is no part of the model under the names of the fitted attributes."""
         vars(self).update(fitted)
 
-    def _take(self, result: AnyFit, source: Source) -> None:
+    def _take(self, result: Any, source: Source) -> None:
         """Become the estimator that was fitted to `source` with this result."""
         self._model = result.model
         self._keep(plan_=result.plan, n_passes_=result.passes, bytes_read_=result.count.bytes)
+
+    labels_ = Fitted[Labels | None](lambda model: model.labels)
+
+    # Where xarray is not installed its types are Any, which every argument matches: what is certain comes before them.
+
+    @overload
+    def fit_transform(self, X: InMemory, y: object = None, **params: object) -> Floats: ...
+
+    @overload
+    def fit_transform(self, X: Lazy, y: object = None, **params: object) -> da.Array: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def fit_transform(self, X: Source, y: object = None, **params: object) -> da.Array | xr.DataArray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def fit_transform(self, X: xr.DataArray | xr.Dataset, y: object = None, **params: object) -> xr.DataArray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def fit_transform(self, X: ArrayLike, y: object = None, **params: object) -> Floats: ...
+
+    @overload
+    def fit_transform(self, X: Table, y: object = None, **params: object) -> Floats | da.Array: ...
+
+    def fit_transform(self, X: Input, y: object = None, **params: object) -> Floats | da.Array | xr.DataArray:
+        """Fit `X` and return its scores: what `fit` and `transform` do.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `fit` takes.
+        y : ignored
+        **params
+            Further arguments of `fit`, such as `sample_weight`.
+
+        Returns
+        -------
+        ndarray, dask.array.Array or xarray.DataArray, shape (n_samples, k)
+            Scores, as `transform` returns them.
+
+        Raises
+        ------
+        ParameterError, PlanError, DataError
+            As `fit`.
+        """
+        require_lazy_output(self, X)  # before the fit, not after it
+        self.fit(X, y, **params)  # with the arguments of each estimator
+        return self._scores_of_fit(X)
+
+    @overload
+    def transform(self, X: InMemory, *, remove: Given | None = None) -> Floats: ...
+
+    @overload
+    def transform(self, X: Lazy, *, remove: Given | None = None) -> da.Array: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def transform(self, X: Source, *, remove: Given | None = None) -> da.Array | xr.DataArray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def transform(self, X: xr.DataArray | xr.Dataset, *, remove: Given | None = None) -> xr.DataArray: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def transform(self, X: ArrayLike, *, remove: Given | None = None) -> Floats: ...
+
+    @overload
+    def transform(self, X: Table, *, remove: Given | None = None) -> Floats | da.Array: ...
+
+    def transform(self, X: Input, *, remove: Given | None = None) -> Floats | da.Array | xr.DataArray:
+        """Return the scores of `X`: coordinates of its rows along the components.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `fit` takes, with the features of the fit.
+        remove : mapping, optional
+            For models that were fitted with `remove`, and for rows that are neither those of the fit nor labelled:
+            ``{"groups": labels, "trend": positions, "covariates": values}`` of these rows, the keys that the fit had.
+
+        Returns
+        -------
+        ndarray, dask.array.Array or xarray.DataArray, shape (n_samples, k)
+            float32 for float16 and float32 input, else float64. A numpy array for arrays, a lazy Dask array for Dask arrays and
+            stores. A DataArray with the dimensions and coordinates of the samples, and ``mode``, for objects of xarray and for
+            tables with names (`streampca.open`) where xarray is installed; lazy where these are.
+
+        Raises
+        ------
+        ParameterError
+            If `X` does not have the features of the fit, or `remove` is missing or does not match.
+        ValueError
+            If rows hold infinity, or NaN and the model was fitted with ``missing="error"``; `NotFiniteError`, which names the first
+            row and column, except where scikit-learn checks an array. For lazy rows when their scores are computed.
+        """
+        check_is_fitted(self)
+        if is_array_like(X):
+            return scores_of(self._model, self._without_removed(self._validated(X), X, remove))
+        require_lazy_output(self, X)
+        stored = self._open_fitted(X)
+        step = residuals_step(stored, self._model, remove)
+        source = stored if step is None else SteppedSource(stored, [step])
+        if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and source.in_memory):
+            values = scores_of(self._model, source.read(0, source.shape[0])[0])
+            plain = not is_xarray(X) or source.labels is None or wants_frame(self)
+            return values if plain or source.labels is None else scores_array(X, source.labels, values)
+        if is_dask(X):
+            lazy = map_missing(X, self._missing_value)
+            lazy = lazy if step is None else map_residuals(lazy, step)
+        else:
+            lazy = lazy_rows(source)
+        dtype = self._model.score_dtype(source.dtype)
+        scores = map_rows(partial(scores_of, self._model), lazy, self._model.n_components, dtype)
+        return scores_array(X, source.labels, scores) if source.labels is not None and is_labelled(X) else scores
+
+    def transform_to(
+        self,
+        X: Input,
+        path: str | Path,
+        *,
+        overwrite: bool = False,
+        remove: Given | None = None,
+        diagnostics: bool = False,
+    ) -> Path:
+        """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
+
+        Reads `X` once, within `memory`.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `fit` takes, with the features of the fit.
+        path : str or Path
+            Directory of the group. Its array ``scores`` has shape (n_samples, k), float32 for float16 and float32 input, else float64.
+        overwrite : bool
+            Whether scores that streampca wrote at `path` are replaced.
+        remove : mapping, optional
+            As in `transform`.
+        diagnostics : bool
+            Whether to write two more arrays of shape (n_samples,), float64, from the same reading: ``t2``, Hotelling's T², the
+            squared scores over the eigenvalues, and ``q``, the squared distance of the centred, scaled and weighted row from the
+            space of the components; see `t2_limit`, `q_limit` and `contributions`.
+
+        Returns
+        -------
+        Path
+            `path`.
+
+        Raises
+        ------
+        NotAvailableError
+            With `diagnostics`, for kernel PCA and for rotated components.
+        OutputError
+            If there is something at `path` other than scores of streampca, or scores and `overwrite` is not set.
+        NoSpaceError
+            If there is less disk space than the scores take; nothing is read then.
+        PlanError
+            If the work does not fit in `memory`.
+        """
+        from streampca.execution.write import write_scores  # here, because it imports zarr
+
+        check_is_fitted(self)
+        source = residuals_of(self._open_fitted(X), self._model, remove)
+        require_apart(Path(path), source.description)
+        plan = plan_scores(source, self._model, self.memory, diagnostics=diagnostics)
+        with AtomicDirectory(Path(path), "scores", overwrite=overwrite) as aside:
+            write_scores(source, self._model, plan, aside, progress=self.progress, diagnostics=diagnostics)
+        return Path(path)
+
+    @overload
+    def inverse_transform(self, X: InMemory, *, remove: Given | None = None) -> Floats: ...
+
+    @overload
+    def inverse_transform(self, X: da.Array, *, remove: Given | None = None) -> da.Array: ...
+
+    @overload
+    def inverse_transform(self, X: xr.DataArray, *, remove: Given | None = None) -> xr.DataArray | xr.Dataset: ...
+
+    @overload
+    def inverse_transform(self, X: ArrayLike, *, remove: Given | None = None) -> Floats: ...
+
+    def inverse_transform(
+        self, X: da.Array | xr.DataArray | ArrayLike, *, remove: Given | None = None
+    ) -> Floats | da.Array | xr.DataArray | xr.Dataset:
+        """Return the rows that belong to scores, in the units of the data.
+
+        `PCA` returns the rows of the space of the components, and `KernelPCA` pre-images by kernel ridge regression. What a model
+        removes is added again. Lazy rows are as large a block as their scores are, whatever `memory`: `inverse_transform_to` writes
+        rows within the ceiling.
+
+        Parameters
+        ----------
+        X : array-like, Dask array or DataArray, shape (n_samples, k)
+            Scores. A DataArray may have some of the components only, ``scores.sel(mode=[1, 2])``: rows are made of these alone.
+        remove : mapping, optional
+            What the model removes, of these rows, as in `transform`. None = of the rows of the fit in their order, if there are as
+            many scores.
+
+        Returns
+        -------
+        ndarray, dask.array.Array, xarray.DataArray or xarray.Dataset, shape (n_samples, n_features)
+            float32 for float32 scores, else float64. A lazy array for Dask arrays, and for a DataArray one with the dimensions of
+            the features (a Dataset of several variables).
+
+        Raises
+        ------
+        ParameterError
+            If scores have another shape or type, or of `KernelPCA` that was not fitted with ``fit_inverse_transform=True``.
+        NotFiniteError
+            If scores hold infinity, or NaN (which a model with ``missing="drop_rows"`` takes, and gives rows of NaN for); names the
+            first row. For lazy scores when rows are computed.
+        """
+        check_is_fitted(self)
+        if is_data_array(X):
+            return rows_of_scores(self._model, X, remove)
+        require_unmasked(X, "the array of scores")
+        if is_dask(X):
+            self._require_scores(X.shape, X.dtype)
+            lazy = map_rows(partial(rows_from_scores, self._model), X, self._model.n_features, X.dtype)
+            return map_fitted(lazy, self._model, remove)
+        scores = np.asarray(X)
+        self._require_scores(scores.shape, scores.dtype)
+        return with_fitted(rows_from_scores(self._model, scores), self._model, remove)
+
+    def inverse_transform_to(
+        self,
+        X: ArrayLike | Lazy | Source | xr.DataArray,
+        path: str | Path,
+        *,
+        dtype: DTypeLike | None = None,
+        clip: bool = False,
+        overwrite: bool = False,
+        remove: Given | None = None,
+    ) -> Path:
+        """Stream the rows that belong to scores to a zarr group at `path`: whole or not at all.
+
+        Reads the scores once, a block of rows at a time, within `memory`, and makes the rows of `inverse_transform`.
+
+        Parameters
+        ----------
+        X : array-like, path, zarr array, Dask array or DataArray, shape (n_samples, k)
+            Scores, such as the store that `transform_to` wrote.
+        path : str or Path
+            Directory of the group. It has an array for each variable of the fit, ``(n_samples, *feature dimensions)``, with the
+            coordinates of samples and features as arrays; without names of variables the array ``rows``.
+        dtype : dtype, optional
+            Type of the arrays. None = float32 for float32 scores, else float64. For integers, such as ``"uint16"``, values are
+            rounded to the nearest integer, halves to the even one.
+        clip : bool
+            Whether values outside of the range of an integer type become its smallest or largest value; otherwise they are refused.
+        overwrite : bool
+            Whether rows that streampca wrote at `path` are replaced.
+        remove : mapping, optional
+            As in `inverse_transform`.
+
+        Returns
+        -------
+        Path
+            `path`.
+
+        Raises
+        ------
+        ParameterError
+            If scores have another shape or type, values are outside of the range of an integer type (names the first), or of
+            `KernelPCA` that was not fitted with ``fit_inverse_transform=True``.
+        NotFiniteError
+            If scores hold infinity or NaN, as in `inverse_transform`, or rows overflow.
+        NotAvailableError
+            If integers are to be written and a mask left out features, which are NaN.
+        OutputError
+            If there is something at `path` other than rows of streampca, or rows and `overwrite` is not set.
+        NoSpaceError
+            If there is less disk space than the rows take uncompressed; nothing is read then.
+        PlanError
+            If the work does not fit in `memory`.
+        """
+        from streampca.execution.reconstruction import reconstruction, write_rows  # here, because it imports zarr
+
+        check_is_fitted(self)
+        scores = self._open_scores(X)
+        require_apart(Path(path), scores.description)
+        rows = reconstruction(scores, self._model, remove, dtype, clip=clip)
+        plan = plan_rows(rows, self._model, self.memory)
+        with AtomicDirectory(Path(path), "reconstruction", overwrite=overwrite) as aside:
+            write_rows(rows, self._model, plan, aside, samples=scores.labels, progress=self.progress)
+        return Path(path)
+
+    def _open_scores(self, X: Any) -> Source:
+        """Return a reader of scores: those of `transform_to` at a path, all modes of a DataArray, or what `open_source` opens."""
+        if is_data_array(X):
+            X = of_all_modes(X, self._model.n_components)
+            source = open_source(X, samples=[str(dim) for dim in X.dims[:-1]])
+        elif is_paths(X):
+            record = read_record(Path(str(X))) or {}
+            source = open_source(X, array="scores" if record.get("format") == "streampca-scores" else None)
+        else:
+            source = open_source(np.asarray(X) if isinstance(X, list | tuple) else X)
+        self._require_scores(source.shape, source.dtype)
+        return source
+
+    def _require_scores(self, shape: tuple[int, ...], dtype: DType) -> None:
+        """Raise `ParameterError` unless an array of this shape and type can be scores."""
+        k = self._model.n_components
+        if len(shape) != 2 or shape[1] != k or dtype.kind == "c":
+            raise ParameterError(
+                f"scores of shape {shape} and type {dtype}: expected real numbers of shape (n_samples, {k})"
+            )
+
+    def _scores_of_fit(self, X: Input) -> Floats | da.Array | xr.DataArray:
+        """Return the scores of the rows of the fit."""
+        return self.transform(X)
+
+    def _open(self, X: Input) -> Source:
+        """Return a reader of `X`; finiteness is checked while the rows are read, so the data is not scanned twice."""
+        if not is_array_like(X):
+            return open_source(X, missing_value=self.missing_value)
+        seen: Any = type(
+            type(self).__name__, (BaseEstimator,), {}
+        )()  # which is given the names, and is named in errors
+        rows = validate_data(seen, numeric_frame(X), accept_sparse="csr", ensure_all_finite=False)
+        source = labelled_as(open_source(rows, missing_value=self.missing_value), X)
+        names = vars(seen).get("feature_names_in_")
+        source.feature_names = None if names is None else tuple(names)
+        return source
+
+    @property
+    def _missing_value(self) -> float | None:
+        """Return the number that counted as missing in the rows of the fit, beside NaN."""
+        declared: float | None = self._model.source.get("missing_value")
+        return declared
+
+    def _validated(self, X: ArrayLike) -> Array:
+        """Return rows to be transformed, checked by scikit-learn, with NaN for the missing value; it is let through where it has a meaning."""
+        finite = "allow-nan" if self._model.missing != "error" else True
+        rows: Array = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=finite)
+        return with_nan(rows, self._missing_value)
+
+    def _open_fitted(self, X: Input) -> Source:
+        """Return a reader of `X`, which has as many features as the rows of the fit."""
+        if is_paths(X) or is_anndata(X):
+            source = open_like(X, self.labels_, self._model.source)
+        elif is_xarray(X):
+            source = open_xarray_like(X, self.labels_, self._model.source, self._missing_value)
+        elif is_array_like(X):
+            source = labelled_as(open_source(self._validated(X)), X)
+        else:
+            source = open_source(X, missing_value=self._missing_value)
+        source = with_features_of(counting_as(source, self.labels_, self._model.source), self.labels_)
+        if source.shape[1] != self._model.n_features:
+            raise ParameterError(
+                f"X has {source.shape[1]} features, but {type(self).__name__} is expecting {self._model.n_features} features as input"
+            )
+        known = self.labels_
+        if known is not None and source.labels is not None and (difference := known.difference(source.labels)):
+            raise ParameterError(f"{source.description} has {difference}: expected the features of the fit")
+        return source
+
+    def _without_removed(self, rows: Array, X: object, remove: Given | None) -> Array:
+        """Return `rows`, those of `X`, without what the model removes."""
+        if removed_by(self._model, remove) is None:
+            return rows
+        return residuals_of(labelled_as(open_source(rows), X), self._model, remove).read(0, len(rows))[0]
+
+    def to_sklearn(self) -> PCA | FactorAnalysis | Pipeline:
+        """Return the fitted estimator of scikit-learn with the same `transform` and `inverse_transform`.
+
+        A ``sklearn.decomposition.PCA`` with all fitted attributes, or of `FactorAnalysis` its namesake, which has no
+        `inverse_transform`; where features are scaled or weighted, a ``Pipeline`` of a
+        ``StandardScaler`` (step ``scale``) and it (step ``pca`` or ``factor_analysis``), and where NaN counts as the mean of its feature, one that
+        begins with a ``FunctionTransformer`` (step ``fill``). Scores agree to 1e-12 of the largest, for rows in float64; a
+        ``PCA`` alone subtracts the mean after the product, which loses the digits that a far mean has before the point.
+
+        Returns
+        -------
+        sklearn.decomposition.PCA, sklearn.decomposition.FactorAnalysis or sklearn.pipeline.Pipeline
+            A fitted estimator that does not need streampca.
+
+        Raises
+        ------
+        NotAvailableError
+            If scikit-learn cannot express a setting: `remove`, conditional scores of rows with NaN, normalised counts, whitened
+            components without variance, two tables (`MCA`, `CCA`), or correlated factors.
+        """
+        check_is_fitted(self)
+        optional_module("sklearn", "to_sklearn", "export")
+        from streampca.export.scikit_learn import to_sklearn
+
+        return to_sklearn(self._model, self._model.source.get("feature_names"), self.memory)
+
+    def to_onnx(
+        self, path: str | Path, *, dtype: Literal["float32", "float64"] = "float32", overwrite: bool = False
+    ) -> Exported:
+        """Write an ONNX model from rows to scores: whole or not at all, after ``onnx.checker`` has passed it.
+
+        Its input ``X`` has shape (n, n_features), its output ``scores`` (n, k), for any n, both of type `dtype`; opset 17. Two tables
+        (`MCA`, `CCA`) lie side by side in the input, and their scores in the output.
+        Rows are those that `transform` takes as an array; where counts were normalised while they were read
+        (``normalize``), they are the counts. Needs onnx: ``pip install "streampca[export]"``.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        dtype : {"float32", "float64"}
+            Type of rows and scores.
+        overwrite : bool
+            Whether an ONNX model at `path` is replaced.
+
+        Returns
+        -------
+        Exported
+            What was written, with the measured ``error`` of the scores relative to those in float64.
+
+        Raises
+        ------
+        NotAvailableError
+            If ONNX cannot express a setting: `remove`, conditional scores of rows with NaN, normalised counts of a mask of
+            features; if float32 cannot hold the model; or if onnx is not installed.
+        OutputError
+            If a file is at `path` and `overwrite` is not set, or it is no ONNX model.
+        """
+        from streampca.export.onnx_model import write_onnx
+
+        check_is_fitted(self)
+        return write_onnx(
+            self._model,
+            Path(path),
+            dtype=dtype,
+            names=self._known_names(),
+            memory=self.memory,
+            overwrite=overwrite,
+        )
+
+    def to_faiss(self, path: str | Path, *, overwrite: bool = False) -> Exported:
+        """Write a ``LinearTransform`` of faiss for ``faiss.read_VectorTransform`` and ``IndexPreTransform``, whole or not at all.
+
+        It is in float32, y = A x + b: subtract a mean that is far from 0 from the rows before the fit. The
+        ``reverse_transform`` that faiss has for orthonormal A, Aᵀ(y − b), is `inverse_transform` only for all components or
+        without centring: else it lacks what of the mean is orthogonal to the components. Needs faiss: ``pip install "streampca[export]"``.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        overwrite : bool
+            Whether a transform of faiss at `path` is replaced.
+
+        Returns
+        -------
+        Exported
+            What was written, with the measured ``error`` of the scores relative to those in float64.
+
+        Raises
+        ------
+        NotAvailableError
+            If faiss cannot express a setting: `remove`, scores of rows with NaN, normalised counts; if float32 cannot hold
+            the model; or if faiss is not installed.
+        OutputError
+            If a file is at `path` and `overwrite` is not set, or it is no transform of faiss.
+        """
+        from streampca.export.faiss_transform import write_faiss
+
+        check_is_fitted(self)
+        return write_faiss(self._model, Path(path), memory=self.memory, overwrite=overwrite)
+
+    def _known_names(self) -> list[str] | None:
+        """Return the names of the features, else those that their coordinates make, or None."""
+        names, labels = self._model.source.get("feature_names"), self._model.labels
+        return labels.known_names() if names is None and labels is not None else names
+
+
+def export(estimator: StreamEstimator, path: str | Path, *, overwrite: bool = False) -> Exported:
+    """Write a fitted estimator in the format that the end of `path` names: .onnx, .faiss, .npz, .nc, or .csv for the loadings.
+
+    Raises
+    ------
+    ParameterError
+        If it names none of these.
+    """
+    from streampca.export.arrays import write_loadings, write_netcdf, write_npz
+
+    place = Path(path)
+    kind = SUFFIXES.get(place.suffix.lower())
+    if kind is None:
+        raise ParameterError(f"{place} names no format: expected a name that ends with {', '.join(SUFFIXES)}")
+    if kind == "ONNX":
+        return estimator.to_onnx(place, overwrite=overwrite)
+    if kind == "faiss":
+        return estimator.to_faiss(place, overwrite=overwrite)
+    model = estimator._model
+    if kind == "npz":
+        return write_npz(model, place, names=estimator._known_names(), memory=estimator.memory, overwrite=overwrite)
+    if kind == "CSV":
+        prefix, names = type(estimator).__name__.lower(), estimator._known_names()
+        return write_loadings(model, place, prefix, names=names, memory=estimator.memory, overwrite=overwrite)
+    shape = (model.n_features, model.n_components)
+    return write_netcdf(dataset_of(model), place, shape, overwrite=overwrite)

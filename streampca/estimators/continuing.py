@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -25,7 +25,7 @@ from streampca.parameters.choices import Solver
 from streampca.planning.columns import placed_weights, with_sample_weight
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.result import Fit
-from streampca.solvers.state import accumulate, continued, obstacle_to_state, require_new, solve, subtracted
+from streampca.solvers.state import accumulate, continued, merged, obstacle_to_state, require_new, solve, subtracted
 from streampca.sources import Source, open_source
 from streampca.sources.coordinates import is_xarray
 from streampca.sources.frames import labelled_as, numeric_frame
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
     from streampca.estimators.inputs import Input
 
+
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+_Estimator = TypeVar("_Estimator", bound="Continuing")
 _NO_STATE = (
     "the model holds no state that rows could be added to: fit it with solver 'covariance' (its matrix in memory, not on disk, and no "
     "n_components='cross_validation') or 'qr' and, if it was loaded, save it with state=True (output.state: true in a run)"
@@ -61,7 +63,7 @@ def _needs_state(method: _Method) -> _Method:
     return cast("_Method", _KeptState(method))
 
 
-class Continuing(StreamEstimator[Parameters, Fit]):
+class Continuing(StreamEstimator):
     """What an estimator that keeps its state can do with it.
 
     Attributes that come from the model are solved when one of them is first asked for, so adding many small batches
@@ -325,6 +327,61 @@ class Continuing(StreamEstimator[Parameters, Fit]):
                     f"{source.description} has {difference}: expected the features of the rows seen before"
                 )
         return source
+
+
+def merge(models: Sequence[_Estimator]) -> _Estimator:
+    """Return the model of all rows behind `models`, fitted on disjoint rows with the same parameters.
+
+    Equal to one fit of all rows up to rounding. The order counts only with a forgetting factor, where it is that of
+    time. Cost: one addition of d² numbers for each model; the eigenproblem waits for the first use of the result.
+
+    Parameters
+    ----------
+    models : sequence of PCA
+        Estimators that were fitted on disjoint rows, or loaded with their states.
+
+    Returns
+    -------
+    PCA
+        The model of all rows, with its state.
+
+    Raises
+    ------
+    MergeError
+        If a parameter that enters the state or the model differs, with its name and both values; if a model has no
+        state (save it with ``state=True``); or if the same model, or the rows of the same file, are given twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 8))
+    >>> total = sp.merge([sp.PCA(2).fit(rows[:300]), sp.PCA(2).fit(rows[300:])])
+    >>> total.n_samples_seen_, np.allclose(total.explained_variance_, sp.PCA(2).fit(rows).explained_variance_)
+    (1000, True)
+    """
+    models = list(models)
+    if not models or not all(isinstance(model, Continuing) for model in models):
+        found = ", ".join(type(model).__name__ for model in models) or "nothing"
+        raise ParameterError(f"merge takes a sequence of fitted PCA estimators: found {found}")
+    parts: list[FittedState] = []
+    for i, model in enumerate(models):
+        if any(model is other for other in models[:i]):
+            raise MergeError(f"model {i} is given twice: merge takes models of disjoint rows")
+        fitted = model._fitted_state
+        if fitted is None:
+            raise MergeError(f"model {i}: " + (_NO_STATE if "_model" in vars(model) else "it has not been fitted"))
+        parts.append(fitted)
+        first, names = (each.source.get("feature_names") for each in (parts[0], fitted))
+        if names != first:
+            raise MergeError(
+                f"feature names are {_some(first)} in the first and {_some(names)} in model {i}: "
+                "expected the same features in the same order"
+            )
+    total = type(models[0])(**models[0].get_params(deep=False))
+    total._hold(merged(parts))
+    total._keep(bytes_read_=sum(vars(model).get("bytes_read_", 0) for model in models))
+    return total
 
 
 def _some(names: list[str] | None) -> str:

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import NotAvailableError, ParameterError
-from streampca.estimators.from_states import StateEstimator
+from streampca.estimators.analyses import StateEstimator
+from streampca.estimators.base import Floats, StreamEstimator
 from streampca.estimators.inputs import is_array_like, is_dask, require_lazy_output
 from streampca.estimators.interface import Fitted, check_is_fitted, clone, in_container
 from streampca.estimators.labelled import MODE, dataset_of, is_data_array
-from streampca.estimators.patterns import loadings_of
-from streampca.estimators.pca import PCA
-from streampca.estimators.transforming import Floats, Transforming
+from streampca.estimators.pca import PCA, loadings_of
 from streampca.formatting import as_text
 from streampca.labels import Labels
 from streampca.models.analysis import AnalysisModel
@@ -156,14 +155,14 @@ class Coupled(StateEstimator):
         if X is None and Y is None:
             raise ParameterError("transform: expected rows of the first table (X), of the second (Y), or of both")
         if X is None:
-            return _marked(Transforming.transform(two, _as_columns(Y), remove=remove), "y")
+            return _marked(StreamEstimator.transform(two, _as_columns(Y), remove=remove), "y")
         if Y is not None:
-            scores = Transforming.transform(one, X, remove=remove)
-            return _marked(scores, "x"), _marked(Transforming.transform(two, _as_columns(Y), remove=remove), "y")
+            scores = StreamEstimator.transform(one, X, remove=remove)
+            return _marked(scores, "x"), _marked(StreamEstimator.transform(two, _as_columns(Y), remove=remove), "y")
         if PCA(missing_value=self.missing_value)._open(X).shape[1] == one._model.n_features:
-            return _marked(Transforming.transform(one, X, remove=remove), "x")
+            return _marked(StreamEstimator.transform(one, X, remove=remove), "x")
         require_lazy_output(self, X)
-        both, k = Transforming.transform(self._whole(), X, remove=remove), self.n_components_
+        both, k = StreamEstimator.transform(self._whole(), X, remove=remove), self.n_components_
         if is_data_array(both):
             first, second = both.isel({MODE: slice(0, k)}), both.isel({MODE: slice(k, None)})
             return _marked(first, "x"), _marked(second.assign_coords({MODE: first[MODE]}), "y")
@@ -230,9 +229,9 @@ class Coupled(StateEstimator):
                 "inverse_transform: expected scores of the first table (X), of the second (Y), or both"
             )
         if Y is None and self._are_of_both(X):
-            return Transforming.inverse_transform(self._whole(), X, remove=remove)
+            return StreamEstimator.inverse_transform(self._whole(), X, remove=remove)
         rows = [
-            Transforming.inverse_transform(side, scores, remove=remove)
+            StreamEstimator.inverse_transform(side, scores, remove=remove)
             for side, scores in zip(self._sides(), given.values(), strict=True)
             if scores is not None
         ]
@@ -269,7 +268,7 @@ class Coupled(StateEstimator):
             raise ParameterError(
                 f"the scores are those of table {_table_of(X)!r}, and side={side!r}: give the other side"
             )
-        return Transforming.inverse_transform_to(self._sides()[side == "y"], X, path, **options)
+        return StreamEstimator.inverse_transform_to(self._sides()[side == "y"], X, path, **options)
 
     @overload
     def predict(self, X: InMemory, *, remove: Given | None = None) -> Floats: ...
@@ -317,8 +316,8 @@ class Coupled(StateEstimator):
         require_lazy_output(self, X)
         one.set_output(transform="default")
         two._model = replace(two._model, patterns=coefficients)
-        scores = Transforming.transform(one, X, remove=remove)
-        rows = Transforming.inverse_transform(two, scores, remove=remove)
+        scores = StreamEstimator.transform(one, X, remove=remove)
+        rows = StreamEstimator.inverse_transform(two, scores, remove=remove)
         names = two._model.source.get("feature_names")
         return in_container(self, X, rows, names or [f"y{i}" for i in range(two._model.n_features)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -13,11 +13,10 @@ from numpy.typing import ArrayLike
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.errors import ParameterError
-from streampca.estimators.base import StreamEstimator, held
+from streampca.estimators.base import Floats, StreamEstimator, held
 from streampca.estimators.inputs import is_array_like
 from streampca.estimators.interface import Fitted, check_is_fitted
 from streampca.estimators.persistence import record_of_fitted
-from streampca.estimators.transforming import Floats
 from streampca.execution.distributed.active_client import active_client
 from streampca.kernels import Kernel, Standardised, kernel_of
 from streampca.linalg.selection import Frobenius, Threshold, from_plain
@@ -29,7 +28,6 @@ from streampca.parameters import KERNEL_PCA_PARAMETERS, checked, documented
 from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel import METHODS
-from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.fit import fit_kernel, plan_kernel, readings_of_kernel
 from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.sources import Source
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
 
 @documented(KERNEL_PCA_PARAMETERS)
 @dataclass(eq=False, repr=False)
-class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
+class KernelPCA(StreamEstimator):
     """Kernel PCA of data of any size: exact where n × n fits, from landmarks of the stream else.
 
     Parameters
@@ -122,7 +120,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     progress: ProgressCallback | None = None
 
     if TYPE_CHECKING:
-        _model: KernelModel
+        _model: KernelModel = field(init=False)
 
     _rows = cast("Source | None", None)
     eigenvalues_ = Fitted[FloatArray](lambda model: model.eigenvalues)
@@ -191,7 +189,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
             more than a hundredth of the first eigenvalue.
         """
         source = self._open(X)
-        result = self._fit_or_resume(source, self._parameters())
+        result: Any = self._fit_or_resume(source, self._parameters())
         self._take(result, source)
         for concern in result.model.concerns:
             warnings.warn(concern, UserWarning, stacklevel=2)
@@ -296,7 +294,7 @@ class KernelPCA(StreamEstimator[KernelParameters, KernelFit]):
     _fit_source = staticmethod(fit_kernel)
     _readings_of_fit = staticmethod(readings_of_kernel)
 
-    def _take(self, result: KernelFit, source: Source) -> None:
+    def _take(self, result: Any, source: Source) -> None:
         super()._take(result, source)
         self._rows = None if source.buffered else source
         vars(self).pop("eigenvectors_", None)

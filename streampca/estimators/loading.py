@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from streampca.errors import ModelError, ParameterError
+from streampca.errors import MergeError, ModelError, ParameterError
+from streampca.estimators.analyses import FactorAnalysis, StateEstimator
+from streampca.estimators.continuing import merge
 from streampca.estimators.coupled import CCA, MCA
-from streampca.estimators.factor_analysis import FactorAnalysis
-from streampca.estimators.from_states import StateEstimator
 from streampca.estimators.kernel_pca import KernelPCA
-from streampca.estimators.pca import PCA
+from streampca.estimators.pca import PCA, RotatedPCA, of_model
 from streampca.estimators.persistence import parameters_from, plan_from
-from streampca.estimators.rotated import RotatedPCA, of_model
 from streampca.models.analysis import AnalysisModel
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
@@ -29,6 +28,10 @@ from streampca.solvers.kernel.parameters import SAMPLINGS
 from streampca.solvers.registry import CONTINUABLE
 from streampca.storage.directories import read_unreplaced
 from streampca.typing import Array, Json
+
+if TYPE_CHECKING:
+    from streampca.estimators.pca import PCA
+
 
 AnyFitted: TypeAlias = PCA | KernelPCA | RotatedPCA | MCA | CCA | FactorAnalysis
 """Every estimator that can be saved."""
@@ -72,6 +75,25 @@ def load(path: str | Path) -> AnyFitted:
     """
     loaded: AnyFitted = read_unreplaced(Path(path), lambda: _loaded(model_place(path)))
     return loaded
+
+
+def merge_saved(paths: Sequence[Path]) -> PCA:
+    """Return the merged model of the models or runs at `paths`; two of their states are in memory at a time."""
+    places = [path.resolve() for path in paths]
+    twice = [str(path) for path, place in zip(paths, places, strict=True) if places.count(place) > 1]
+    if twice:
+        raise MergeError(f"{twice[0]} is given twice: expected models of disjoint rows")
+    total = _merged_from(paths[0], [cast("PCA", load(paths[0]))])
+    for path in paths[1:]:
+        total = _merged_from(path, [total, cast("PCA", load(path))])
+    return total
+
+
+def _merged_from(path: Path, models: Sequence[PCA]) -> PCA:
+    try:
+        return merge(models)
+    except MergeError as error:
+        raise MergeError(f"{path}: {error}") from error
 
 
 def _loaded(path: Path) -> Any:

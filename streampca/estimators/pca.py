@@ -1,4 +1,4 @@
-"""Principal component analysis as a scikit-learn estimator over arrays and stores of any size."""
+"""Principal component analysis as a scikit-learn estimator over arrays and stores of any size, and its rotation."""
 
 from __future__ import annotations
 
@@ -8,22 +8,33 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.estimators.base import held
+from streampca.errors import NotAvailableError, ParameterError
+from streampca.estimators.base import StreamEstimator, held
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.groups import GroupModels, fit_of_groups
-from streampca.estimators.interface import Fitted, check_is_fitted
-from streampca.estimators.rotated import Rotating
-from streampca.estimators.row_diagnostics import RowDiagnostics
+from streampca.estimators.interface import Fitted, check_is_fitted, clone
+from streampca.estimators.labelled import labelled_maps
+from streampca.estimators.persistence import record_of_fitted
+from streampca.estimators.plots import ComponentPlots
 from streampca.execution.distributed.active_client import active_client
 from streampca.linalg.component_rules import ComponentRules
+from streampca.linalg.control_limits import Distribution
 from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate
+from streampca.models.conditional import patterns_of, posterior
+from streampca.models.contributions import Contributions, contributions_of
+from streampca.models.fit_record import FitRecord
+from streampca.models.limits import q_limit_of, t2_limit_of
 from streampca.models.pca import PCAModel
+from streampca.models.removal import Given
+from streampca.models.rotated import RotatedModel, rotate
 from streampca.models.shrinkage import projection_shrinkage_of
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
 from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, ScaleName, Sketch, Solver
+from streampca.parameters.choices import Rotation as Method
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.cost import warn_of_probe
@@ -34,16 +45,127 @@ from streampca.solvers.fit import plan_fit, readings_of_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import with_eigenvalues
 from streampca.sources.alignment import is_placed
-from streampca.typing import FloatArray
+from streampca.system.optional import is_installed, optional_module
+from streampca.typing import BoolArray, FloatArray
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from sklearn.utils import Tags
+
     from streampca.estimators.inputs import Input
     from streampca.execution.progress import ProgressCallback
 
 
+class Patterns(StreamEstimator):
+    """The part of `PCA`, `RotatedPCA` and `FactorAnalysis` that says how much each feature changes with each score."""
+
+    if TYPE_CHECKING:
+        _model: PCAModel
+
+    def _as_decomposed(self, X: ArrayLike, remove: Given | None) -> tuple[FloatArray, BoolArray]:
+        """Return rows in memory as they are decomposed, centred, scaled and weighted, and which of their values are missing.
+
+        Missing values are what stands in for them, or NaN where rows with them have no scores.
+        """
+        checked = self._validated(X)
+        dense = getattr(checked, "toarray", lambda: checked)()
+        model = self._model
+        rows = np.asarray(self._without_removed(dense, X, remove), dtype=np.float64) - model.centre
+        missing = np.isnan(rows)
+        if model.stand_in is not None:
+            np.copyto(rows, model.stand_in - model.mean, where=missing)
+        if model.weights is not None:
+            rows *= model.weights
+        return rows, missing
+
+    @property
+    def plot(self) -> ComponentPlots:
+        """Charts of this fit: ``plot.scree()``, ``plot.components()``, ``plot.scores(X)`` and ``plot.biplot(X)`` return axes of matplotlib."""
+        return ComponentPlots(self)
+
+    def maps(self) -> FloatArray | xr.DataArray | xr.Dataset:
+        """Return the components in the units of the data: by how much a feature changes with one standard deviation of a score.
+
+        These are the coefficients of the regression of the data, without weights and scaling, on the standardised scores of the
+        fit: √λⱼ vⱼ · scale / √feature_weight. `components_ * np.sqrt(explained_variance_)` are those of the scaled and weighted features.
+        A row is its mean (and what `remove` names) plus the maps, each times its standardised score, plus what the other components hold.
+
+        Returns
+        -------
+        ndarray of float64, DataArray or Dataset
+            ``(k, n_features)``; for a table with names, where xarray is installed, ``(mode, …)`` with the dimensions and coordinates
+            of the features, NaN where they are masked, a Dataset of several variables. 0 for features that are constant under
+            scaling; NaN for features of weight 0, of which the model knows nothing.
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
+
+        Notes
+        -----
+        Without centring the regression has no intercept, and scores are divided by the root of their sum of squares over n − ddof. Weights of rows count
+        as in the fit. Scores that are correlated (promax) are regressors together. Where NaN has a meaning, covariances are
+        those of the fit: a hole counts as the mean with ``missing="mean"``. Maps of approximate solvers have the
+        errors of their components.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import streampca as sp
+        >>> height = np.array([1.5, 1.6, 1.7, 1.8])  # metres
+        >>> rows = np.column_stack([height, 100 * height])
+        >>> pca = sp.PCA(1, scale=True).fit(rows)
+        >>> pca.maps().round(3)
+        array([[ 0.129, 12.91 ]])
+        """
+        check_is_fitted(self)
+        labels = self._model.labels
+        if labels is None or not labels.named or not is_installed("xarray"):
+            return self._model.maps()
+        return labelled_maps(self._model, labels)
+
+    def loadings(self) -> pd.DataFrame:
+        """Return the loadings, components times standard deviations of their scores, as a data frame of pandas.
+
+        They are those of the features as they are decomposed, scaled and weighted: with ``scale=True`` alone the correlations of features and
+        scores, of `FactorAnalysis` of features and factors. `maps` has them in the units of the data.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each feature, by its name where the data had names, and a column for each component, by its name in
+            `get_feature_names_out`: pca0, pca1, ….
+
+        Raises
+        ------
+        NotAvailableError
+            If pandas is not installed, or the components are on disk.
+
+        Examples
+        --------
+        >>> import streampca as sp
+        >>> sp.PCA(2, scale=True).fit("builtin:iris").loadings().shape
+        (4, 2)
+        """
+        return loadings_of(self)
+
+
+def loadings_of(estimator: StreamEstimator) -> pd.DataFrame:
+    """Return the loadings of a fitted estimator with the names of its features and of the scores."""
+    check_is_fitted(estimator)
+    pandas = optional_module("pandas", "a data frame of loadings", "xarray")
+    model: Any = estimator._model
+    names = model.source.get("feature_names")
+    features = np.arange(model.n_features) if names is None else names
+    columns = model.score_names(type(estimator).__name__.lower())
+    return pandas.DataFrame(model.loadings().T, index=pandas.Index(features, name="feature"), columns=columns)
+
+
 @documented(PCA_PARAMETERS)
 @dataclass(eq=False, repr=False)
-class PCA(Continuing, RowDiagnostics, Rotating):
+class PCA(Continuing, Patterns):
     """Principal component analysis of data of any size, read once or as often as allowed, within a memory ceiling.
 
     Parameters
@@ -272,6 +394,250 @@ class PCA(Continuing, RowDiagnostics, Rotating):
         """
         return fit_of_groups(self, X, labels, sample_weight)
 
+    def get_covariance(self) -> FloatArray:
+        """Return the model covariance V (Λ − σ²) Vᵀ + σ² I of the centred, scaled features (Tipping & Bishop 1999).
+
+        Returns
+        -------
+        ndarray of float64, shape (n_features, n_features)
+            8 d² bytes, which no plan counts.
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
+        """
+        self._require_in_memory("get_covariance")
+        spread = np.maximum(self.explained_variance_ - self.noise_variance_, 0.0)
+        covariance: FloatArray = (self.components_.T * spread) @ self.components_
+        covariance.flat[:: len(covariance) + 1] += self.noise_variance_
+        return covariance
+
+    def get_precision(self) -> FloatArray:
+        """Return the inverse of `get_covariance`; directions without any variance count as the smallest there is.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_features, n_features)
+            8 d² bytes, which no plan counts.
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
+        """
+        self._require_in_memory("get_precision")
+        noise, variance = self._floored()
+        precision: FloatArray = (self.components_.T * (1 / variance - 1 / noise)) @ self.components_
+        precision.flat[:: len(precision) + 1] += 1 / noise
+        return precision
+
+    def score_samples(self, X: ArrayLike, *, remove: Given | None = None) -> FloatArray:
+        """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999).
+
+        For a row with missing values that of its observed values, or with ``missing_scores="mean"`` of the row filled with
+        means; a row without any observed value has 0.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Rows in memory.
+        remove : mapping, optional
+            As in `transform`.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_samples,)
+            Natural logarithms of densities.
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
+        """
+        self._require_in_memory("score")
+        rows, missing = self._as_decomposed(X, remove)
+        noise, variance = self._floored()
+        projected = rows @ self.components_.T
+        left = np.maximum(np.einsum("ij,ij->i", rows, rows) - np.einsum("ij,ij->i", projected, projected), 0.0)
+        k, d = self.components_.shape
+        logarithm = np.log(variance).sum() + (d - k) * np.log(noise) + d * np.log(2 * np.pi)
+        likelihood: FloatArray = -0.5 * (projected**2 @ (1 / variance) + left / noise + logarithm)
+        if self._model.conditional and missing.any():
+            holes = missing.any(axis=1)
+            likelihood[holes] = self._of_observed(rows[holes], missing[holes])
+        return likelihood
+
+    def _of_observed(self, rows: FloatArray, missing: BoolArray) -> FloatArray:
+        """Return the log-likelihood of the observed values alone of `rows`, in which others are 0, ``(n_rows,)``."""
+        noise, variance = self._floored()
+        spread, likelihood = np.maximum(variance - noise, 0.0), np.empty(len(rows))
+        for first, members in patterns_of(missing):
+            seen = ~missing[first]
+            axes = self.components_[:, seen]
+            inverse, logarithm = posterior(spread, noise, (axes @ axes.T)[None])
+            projected = rows[members][:, seen] @ axes.T
+            squares = np.einsum("ij,ij->i", rows[members], rows[members])
+            left = np.maximum(squares - np.einsum("ij,jk,ik->i", projected, inverse[0], projected), 0.0)
+            n_seen = int(seen.sum())
+            constant = logarithm[0] + (n_seen - len(axes)) * np.log(noise) + n_seen * np.log(2 * np.pi)
+            likelihood[members] = -0.5 * (left / noise + constant) if n_seen else 0.0
+        return likelihood
+
+    def score(self, X: ArrayLike, y: object = None) -> float:
+        """Return the mean of `score_samples`.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Rows in memory.
+        y : ignored
+
+        Returns
+        -------
+        float
+            Mean log-likelihood of the rows.
+        """
+        return float(self.score_samples(X).mean())
+
+    def _require_in_memory(self, what: str) -> None:
+        """Raise `NotFittedError`, or `NotAvailableError` if the components are on disk."""
+        check_is_fitted(self)
+        components = self._model.components
+        if not isinstance(components, np.ndarray):
+            k, d = components.shape
+            raise NotAvailableError(
+                f"{what} needs the components in memory, and {k} x {d:,} of them are on disk because they did not fit: use transform, or fit "
+                f"with fewer components or more memory (they take {8 * k * d:,} bytes)"
+            )
+
+    def _floored(self) -> tuple[float, FloatArray]:
+        """Return noise variance and variances, none of them below what float64 can tell from 0."""
+        floor = max(
+            float(self.explained_variance_.max()) * np.finfo(np.float64).eps * self.n_features_in_,
+            np.finfo(np.float64).tiny,
+        )
+        noise = self.noise_variance_
+        if noise <= floor:
+            noise = float(max(self.explained_variance_.min(), floor))
+        return noise, np.maximum(self.explained_variance_, floor)
+
+    def t2_limit(self, probability: float = 0.99, *, distribution: Distribution = "f") -> float:
+        """Return the value that Hotelling's T² of normally distributed rows exceeds with the probability 1 − `probability`.
+
+        Parameters
+        ----------
+        probability : float
+            Share of rows that are not above the limit, in (0, 1).
+        distribution : {"f", "beta", "chi2"}
+            ``"f"``: for rows that were not in the fit, k (n² − 1) / (n (n − k)) · F(k, n − k). ``"beta"``: for the rows of the fit,
+            (n − 1)² / n · Beta(k/2, (n − k − 1)/2), smaller (Tracy, Young & Mason 1992). Both are exact for normal rows where
+            all components are taken, and n is the sum of the weights; with `remove`, each mean and slope that was fitted takes one degree
+            of freedom. ``"chi2"``: their limit for many rows, χ²(k). k counts the
+            components above rounding.
+
+        Returns
+        -------
+        float
+            The limit.
+
+        Raises
+        ------
+        NotAvailableError
+            If no component is above rounding, or there are not enough rows for the first two.
+        """
+        check_is_fitted(self)
+        return t2_limit_of(self._model, probability, distribution)
+
+    def q_limit(self, probability: float = 0.99) -> float:
+        """Return the value that Q, the squared prediction error, of normally distributed rows exceeds with 1 − `probability`.
+
+        By Jackson & Mudholkar (1979) from sums of the first three powers of the eigenvalues left out, for exact solvers; by Box
+        (1954), g χ²(h), from two, which approximate solvers estimate from held-out columns.
+
+        Parameters
+        ----------
+        probability : float
+            Share of rows that are not above the limit, in (0, 1).
+
+        Returns
+        -------
+        float
+            The limit, in squared units of the centred, scaled and weighted rows.
+
+        Raises
+        ------
+        NotAvailableError
+            If these sums are not known, as of models of earlier versions, or nothing is left out.
+        """
+        check_is_fitted(self)
+        return q_limit_of(self._model, probability)[0]
+
+    def contributions(self, rows: ArrayLike, *, remove: Given | None = None) -> Contributions:
+        """Return the contribution of each feature to T² and Q of rows.
+
+        Parameters
+        ----------
+        rows : array-like or sparse, shape (n_rows, n_features)
+            Rows in memory: those that stand out, since the result takes 16 bytes for each value, which no plan counts.
+        remove : mapping, optional
+            As in `transform`.
+
+        Returns
+        -------
+        Contributions
+            Two arrays of shape (n_rows, n_features).
+
+        Raises
+        ------
+        NotAvailableError
+            If the components are on disk.
+        """
+        self._require_in_memory("contributions")
+        checked = self._validated(rows)
+        dense = np.asarray(self._without_removed(getattr(checked, "toarray", lambda: checked)(), rows, remove))
+        names = self._known_names()
+        return contributions_of(self._model, dense, None if names is None else tuple(names))
+
+    def rotate(
+        self, k: int | None = None, *, method: Method = "varimax", normalize: bool = True, power: float = 4
+    ) -> RotatedPCA:
+        """Return the first `k` components (None = all), rotated towards few large loadings each, as a fitted estimator.
+
+        Its `transform` gives the scores of the rotated components, and its `inverse_transform` the rows that the first k components
+        give before the rotation. The loadings, components times standard deviations, are held in memory three times.
+
+        Parameters
+        ----------
+        k : int or None
+            Number of components; their variances have to be above rounding.
+        method : {"varimax", "promax"}
+            Orthogonal rotation (Kaiser 1958) with scores that stay uncorrelated, or oblique (Hendrickson & White 1964).
+        normalize : bool
+            Kaiser's normalisation of the loadings of each feature to length 1 for the criterion.
+        power : float
+            Exponent of promax.
+
+        Returns
+        -------
+        RotatedPCA
+            A fitted estimator with k components.
+
+        Raises
+        ------
+        ParameterError
+            If a parameter is outside its domain, or `power` leaves contrasts that are linearly dependent.
+        DataError
+            If varimax does not converge.
+        NotAvailableError
+            If the components are on disk.
+        """
+        check_is_fitted(self)
+        estimator = RotatedPCA(
+            self, k, method=method, normalize=normalize, power=power, memory=self.memory, progress=self.progress
+        )
+        return estimator._become(self, estimator._rotated(self))
+
     def _parameters(self, threads: int | None = None) -> Parameters:
         """Return the checked parameters of a fit."""
         named = checked(PCA_PARAMETERS, vars(self))
@@ -288,3 +654,142 @@ class PCA(Continuing, RowDiagnostics, Rotating):
     _plan_source = staticmethod(plan_fit)
     _fit_source = staticmethod(fit_source)
     _readings_of_fit = staticmethod(readings_of_fit)
+
+
+@dataclass(eq=False, repr=False)
+class RotatedPCA(Patterns):
+    """Principal components rotated towards simple structure, so that each has few large loadings.
+
+    Made by `PCA.rotate` from a fit; `fit` fits a clone of `pca` and rotates that. With the loadings L = V Λ^½ of the k leading
+    components, the rotated pattern is A = L M for the M of `streampca.linalg.factors`.
+
+    Parameters
+    ----------
+    pca : PCA
+        What is fitted.
+    k : int or None
+        How many of its components are rotated, the leading ones; None = all.
+    method : {"varimax", "promax"}
+        Orthogonal M, which leaves the scores uncorrelated (Kaiser 1958), or an oblique one (Hendrickson & White 1964).
+    normalize : bool
+        Kaiser's normalisation: features count alike in the criterion, however much of their variance the components carry.
+    power : float
+        Exponent of promax.
+    memory : int, str or None
+        Ceiling for the memory of the process; None = in `fit` that of `pca`.
+    progress : callable, optional
+        As for `PCA`; None = in `fit` that of `pca`.
+
+    Attributes
+    ----------
+    components_ : array, shape (k, n_features)
+        Rows of unit length, the columns of A over their lengths, largest first; the entry of largest modulus is positive. They are
+        not orthogonal: scores are the coefficients of centred, scaled and weighted rows by their pseudo-inverse.
+    explained_variance_ : array, shape (k,)
+        Variances of the scores (without whitening): sums of squares of the columns of A. For varimax they add up to the variance of
+        the components before the rotation.
+    explained_variance_ratio_ : array, shape (k,)
+        diag(Φ AᵀA) over the total variance: for both methods these add up to the share before the rotation.
+    correlation_ : array, shape (k, k)
+        Correlations Φ = (MᵀM)⁻¹ of the scores; the identity for varimax.
+    rotation_ : array, shape (k, k)
+        M.
+    pca_ : PCA
+        The fit before the rotation, with its certificate, which bounds the errors of what was rotated.
+    mean_, scale_, noise_variance_, total_variance_, n_components_, n_samples_seen_, n_features_in_
+        As those of `PCA`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 6))
+    >>> rotated = sp.PCA(4).fit(rows).rotate(3, method="varimax")
+    >>> rotated.components_.shape
+    (3, 6)
+    """
+
+    pca: PCA
+    k: int | None = None
+    _: KW_ONLY
+    method: Method = "varimax"
+    normalize: bool = True
+    power: float = 4
+    memory: int | str | None = None
+    progress: ProgressCallback | None = None
+
+    components_ = Fitted[FloatArray](lambda model: np.asarray(model.components))
+    explained_variance_ = Fitted[FloatArray](lambda model: model.explained_variance)
+    explained_variance_ratio_ = Fitted[FloatArray](lambda model: model.explained_variance_ratio)
+    correlation_ = Fitted[FloatArray](lambda model: model.correlation)
+    rotation_ = Fitted[FloatArray](lambda model: model.rotation.matrix)
+    mean_ = Fitted[FloatArray](lambda model: model.mean)
+    scale_ = Fitted[FloatArray | None](lambda model: model.scale)
+    noise_variance_ = Fitted[float](lambda model: model.noise_variance)
+    total_variance_ = Fitted[float](lambda model: model.total_variance)
+    pca_ = Fitted[PCA]()
+
+    def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit a clone of `pca` to `X`, read as `PCA.fit` reads it, and rotate its components.
+
+        Parameters
+        ----------
+        X : array-like, shape (n_samples, n_features)
+            Everything that `PCA.fit` takes.
+        y : ignored
+        sample_weight : array-like, shape (n_samples,), optional
+            Weights of the rows, as in `PCA.fit`.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+
+        Raises
+        ------
+        ParameterError, PlanError, DataError
+            As `PCA.fit` and `PCA.rotate`.
+        """
+        fitted = self._before().fit(X, sample_weight=sample_weight)
+        return self._become(fitted, self._rotated(fitted))
+
+    def plan(self, X: Input, *, probe: bool = False) -> Plan:
+        """Return what `fit` would do, as `PCA.plan` does for `pca`: the rotation reads nothing."""
+        if probe:
+            warn_of_probe()
+        planned: Plan = self._before().plan(X)
+        return planned
+
+    def _before(self) -> Any:
+        """Return the estimator that is fitted before the rotation: a clone of `pca` with the ceiling and callback of this one."""
+        if not isinstance(self.pca, PCA):
+            raise ParameterError(f"pca is {type(self.pca).__name__}: expected a PCA")
+        given = {"memory": self.memory, "progress": self.progress}
+        named = {name: value for name, value in given.items() if value is not None}
+        return clone(self.pca).set_params(**named)
+
+    def _to_save(self) -> tuple[PCAModel, FitRecord]:
+        return self._model, record_of_fitted(self.pca_)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.input_tags = self.pca.__sklearn_tags__().input_tags
+        return tags
+
+    def _rotated(self, fitted: PCA) -> RotatedModel:
+        return rotate(fitted._model, self.k, method=self.method, normalize=self.normalize, power=self.power)
+
+    def _become(self, fitted: PCA, model: RotatedModel) -> Self:
+        """Become the rotation `model` of `fitted`."""
+        self._model = model
+        self._keep(pca_=fitted)
+        return self
+
+
+def of_model(pca: PCA, model: RotatedModel) -> RotatedPCA:
+    """Return the estimator of a model that was loaded, and of the fit before the rotation."""
+    settings = model.rotation
+    return RotatedPCA(
+        pca, model.n_components, method=settings.method, normalize=settings.normalize, power=settings.power
+    )._become(pca, model)

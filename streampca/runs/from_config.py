@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeAlias, Unpack, cast
 import numpy as np
 
 from streampca.errors import ConfigError, NotAvailableError, StreamPCAError
+from streampca.estimators.analyses import StateEstimator
 from streampca.estimators.base import StreamEstimator
-from streampca.estimators.from_states import StateEstimator
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.loading import ANALYSES
 from streampca.estimators.pca import PCA
@@ -56,7 +56,7 @@ ESTIMATORS: dict[str, type[PCA] | type[KernelPCA] | type[StateEstimator]] = {
 class ConfiguredFit(Generic[AnyParameters, AnyFit]):
     """An estimator, not fitted, and the parameters of its fit."""
 
-    estimator: StreamEstimator[AnyParameters, AnyFit]
+    estimator: StreamEstimator
     """The estimator."""
     parameters: AnyParameters
     """Its checked parameters, with weights and threads."""
