@@ -29,7 +29,7 @@ from streampca.parameters import (
     PCA_PARAMETERS,
     Parameter,
 )
-from streampca.parameters.domains import Number, Whole
+from streampca.parameters.statement import Number, Whole
 from streampca.planning import scores
 from streampca.planning.budget import PURPOSES, Purpose
 from streampca.planning.covariance import CovarianceWork

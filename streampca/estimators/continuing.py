@@ -20,7 +20,6 @@ from streampca.linalg.selection import NComponents, as_selection
 from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState, with_writable_state
-from streampca.parameters import Parameters
 from streampca.parameters.choices import Solver
 from streampca.planning.columns import placed_weights, with_sample_weight
 from streampca.solvers.registry import SOLVERS
@@ -144,7 +143,7 @@ class Continuing(StreamEstimator):
             holds no state: it was loaded without one, or fitted by a solver that has none. Also if `X` has a file whose
             rows are already in the model, also under another name.
         """
-        parameters, fitted = self._weighted(sample_weight), self._writable_state_or_none()
+        parameters, fitted = with_sample_weight(self._parameters(), sample_weight), self._writable_state_or_none()
         source = self._open_batch(X, fitted)
         if fitted is None:
             as_selection(parameters.n_components, source.shape[1])
@@ -182,7 +181,7 @@ class Continuing(StreamEstimator):
             If there are fewer rows than are taken out, or if what remains of a feature's variance is below the rounding
             of what was taken away; nothing is changed then.
         """
-        parameters, fitted = self._weighted(sample_weight), self._writable_state_or_none()
+        parameters, fitted = with_sample_weight(self._parameters(), sample_weight), self._writable_state_or_none()
         if fitted is None:
             raise MergeError(_NO_STATE)
         source = self._open_batch(X, fitted)
@@ -272,9 +271,6 @@ class Continuing(StreamEstimator):
         if self._fitted_state is not None:
             twin._fitted_state = copy.deepcopy(self._fitted_state)
         return twin
-
-    def _weighted(self, sample_weight: ArrayLike | None) -> Parameters:
-        return with_sample_weight(self._parameters(), sample_weight)
 
     def _take(self, result: Fit, source: Source) -> None:
         super()._take(result, source)

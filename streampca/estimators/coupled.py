@@ -228,7 +228,10 @@ class Coupled(StateEstimator):
             raise ParameterError(
                 "inverse_transform: expected scores of the first table (X), of the second (Y), or both"
             )
-        if Y is None and self._are_of_both(X):
+        k = self.n_components_
+        named = is_data_array(X) and MODE in X.coords
+        both = bool((np.asarray(X[MODE]) > k).any()) if named else np.shape(X)[-1:] == (2 * k,)
+        if Y is None and both:
             return StreamEstimator.inverse_transform(self._whole(), X, remove=remove)
         rows = [
             StreamEstimator.inverse_transform(side, scores, remove=remove)
@@ -394,12 +397,6 @@ class Coupled(StateEstimator):
         twin.__dict__.update(self.__dict__)
         twin._fitted_state, twin._model = None, model
         return twin
-
-    def _are_of_both(self, scores: Any) -> bool:
-        """Return whether scores are those of both tables side by side."""
-        if is_data_array(scores) and MODE in scores.coords:
-            return bool((np.asarray(scores[MODE]) > self.n_components_).any())
-        return bool(np.shape(scores)[-1:] == (self._model.n_components,))
 
     def _analysis(self, source: Source | FittedState) -> Analysis:
         n_features = source.n_features if isinstance(source, FittedState) else source.shape[1]

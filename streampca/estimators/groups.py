@@ -83,7 +83,12 @@ def fit_of_groups(
     X, columns = _without_column(X, labels) if isinstance(labels, str) else (X, None)
     source = pca._open(X)
     parameters = with_columns(with_sample_weight(pca._parameters(), sample_weight), source)
-    groups = _groups_of(labels, source, columns or source.sample_columns)
+    if isinstance(labels, str):
+        known = columns or source.sample_columns
+        values = groups_from(source.labels, labels, source.description, "labels", columns=known)
+    else:
+        values = as_groups(of_rows("labels", labels, source.labels), "labels")
+    groups = groups_of(values, source)
     if pca.checkpoint is None:
         plan = plan_fits_of_groups(source, parameters, groups)
         done = fit_groups(source, parameters, groups, plan, pca.progress)
@@ -155,21 +160,6 @@ def _column_of(name: str, columns: SampleColumns, table: str) -> str:
 def _known(name: str, columns: SampleColumns) -> str | None:
     """Return the column that `name` is, or of whose times it is a part; None if there is none."""
     return next((each for each in (name, name.rpartition(".")[0]) if each and each in columns.names), None)
-
-
-def _groups_of(labels: ArrayLike | str, source: Source, columns: SampleColumns | None) -> Groups:
-    """Return the groups that `labels` name.
-
-    Raises
-    ------
-    ParameterError
-        If the table has no such coordinate or column, or labels are missing or not one for each row.
-    """
-    if isinstance(labels, str):
-        values = groups_from(source.labels, labels, source.description, "labels", columns=columns)
-    else:
-        values = as_groups(of_rows("labels", labels, source.labels), "labels")
-    return groups_of(values, source)
 
 
 def groups_of(values: Array, source: Source, key: str = "labels") -> Groups:

@@ -139,9 +139,17 @@ class BaseEstimator:
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
+
+        def framed(method: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(method)
+            def wrapped(self: Any, X: Any, *args: Any, **options: Any) -> Any:
+                return in_container(self, X, method(self, X, *args, **options))
+
+            return wrapped
+
         for name in ("transform", "fit_transform"):
             if name in vars(cls):
-                setattr(cls, name, _in_container(vars(cls)[name]))
+                setattr(cls, name, framed(vars(cls)[name]))
 
     def set_output(self, *, transform: str | None = None) -> Self:
         """Have `transform` and `fit_transform` return data frames.
@@ -171,16 +179,6 @@ class BaseEstimator:
         check_is_fitted(self)
         prefix = type(self).__name__.lower()
         return np.array([f"{prefix}{i}" for i in range(self._n_features_out)], dtype=object)
-
-
-def _in_container(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `method` with its arrays as data frames where these were asked for."""
-
-    @wraps(method)
-    def wrapped(self: Any, X: Any, *args: Any, **options: Any) -> Any:
-        return in_container(self, X, method(self, X, *args, **options))
-
-    return wrapped
 
 
 def transform_output(estimator: BaseEstimator) -> str:
@@ -254,15 +252,19 @@ def validate_data(
     Arrays of numbers are checked here, all else by scikit-learn where it is installed. `accept_sparse` is the format of sparse rows, always
     ``"csr"``; `ensure_all_finite` is True, False or ``"allow-nan"``.
     """
-    if _is_plain(X) and _fits(estimator, X, reset) and not _not_finite(X, ensure_all_finite):
-        _remember(estimator, X.shape[1], None) if reset else None
-        return X
+    if type(X) is np.ndarray and X.ndim == 2 and X.size > 0 and X.dtype.kind in "fiub":
+        as_fitted = reset or (_known_names(estimator) is None and estimator.n_features_in_ == X.shape[1])
+        if as_fitted and not _not_finite(X, ensure_all_finite):
+            _remember(estimator, X.shape[1], None) if reset else None
+            return X
     if is_installed("sklearn"):
         from sklearn.utils.validation import validate_data as validate_any
 
         options = {"reset": reset, "accept_sparse": accept_sparse, "ensure_all_finite": ensure_all_finite}
         return validate_any(estimator, X, **options)
-    names = _names_of_columns(X)
+    columns = list(X.columns) if hasattr(X, "columns") else []
+    texts = bool(columns) and all(isinstance(name, str) for name in columns)
+    names = np.array(columns, dtype=object) if texts else None
     sparse: bool = issparse(X)
     rows: Any = X.tocsr() if sparse else np.asarray(X)
     if rows.dtype == object:
@@ -281,25 +283,9 @@ def validate_data(
     return rows
 
 
-def _is_plain(X: object) -> bool:
-    """Return whether `X` is a numpy array of rows of numbers, and no subclass of one."""
-    return type(X) is np.ndarray and X.ndim == 2 and X.size > 0 and X.dtype.kind in "fiub"
-
-
-def _fits(estimator: Any, X: Array, reset: bool) -> bool:
-    """Return whether there is nothing to say of the features of `X`, which have no names."""
-    return reset or (_known_names(estimator) is None and estimator.n_features_in_ == X.shape[1])
-
-
 def _known_names(estimator: Any) -> Any:
     """Return the names of the features of the fit, None where the data had none."""
     return getattr(estimator, "feature_names_in_", None)
-
-
-def _names_of_columns(X: Any) -> NDArray[np.object_] | None:
-    columns = getattr(X, "columns", None)
-    names = [] if columns is None else list(columns)
-    return np.array(names, dtype=object) if names and all(isinstance(name, str) for name in names) else None
 
 
 def _not_finite(values: Array, wanted: bool | str) -> int:

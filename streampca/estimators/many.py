@@ -132,15 +132,12 @@ def fit_many(
             plan = recorded_plans(log, planned())
             return plan, run_many(source, fits, plan, progress)
 
-        identity = {
-            f"{name}.{key}": value
-            for name, each in parameters.items()
-            for key, value in {
-                **identity_of_parameters(each),
-                **identity_of_labels(sources[name], each),
-                **_identity_of_features(sources[name]),
-            }.items()
-        }
+        identity: dict[str, str] = {}
+        for name, each in parameters.items():
+            own = {**identity_of_parameters(each), **identity_of_labels(sources[name], each)}
+            _, chosen = part_of(sources[name])
+            own |= {} if chosen is None else {"features": array_digest(chosen.used)}
+            identity |= {f"{name}.{key}": value for key, value in own.items()}
         plan, done = fit_with_checkpoint(Path(checkpoint), identity | versions_and_input(source), fit)
     fitted = FittedModels(models)
     for name, result in done.results.items():
@@ -149,12 +146,6 @@ def fit_many(
             warnings.warn(f"{name}: {concern}", UserWarning, stacklevel=2)
     fitted.plan_, fitted.n_passes_, fitted.bytes_read_ = plan, done.n_readings, done.count.bytes
     return fitted
-
-
-def _identity_of_features(source: Source) -> dict[str, str]:
-    """Return what is the same in a fit that goes on, where a model has some features only."""
-    _, chosen = part_of(source)
-    return {} if chosen is None else {"features": array_digest(chosen.used)}
 
 
 def _require_models(models: Mapping[str, Model]) -> None:
@@ -186,7 +177,9 @@ def _prepared(
     sample_weight: ArrayLike | None,
 ) -> tuple[Source, dict[str, Source], dict[str, PlannedFit], dict[str, Any]]:
     """Return the source that all models read, that of each model, their fits, and the parameters of these."""
-    require_known(features, models)
+    for name in features:
+        if name not in models:
+            raise ParameterError(f"features: there is no model {name!r}: expected some of {', '.join(models)}")
     source = next(iter(models.values()))._open(X)
     sources = {
         name: subset_of(source, features[name], name) if features.get(name) is not None else source for name in models
@@ -247,19 +240,15 @@ def subset_of(source: Source, chosen: object, name: str) -> Source:
     return with_features(source, used)
 
 
-def require_known(features: Mapping[str, object], models: Mapping[str, object]) -> None:
-    """Raise `ParameterError` if `features` name a model that there is not."""
-    for name in features:
-        if name not in models:
-            raise ParameterError(f"features: there is no model {name!r}: expected some of {', '.join(models)}")
-
-
 def _used(source: Source, chosen: object, what: str) -> BoolArray:
     """Return which features are chosen, ``(n_features,)``."""
     d = source.shape[1]
     used = np.zeros(d, dtype=bool)
     if isinstance(chosen, slice):
-        chosen = _places_of(chosen, d, what)
+        try:
+            chosen = range(d)[chosen]
+        except (TypeError, ValueError) as error:
+            raise ParameterError(f"{what} are {chosen}: expected a slice of places: {error}") from error
     if isinstance(chosen, str):
         return _named(source, chosen, what)
     if is_placed(chosen) and str(getattr(chosen, "dtype", "")) == "bool":
@@ -279,14 +268,6 @@ def _used(source: Source, chosen: object, what: str) -> BoolArray:
         raise ParameterError(f"{what} have a place outside of the {d} features")
     used[places] = True
     return used
-
-
-def _places_of(chosen: slice, n_features: int, what: str) -> range:
-    """Return the places that a slice means."""
-    try:
-        return range(n_features)[chosen]
-    except (TypeError, ValueError) as error:
-        raise ParameterError(f"{what} are {chosen}: expected a slice of places: {error}") from error
 
 
 def _as_array(chosen: object, what: str) -> Array:

@@ -45,8 +45,9 @@ from streampca.solvers.fit import plan_fit, readings_of_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import with_eigenvalues
 from streampca.sources.alignment import is_placed
+from streampca.sources.sparse import is_sparse
 from streampca.system.optional import is_installed, optional_module
-from streampca.typing import BoolArray, FloatArray
+from streampca.typing import Array, BoolArray, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,16 +69,19 @@ class Patterns(StreamEstimator):
 
         Missing values are what stands in for them, or NaN where rows with them have no scores.
         """
-        checked = self._validated(X)
-        dense = getattr(checked, "toarray", lambda: checked)()
         model = self._model
-        rows = np.asarray(self._without_removed(dense, X, remove), dtype=np.float64) - model.centre
+        rows = np.asarray(self._dense(X, remove), dtype=np.float64) - model.centre
         missing = np.isnan(rows)
         if model.stand_in is not None:
             np.copyto(rows, model.stand_in - model.mean, where=missing)
         if model.weights is not None:
             rows *= model.weights
         return rows, missing
+
+    def _dense(self, X: ArrayLike, remove: Given | None) -> Array:
+        """Return rows in memory as an array, without what the model removes."""
+        rows: Any = self._validated(X)
+        return np.asarray(self._without_removed(rows.toarray() if is_sparse(rows) else rows, X, remove))
 
     @property
     def plot(self) -> ComponentPlots:
@@ -594,8 +598,7 @@ class PCA(Continuing, Patterns):
             If the components are on disk.
         """
         self._require_in_memory("contributions")
-        checked = self._validated(rows)
-        dense = np.asarray(self._without_removed(getattr(checked, "toarray", lambda: checked)(), rows, remove))
+        dense = self._dense(rows, remove)
         names = self._known_names()
         return contributions_of(self._model, dense, None if names is None else tuple(names))
 

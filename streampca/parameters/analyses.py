@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import get_args
 
 from streampca.parameters.choices import Rotation
-from streampca.parameters.domains import Choice, Special, Whole
 from streampca.parameters.pca import PCA_PARAMETERS
-from streampca.parameters.statement import Parameter
+from streampca.parameters.statement import Choice, Parameter, Special, Whole
 
 _SHARED = (
     *("center", "scale", "missing", "missing_value", "feature_weight", "remove", "ddof", "forgetting"),

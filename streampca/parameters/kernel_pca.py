@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import get_args
 
 from streampca.parameters.choices import Method, Sampling, Sketch
-from streampca.parameters.common import (
+from streampca.parameters.pca import (
     CENTER,
     CHECKPOINT,
     MEMORY,
@@ -20,8 +20,7 @@ from streampca.parameters.common import (
     SCALE,
     SKETCH_SIZE,
 )
-from streampca.parameters.domains import Choice, Flag, Number, Special, Whole
-from streampca.parameters.statement import Parameter
+from streampca.parameters.statement import Choice, Flag, Number, Parameter, Special, Whole
 
 KERNEL_PCA_PARAMETERS = (
     Parameter(
