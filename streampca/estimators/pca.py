@@ -507,9 +507,8 @@ class PCA(Continuing, Patterns):
     def _require_in_memory(self, what: str) -> None:
         """Raise `NotFittedError`, or `NotAvailableError` if the components are on disk."""
         check_is_fitted(self)
-        components = self._model.components
-        if not isinstance(components, np.ndarray):
-            k, d = components.shape
+        if self._model.on_disk:
+            k, d = self._model.components.shape
             raise NotAvailableError(
                 f"{what} needs the components in memory, and {k} x {d:,} of them are on disk because they did not fit: use transform, or fit "
                 f"with fewer components or more memory (they take {8 * k * d:,} bytes)"

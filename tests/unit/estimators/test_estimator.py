@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import dask.array as da
+import facade
 import numpy as np
 import pytest
 import sklearn
@@ -15,6 +18,7 @@ import spectra
 import zarr
 from sklearn.base import clone
 from sklearn.datasets import load_iris
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -86,6 +90,37 @@ def exceptions(estimator: Any) -> dict[str, str]:
     if estimator.__sklearn_tags__().input_tags.sparse:
         return {}
     return {"check_sample_weight_equivalence_on_sparse_data": "this configuration is for dense rows"}
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        PCA(2),
+        PCA(2, solver="gram"),
+        KernelPCA(2),
+        FactorAnalysis(2),
+        MCA(2, first=4),
+        CCA(2, first=4),
+        RotatedPCA(PCA(2)),
+    ],
+    ids=repr,
+)
+def test_fitted_attributes_are_read_only_and_follow_the_model(estimator: Any) -> None:
+    assert not [name for name in facade.fitted_attributes(estimator) if hasattr(estimator, name)]
+    estimator.plan(ROWS)  # which is no fit
+    with pytest.raises(NotFittedError):
+        estimator.transform(ROWS)
+    fitted = clone(estimator).fit(ROWS)
+    known = facade.fitted_attributes(fitted)
+    assert {"n_components_", "n_features_in_", "n_samples_seen_"} <= known.keys()
+    for name in [*known, "plan_", "error_", "labels_", "feature_names_in_"]:
+        with pytest.raises(AttributeError, match=f"{name}.*(is read-only|has no setter)"):
+            setattr(fitted, name, None)
+    for other in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
+        for name, value in facade.fitted_attributes(other).items():
+            np.testing.assert_array_equal(value, known[name])
+    with pytest.raises(AttributeError, match=f"'{type(estimator).__name__}' object has no attribute 'n_components_'"):
+        _ = clone(fitted).n_components_
 
 
 @pytest.mark.deep(keep=300)
