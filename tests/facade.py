@@ -23,8 +23,8 @@ from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.execution.distributed import cluster
 from streampca.execution.fold import fold as fold_blocks
-from streampca.planning.budget import Resources
 from streampca.planning.scores import plan_scores
+from streampca.planning.work import Resources
 from streampca.runs import deploy
 from streampca.runs.config import parse_config
 from streampca.runs.deploy import cluster_of

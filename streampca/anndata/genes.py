@@ -25,8 +25,9 @@ from streampca.errors import DataError, ParameterError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Reading, Readings, run_together
 from streampca.planning.memory import allowed_bytes
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
 from streampca.planning.statistics import plan_statistics
+from streampca.planning.work import Resources
 from streampca.solvers.fitted_steps import fit_steps, plan_reading
 from streampca.sources.base import Source
 from streampca.sources.steps import Step, SteppedSource

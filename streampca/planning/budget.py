@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
-
-from typing_extensions import override
+from dataclasses import dataclass, field
+from typing import Literal
 
 from streampca.errors import PlanError
 from streampca.formatting import as_text
-
-if TYPE_CHECKING:
-    from streampca.planning.cost import Rates
-    from streampca.planning.plan import Plan
-    from streampca.planning.shape import WorkShape
-    from streampca.planning.work import Work
 
 Purpose = Literal[
     "process",
@@ -98,70 +90,6 @@ class MemoryNeed:
     """The phases in which they are allocated; all where none is named."""
     listed: bool = True
     """Whether `MemoryBudget.by_purpose` shows them; False for memory that it shows for an earlier phase."""
-
-
-class Companion:
-    """What comes along with a fit beside its solver, said once for every plan; by default it takes nothing."""
-
-    n_regressors: int = 0
-    """Regressors that are removed from the rows."""
-
-    def needs(self, work: Work, shape: WorkShape) -> Iterable[MemoryNeed]:
-        """Return the memory that it takes beside `work`, whose rows are divided as `shape`."""
-        return ()
-
-    def flops(self, plan: Plan) -> float:
-        """Return the floating point operations of `plan` with those of the companion."""
-        return plan.flops
-
-    def seconds(self, plan: Plan, rates: Rates) -> float:
-        """Return the seconds that it adds to a fit by `plan`."""
-        return 0.0
-
-
-@dataclass(frozen=True)
-class Holding(Companion):
-    """Memory of one purpose that every phase has, however the rows are divided."""
-
-    purpose: Purpose
-    """What it is for."""
-    n_bytes: int
-    """Its size."""
-
-    @override
-    def needs(self, work: Work, shape: WorkShape) -> Iterable[MemoryNeed]:
-        return (MemoryNeed(self.purpose, self.n_bytes),)
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a plan may use, and what comes along with the fit."""
-
-    allowed_bytes: int
-    """Ceiling of the resident memory of the process."""
-    process_bytes: int
-    """Resident memory of the process before the first block."""
-    threads: int
-    """Threads to share."""
-    scores: bool = False
-    """Whether scores are written in a second pass."""
-    report: bool = False
-    """Whether a report is drawn."""
-    report_rows: int = 0
-    """Rows that are sampled for the report."""
-    on_workers: bool = False
-    """Whether the workers of a cluster read the rows."""
-    companions: tuple[Companion, ...] = ()
-    """What comes along."""
-
-    @property
-    def n_regressors(self) -> int:
-        """Return the number of regressors that are removed from the rows."""
-        return sum(each.n_regressors for each in self.companions)
-
-    def holding(self, purpose: Purpose, n_bytes: int) -> Resources:
-        """Return the resources with memory for `purpose` in every phase."""
-        return replace(self, companions=(*self.companions, Holding(purpose, n_bytes)))
 
 
 @dataclass(frozen=True)

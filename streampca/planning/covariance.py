@@ -18,7 +18,7 @@ from streampca.linalg.eigen import DENSE_LIMIT
 from streampca.models.conditional import scratch_bytes
 from streampca.parameters import Parameters
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, repeated_reads_note
-from streampca.planning.budget import MemoryNeed, Phase, Resources
+from streampca.planning.budget import MemoryNeed, Phase
 from streampca.planning.covariance_accumulators import CovarianceAccumulator, accumulator_of
 from streampca.planning.detail import CovarianceDetail
 from streampca.planning.memory import (
@@ -31,7 +31,7 @@ from streampca.planning.memory import (
 )
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide
-from streampca.planning.work import Figures, Work
+from streampca.planning.work import Figures, Resources, Work
 from streampca.sources.base import Source
 
 _SMALL_STATE_BYTES = 16 * 2**20
@@ -114,11 +114,11 @@ def solving_needs(
         scores += leaves * scratch_bytes(k)
     after: tuple[Phase, ...] = ("solving", "scores", "report")
     return [
-        sampled_rows_need(source, resources),
+        sampled_rows_need(source, resources.report_rows),
         MemoryNeed("solve", eigenproblem_bytes(d, k) + accumulator.finalize_bytes(d), ("solving",)),
         model_need(d, k, *after),
         MemoryNeed("scores", scores if resources.scores else 0, ("scores",)),
-        report_need(resources),
+        report_need(report=resources.report),
     ]
 
 

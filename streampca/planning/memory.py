@@ -10,7 +10,7 @@ from __future__ import annotations
 from streampca.errors import ParameterError
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size
-from streampca.planning.budget import MemoryNeed, Phase, Resources
+from streampca.planning.budget import MemoryNeed, Phase
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 from streampca.system.process import MEBIBYTE, available_bytes, resident_bytes
@@ -45,14 +45,14 @@ def allowed_bytes(memory: int | str | None) -> int:
     return memory
 
 
-def report_need(resources: Resources) -> MemoryNeed:
+def report_need(*, report: bool) -> MemoryNeed:
     """Return what drawing the report takes: `REPORT_BYTES`, 0 without a report."""
-    return MemoryNeed("report", REPORT_BYTES if resources.report else 0, ("report",))
+    return MemoryNeed("report", REPORT_BYTES if report else 0, ("report",))
 
 
-def sampled_rows_need(source: Source, resources: Resources) -> MemoryNeed:
+def sampled_rows_need(source: Source, rows: int) -> MemoryNeed:
     """Return what the rows take that are sampled for the report: 3 r d s."""
-    return MemoryNeed("rows kept", 3 * resources.report_rows * source.dense_row_bytes)
+    return MemoryNeed("rows kept", 3 * rows * source.dense_row_bytes)
 
 
 def buffer_bytes(source: Source, rows: int) -> int:

@@ -8,13 +8,13 @@ from html import escape
 from typing import Self
 
 from streampca.formatting import as_seconds, as_text
-from streampca.planning.budget import MemoryBudget, Resources
+from streampca.planning.budget import MemoryBudget
 from streampca.planning.detail import DETAILS, CovarianceDetail, GramDetail, KernelDetail, SolverDetail
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 from streampca.typing import Json
 
-__all__ = ["TYPES_OF_ENTRIES", "Plan", "Resources", "with_repeated_reads"]
+__all__ = ["TYPES_OF_ENTRIES", "Plan", "with_repeated_reads"]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

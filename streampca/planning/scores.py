@@ -16,12 +16,12 @@ from streampca.models.diagnostics import scratch_bytes
 from streampca.models.pca import Model, PCAModel
 from streampca.models.stored_components import SLAB_BYTES, StoredComponents, slab_features
 from streampca.planning.blocks import block_rows_to_try
-from streampca.planning.budget import MemoryNeed, Purpose, Resources
+from streampca.planning.budget import MemoryNeed, Purpose
 from streampca.planning.memory import allowed_bytes, buffer_bytes
 from streampca.planning.plan import Plan, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.shape import WorkShape, count_leaves, divide
-from streampca.planning.work import Figures, Work
+from streampca.planning.work import Figures, Resources, Work
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
 

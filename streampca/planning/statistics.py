@@ -10,11 +10,11 @@ from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.planning.blocks import block_rows_to_try
-from streampca.planning.budget import MemoryNeed, Resources
+from streampca.planning.budget import MemoryNeed
 from streampca.planning.memory import reading_needs
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide
-from streampca.planning.work import Figures, Work
+from streampca.planning.work import Figures, Resources, Work
 from streampca.sources.base import Source
 
 _SMALL_STATE_BYTES = 16 * 2**20

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from typing_extensions import override
+
 from streampca.planning.blocks import bytes_to_read
-from streampca.planning.budget import ALWAYS, MemoryBudget, MemoryNeed, Resources
+from streampca.planning.budget import ALWAYS, MemoryBudget, MemoryNeed, Purpose
+from streampca.planning.cost import Rates
 from streampca.planning.detail import SolverDetail
 from streampca.planning.memory import ALLOWANCE_BYTES, WORKER_PROCESS_BYTES
 from streampca.planning.plan import Plan
@@ -16,6 +19,70 @@ from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 
 _TILE_THREADS_FROM = 4096  # features from which threads share one state instead of having one each
+
+
+class Companion:
+    """What comes along with a fit beside its solver, said once for every plan; by default it takes nothing."""
+
+    n_regressors: int = 0
+    """Regressors that are removed from the rows."""
+
+    def needs(self, work: Work, shape: WorkShape) -> Iterable[MemoryNeed]:
+        """Return the memory that it takes beside `work`, whose rows are divided as `shape`."""
+        return ()
+
+    def flops(self, plan: Plan) -> float:
+        """Return the floating point operations of `plan` with those of the companion."""
+        return plan.flops
+
+    def seconds(self, plan: Plan, rates: Rates) -> float:
+        """Return the seconds that it adds to a fit by `plan`."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Holding(Companion):
+    """Memory of one purpose that every phase has, however the rows are divided."""
+
+    purpose: Purpose
+    """What it is for."""
+    n_bytes: int
+    """Its size."""
+
+    @override
+    def needs(self, work: Work, shape: WorkShape) -> Iterable[MemoryNeed]:
+        return (MemoryNeed(self.purpose, self.n_bytes),)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a plan may use, and what comes along with the fit."""
+
+    allowed_bytes: int
+    """Ceiling of the resident memory of the process."""
+    process_bytes: int
+    """Resident memory of the process before the first block."""
+    threads: int
+    """Threads to share."""
+    scores: bool = False
+    """Whether scores are written in a second pass."""
+    report: bool = False
+    """Whether a report is drawn."""
+    report_rows: int = 0
+    """Rows that are sampled for the report."""
+    on_workers: bool = False
+    """Whether the workers of a cluster read the rows."""
+    companions: tuple[Companion, ...] = ()
+    """What comes along."""
+
+    @property
+    def n_regressors(self) -> int:
+        """Return the number of regressors that are removed from the rows."""
+        return sum(each.n_regressors for each in self.companions)
+
+    def holding(self, purpose: Purpose, n_bytes: int) -> Resources:
+        """Return the resources with memory for `purpose` in every phase."""
+        return replace(self, companions=(*self.companions, Holding(purpose, n_bytes)))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from functools import partial
 from streampca.errors import StreamPCAError
 from streampca.parameters import Parameters
 from streampca.planning.cost import expected_seconds
-from streampca.planning.plan import Plan, Resources, with_repeated_reads
+from streampca.planning.plan import Plan, with_repeated_reads
+from streampca.planning.work import Resources
 from streampca.solvers.registry import SOLVERS
 from streampca.sources.base import Source
 from streampca.typing import Json

@@ -24,7 +24,8 @@ from streampca.models.approximate import Answer, Chain, answer_of
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.detail import SketchDetail
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
+from streampca.planning.work import Resources
 from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.filling import Filling

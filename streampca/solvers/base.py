@@ -14,7 +14,8 @@ from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.cost import Rates, nominal_rates, solve_seconds
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
+from streampca.planning.work import Resources
 from streampca.solvers.capabilities import Table, require_taken
 from streampca.solvers.options import Asked
 from streampca.solvers.result import Accumulated, Fit, FitResult

@@ -26,7 +26,8 @@ from streampca.planning.covariance import (
     plan_sampling_groups,
 )
 from streampca.planning.covariance_accumulators import accumulator_of, general_form
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
+from streampca.planning.work import Resources
 from streampca.solvers import disk_covariance
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.covariance_model import solve_model

@@ -25,9 +25,9 @@ from streampca.planning.covariance import solving_needs
 from streampca.planning.covariance_accumulators import CovarianceAccumulator, accumulator_of
 from streampca.planning.detail import CovarianceDetail
 from streampca.planning.memory import WORKER_PROCESS_BYTES, buffer_bytes
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide
-from streampca.planning.work import Figures, Work
+from streampca.planning.work import Figures, Resources, Work
 from streampca.solvers.covariance_model import solve_model
 from streampca.solvers.result import Fit
 from streampca.sources.base import Source

@@ -20,9 +20,10 @@ from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows, require_rule
 from streampca.planning.columns import with_columns
 from streampca.planning.memory import ALLOWANCE_BYTES, WORKER_PROCESS_BYTES, allowed_bytes
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.scores import diagnostics_bytes
+from streampca.planning.work import Resources
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.analyses import Analysis, plan_of_analysis

@@ -16,9 +16,10 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Reading, Readings, run_fit
 from streampca.planning.blocks import bytes_to_read
 from streampca.planning.memory import ALLOWANCE_BYTES, allowed_bytes
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.statistics import plan_statistics
+from streampca.planning.work import Resources
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes

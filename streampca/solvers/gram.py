@@ -39,9 +39,9 @@ from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_de
 from streampca.planning.budget import MemoryNeed
 from streampca.planning.detail import GramDetail
 from streampca.planning.memory import REPORT_BYTES, buffer_bytes, eigenproblem_bytes, reading_needs
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf, WorkShape, count_leaves, divide
-from streampca.planning.work import Figures, Work
+from streampca.planning.work import Figures, Resources, Work
 from streampca.random import generator
 from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table

@@ -27,9 +27,9 @@ from streampca.planning.memory import (
     sampled_rows_need,
     scores_bytes,
 )
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide, most_leaves
-from streampca.planning.work import Figures, Work
+from streampca.planning.work import Figures, Resources, Work
 from streampca.solvers.capabilities import needs_moments
 from streampca.solvers.filling import complete, unread, with_means_first
 from streampca.solvers.pilot import Pilot, plan_pilot
@@ -263,8 +263,8 @@ class SketchWork(Work):
             MemoryNeed("solve", 8 * d * (retained_columns * _SOLVE_COPIES + 4 * columns), ("solving",)),
             model_need(d, k, "solving", "scores", "report"),
             MemoryNeed("scores", scores, ("scores",)),
-            sampled_rows_need(source, resources),
-            report_need(resources),
+            sampled_rows_need(source, resources.report_rows),
+            report_need(report=resources.report),
             MemoryNeed("scratch", min(blocks + scratch, leaves * _RETAINED_BYTES), ("solving", "report"), listed=False),
         ]
 

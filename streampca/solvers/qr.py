@@ -26,9 +26,9 @@ from streampca.planning.blocks import block_rows_to_try
 from streampca.planning.budget import MemoryNeed
 from streampca.planning.cost import Rates, busy_threads, nominal_rates
 from streampca.planning.memory import buffer_bytes, model_need, reading_needs, report_need, sampled_rows_need
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide
-from streampca.planning.work import Figures, Work
+from streampca.planning.work import Figures, Resources, Work
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.options import Asked
@@ -110,11 +110,11 @@ class QRWork(Work):
         return [
             *reading_needs(self.source, shape, (self.triangle.state_bytes(d), scratch)),
             MemoryNeed("scratch", scratch, ("reading",)),
-            sampled_rows_need(self.source, self.resources),
+            sampled_rows_need(self.source, self.resources.report_rows),
             MemoryNeed("solve", 8 * d * (8 * d + 3 * k), ("solving",)),
             model_need(d, k, "solving", "scores", "report"),
             MemoryNeed("scores", leaves * in_leaf + 8 * d * k if self.resources.scores else 0, ("scores",)),
-            report_need(self.resources),
+            report_need(report=self.resources.report),
         ]
 
     @override

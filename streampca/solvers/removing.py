@@ -24,11 +24,11 @@ from streampca.execution.readings import Answer, AnyReading, Reading
 from streampca.models import certificate_sentences as sentences
 from streampca.models.decoding import with_decoding
 from streampca.parameters import Parameters
-from streampca.planning.budget import Companion, MemoryNeed
+from streampca.planning.budget import MemoryNeed
 from streampca.planning.cost import Rates, folded_flops
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape
-from streampca.planning.work import Work
+from streampca.planning.work import Companion, Work
 from streampca.regressors import Basis, FittedRegression, Regressors
 from streampca.sources.base import Source
 from streampca.sources.residuals import RowResiduals, subtract_fitted

@@ -14,7 +14,8 @@ from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
 from streampca.models.stored_rows import StoredRows
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
+from streampca.planning.work import Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
 from streampca.solvers.kernel.matrix import all_rows, rows_on_disk
 from streampca.solvers.kernel.parameters import KernelParameters

@@ -15,8 +15,9 @@ from streampca.execution.readings import Readings, run_fit
 from streampca.logs import logger
 from streampca.models.integer_rounding import with_rounded_integers
 from streampca.models.kernel import KernelModel
-from streampca.planning.plan import Plan, Resources, with_repeated_reads
+from streampca.planning.plan import Plan, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
+from streampca.planning.work import Resources
 from streampca.planning.worker_limits import for_workers, on_workers, worker_limits
 from streampca.solvers.alternatives import figures_of
 from streampca.solvers.fit import naming_the_limit, resources_of

@@ -12,7 +12,8 @@ from streampca.execution.readings import Reading, Readings
 from streampca.linalg.eigen import solve
 from streampca.linalg.selection import Count, Selection
 from streampca.models.kernel import KernelModel
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
+from streampca.planning.work import Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod
 from streampca.solvers.kernel.certificate import certificate_of
 from streampca.solvers.kernel.landmarks import ChosenLandmarks, choose_landmarks, held_out_draws, landmark_cost

@@ -23,9 +23,9 @@ from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try
 from streampca.planning.budget import MemoryNeed, Phase
 from streampca.planning.detail import KernelDetail
 from streampca.planning.memory import buffer_bytes, reading_needs, report_need, sampled_rows_need
-from streampca.planning.plan import Plan, Resources
+from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide
-from streampca.planning.work import Figures, Work
+from streampca.planning.work import Figures, Resources, Work
 from streampca.sources.base import Source
 
 if TYPE_CHECKING:
@@ -161,11 +161,11 @@ class LandmarkWork(KernelWork):
             states,
             replace(blocks, phases=("landmarks", "reading")),
             scratch,
-            sampled_rows_need(source, self.resources),
+            sampled_rows_need(source, self.resources.report_rows),
             MemoryNeed("solve", 8 * m * (6 * m + 4 * k) + inverse, ("solving",)),
             MemoryNeed("model", 8 * m * (2 * k + d), _AFTER),
             MemoryNeed("scores", scores, ("scores",)),
-            report_need(self.resources),
+            report_need(report=self.resources.report),
         ]
 
     def scratch_bytes(self, shape: WorkShape) -> int:
@@ -275,11 +275,11 @@ class PairsWork(KernelWork):
             MemoryNeed("kernel matrix", matrix, ("solving",)),
             MemoryNeed("blocks", rows * source.row_bytes * 2 + source.overhead_bytes(rows), ("reading",)),
             MemoryNeed("scratch", scratch, ("solving",)),
-            sampled_rows_need(source, resources),
+            sampled_rows_need(source, resources.report_rows),
             MemoryNeed("solve", solve + (16 * n * n if self.parameters.inverse else 0), ("solving",)),
             MemoryNeed("model", 8 * n * (3 * self.k + 2), _AFTER),
             MemoryNeed("scores", scores, ("scores",)),
-            report_need(resources),
+            report_need(report=resources.report),
         ]
 
 
