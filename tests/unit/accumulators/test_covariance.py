@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -148,6 +149,22 @@ def test_tiles_hold_a_symmetric_matrix(d: int, tile_size: int, n_threads: int) -
     np.testing.assert_allclose(grid.dense(flat), (u @ u.T) * np.outer(v[:, 0], v[:, 0]), atol=1e-13)
     assert grid.size <= d * (d + grid.longest_side) / 2 + d
     assert max(grid.side(i) for i in range(len(grid.edges) - 1)) <= max(tile_size, 1)
+
+
+@pytest.mark.parametrize(("d", "tile_size"), [(7, 3), (9, 1)])
+def test_ranges_of_tiles_are_the_parts_of_all_tiles(d: int, tile_size: int) -> None:
+    whole, u = TileGrid(d, tile_size), np.random.default_rng(6).standard_normal((d, 2))
+    flat = np.zeros(whole.size)
+    whole.add_outer(flat, u, u.T)
+    edges = [0, 1, whole.n_tiles // 2, whole.n_tiles]
+    parts = []
+    for first, last in itertools.pairwise(edges):
+        grid = TileGrid(d, tile_size, first, last)
+        part = np.zeros(grid.size)
+        grid.add_outer(part, u, u.T)
+        assert (grid.n_tiles, grid.pairs) == (last - first, whole.pairs[first:last])
+        parts.append(part)
+    assert np.concatenate(parts).tobytes() == flat.tobytes()
 
 
 @pytest.mark.parametrize("rest", [2.3e-4, 1e-3])
