@@ -124,6 +124,12 @@ def test_internal_modules_of_a_library_are_imported_by_one_module(library: str, 
     assert internal == []
 
 
+def test_checking_a_configuration_does_not_wait_for_the_optimisers_of_scipy() -> None:
+    code = "import sys, streampca.cli, streampca.runs.run; print('scipy.optimize' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.slow
 def test_importing_an_estimator_imports_no_library_that_only_stores_and_clusters_need() -> None:
     unwanted = {"zarr", "distributed", "fsspec", "yaml", "onnx", "faiss", "xarray", "sklearn", "pandas", "asyncio"}
