@@ -19,6 +19,7 @@ from streampca.estimators.labelled import MODE, dataset_of, is_data_array
 from streampca.estimators.pca import PCA, loadings_of
 from streampca.formatting import as_text
 from streampca.labels import Labels
+from streampca.linalg.selection import is_count
 from streampca.models.analysis import AnalysisModel
 from streampca.models.reduced import joined_model, scores_of_rows
 from streampca.models.removal import Given
@@ -458,12 +459,7 @@ class Coupled(StateEstimator):
 
     def _reductions(self, source: Source) -> Iterator[tuple[PCA, Source]]:
         """Yield the unfitted components of each table, and the table."""
-        kept = self.n_pca.n_components if isinstance(self.n_pca, PCA) else self.n_pca
-        if isinstance(kept, int) and kept < self.n_components:
-            raise ParameterError(
-                f"n_pca={kept} is less than n_components={self.n_components}: expected at least as many components of each table as pairs"
-            )
-        n_first = sides_of(self._features_of_first(source.labels), source.shape[1])
+        n_first = sides_of(self._analysis(source).n_first, source.shape[1])
         used, weight = np.arange(source.shape[1]) < n_first, self.feature_weight
         shared = {
             each.name: getattr(self, each.name) for each in SHARED if each.name not in ("sampling_errors", "checkpoint")
@@ -471,6 +467,11 @@ class Coupled(StateEstimator):
         for mask in (used, ~used):
             own = weight if weight is None or isinstance(weight, str) else np.asarray(weight)[mask]
             pca: PCA = clone(self.n_pca) if isinstance(self.n_pca, PCA) else PCA(self.n_pca)
+            if is_count(pca.n_components) and pca.n_components < self.n_components:
+                raise ParameterError(
+                    f"n_pca={pca.n_components} is less than n_components={self.n_components}: expected at least as many components of "
+                    "each table as pairs"
+                )
             pca.set_params(**{**shared, "feature_weight": own, "missing_scores": "mean", "whiten": False})
             yield pca, with_features(source, mask)
 

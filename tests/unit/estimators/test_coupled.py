@@ -753,10 +753,12 @@ def _orthonormal(table: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])
-@pytest.mark.parametrize("n_pca", [2, sp.PCA(2)])
+@pytest.mark.parametrize("n_pca", [2, np.int64(2), sp.PCA(2)])
 def test_fewer_components_than_pairs_are_refused_before_rows_are_read(kind: Any, n_pca: Any) -> None:
     rows, reads = da.zeros((40, 12), chunks=(10, 12)), []
     rows = rows.map_blocks(lambda block: reads.append(len(block)) or block, dtype=float, meta=np.empty((0, 0)))
     with pytest.raises(ParameterError, match="n_pca=2 is less than n_components=4"):
         kind(4, first=6, n_pca=n_pca).fit(rows)
+    with pytest.raises(ParameterError, match="n_components=5: expected at most 4, the features of the smaller table"):
+        kind(5, first=4, n_pca=6).fit(rows)
     assert reads == []
