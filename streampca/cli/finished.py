@@ -11,6 +11,7 @@ from streampca.cli.session import Line
 from streampca.formatting import as_text, plural
 from streampca.models.certificate_sentences import accuracy, carried
 from streampca.models.certificates import any_certificate_of
+from streampca.parameters import KINDS
 from streampca.runs.groups import RunOfGroups
 from streampca.runs.manifest import Manifest
 from streampca.runs.many import RunOfModels
@@ -52,17 +53,14 @@ def _of_one(directory: Path, manifest: Manifest) -> Iterator[Line]:
     result, certificate = manifest["result"], any_certificate_of(manifest["certificate"])
     rows, features = manifest["source"]["shape"]
     size, k = f"{rows:,} x {features:,}", result["n_components"]
-    analysis = result.get("analysis")
-    if analysis == "mca":
-        share = sum(result["squared_covariance_fraction"])
-        found = f"{plural(k, 'pair')} of patterns of {size} with {share:.1%} of the squared covariance"
-    elif analysis == "cca":
-        found = (
-            f"{plural(k, 'pair')} of variates of {size}, the first with a correlation of {result['strengths'][0]:.3g}"
+    if "analysis" in result:
+        kind, share = (
+            KINDS[result["analysis"]],
+            sum(result.get("squared_covariance_fraction", result["explained_variance_ratio"])),
         )
-    elif analysis == "factor_analysis":
-        share = sum(result["strengths"]) / result["total_variance"] if result["total_variance"] > 0 else 0.0
-        found = f"{plural(k, 'factor')} of {size} with {share:.1%} of the variance"
+        found = kind.finished.format(
+            count=plural(k, kind.noun), first=f"{result['strengths'][0]:.3g}", share=f"{share:.1%}", size=size
+        )
     else:
         found = f"{k} components of {size} carry {carried(certificate)} of the variance"
     yield f"{on_one_line(manifest['name'])}: {found}", 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -15,7 +16,6 @@ from streampca.estimators.coupled import CCA, MCA
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA, RotatedPCA, of_model
 from streampca.estimators.persistence import parameters_from, plan_from
-from streampca.models.analysis import AnalysisModel
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -23,6 +23,7 @@ from streampca.models.persistence.models import is_kernel_model, load_saved, loa
 from streampca.models.persistence.state import load_state
 from streampca.models.rotated import RotatedModel
 from streampca.models.state import AGREE, FittedState
+from streampca.parameters import KINDS
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel.parameters import SAMPLINGS
 from streampca.solvers.registry import CONTINUABLE
@@ -37,8 +38,10 @@ AnyFitted: TypeAlias = PCA | KernelPCA | RotatedPCA | MCA | CCA | FactorAnalysis
 """Every estimator that can be saved."""
 AnyEstimator = TypeVar("AnyEstimator", PCA, StateEstimator)
 
-ANALYSES: dict[str, type[StateEstimator]] = {"mca": MCA, "cca": CCA, "factor_analysis": FactorAnalysis}
-"""Estimators by the name of what is solved from a state."""
+ESTIMATORS: dict[str, type[PCA] | type[KernelPCA] | type[StateEstimator]] = {
+    kind.name: getattr(import_module("streampca"), kind.estimator) for kind in KINDS.values()
+}
+"""Estimators by the names of the kinds of models."""
 
 
 def load(path: str | Path) -> AnyFitted:
@@ -106,15 +109,11 @@ def _loaded(path: Path) -> Any:
         raise ModelError(f"{path} is not a usable state: solver {fitted.solver!r} is not known")
     if fitted is not None and fitted.state.n_samples != model.n_samples:
         raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {fitted.state.n_samples}")
-    if isinstance(model, RotatedModel):
-        return of_model(_fitted(PCA(), model.unrotated, record, fitted, path), model)
-    if isinstance(model, AnalysisModel):
-        if model.analysis not in ANALYSES:
-            raise ModelError(f"{path} is not a usable model: analysis {model.analysis!r} is not known")
-        estimator = _fitted(ANALYSES[model.analysis](), model, record, fitted, path)
-        estimator._n_first = model.n_first
-        return estimator
-    return _fitted(PCA(), model, record, fitted, path)
+    before: Any = model.before_rotation
+    estimator: Any = _fitted(ESTIMATORS[model.kind.name](), before, record, fitted, path)
+    if isinstance(estimator, StateEstimator):
+        estimator._n_first = before.n_first
+    return estimator if before is model else of_model(estimator, cast(RotatedModel, model))
 
 
 def _fitted(

@@ -66,7 +66,7 @@ class Plots:
         if errors is not None:
             mixed, sampling = errors.degenerate_groups, errors.interval(0.95).T
         with self._drawn_on(ax) as axes:
-            plotting.scree(axes, values, bounds=bounds, sampling=sampling, mixed=mixed, title=model.spectrum_name)
+            plotting.scree(axes, values, bounds=bounds, sampling=sampling, mixed=mixed, title=model.kind.strength)
         return axes
 
     def scores(

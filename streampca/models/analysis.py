@@ -14,10 +14,8 @@ from typing_extensions import override
 from streampca.errors import ModelError, ParameterError
 from streampca.models.pca import PCAModel
 from streampca.models.stored_components import slabs_of
+from streampca.parameters import KINDS, ModelKind
 from streampca.typing import Array, FloatArray, Json
-
-_NAMES = {"mca": "singular_values", "cca": "correlations", "factor_analysis": "communal_variance"}
-"""What strengths are called in data sets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +60,9 @@ class AnalysisModel(PCAModel):
     """
 
     has_spectrum: ClassVar[bool] = False
-    page = "analysis"
 
     analysis: str = field(kw_only=True)
-    """``"mca"``, ``"cca"`` or ``"factor_analysis"``."""
+    """Name of its kind."""
     patterns: FloatArray = field(kw_only=True)
     """What scores give of a centred, scaled and weighted row, ``(n_components, n_features)``."""
     strengths: FloatArray = field(kw_only=True)
@@ -88,13 +85,13 @@ class AnalysisModel(PCAModel):
 
     @property
     @override
-    def spectrum(self) -> FloatArray:
-        return self.strengths
+    def kind(self) -> ModelKind:
+        return KINDS[self.analysis]
 
     @property
     @override
-    def spectrum_name(self) -> str:
-        return {"mca": "singular value", "cca": "correlation"}.get(self.analysis, "communal variance")
+    def spectrum(self) -> FloatArray:
+        return self.strengths
 
     @property
     def n_requested(self) -> int:
@@ -114,8 +111,14 @@ class AnalysisModel(PCAModel):
     @property
     def by_component(self) -> dict[str, FloatArray]:
         """Return the values of the components by name."""
-        strengths = {_NAMES.get(self.analysis, "strengths"): self.strengths}
-        return {"explained_variance": self.explained_variance} | strengths
+        return {"explained_variance": self.explained_variance, self.kind.strengths: self.strengths}
+
+    @property
+    def shares(self) -> FloatArray:
+        """Return the share of the squared covariance, or of variance, that each pair or factor has, ``(k,)``; of correlations their squares."""
+        if "squared_covariance_fraction" in self.figures:
+            return np.array(self.figures["squared_covariance_fraction"], dtype=np.float64)
+        return self.explained_variance_ratio if self.n_first is None else np.square(self.strengths)
 
     @property
     def explained_variance_ratio(self) -> FloatArray:
@@ -157,8 +160,11 @@ class AnalysisModel(PCAModel):
     @property
     def score_attributes(self) -> dict[str, Any]:
         """Return the attributes of stored scores."""
-        named = {"analysis": self.analysis, "strengths": self.strengths.tolist()}
-        return super().score_attributes | named
+        return {
+            "explained_variance": self.explained_variance.tolist(),
+            "analysis": self.analysis,
+            "strengths": self.strengths.tolist(),
+        }
 
     @cached_property
     def sides(self) -> tuple[Self, ...]:
@@ -219,7 +225,7 @@ class AnalysisModel(PCAModel):
     @override
     def score_title(self, component: int) -> str:
         # Scores are no shares of the variance.
-        return f"{'factor' if self.n_first is None else 'pair'} {component + 1}"
+        return f"{self.kind.noun} {component + 1}"
 
     @override
     def score_names(self, prefix: str) -> list[str]:
@@ -282,6 +288,8 @@ class AnalysisModel(PCAModel):
 def settings_from(stored: Json, n_components: int, n_features: int) -> Json:
     """Return the fields of a model that `AnalysisModel.settings` wrote; `ModelError` if they are damaged."""
     try:
+        if stored["analysis"] not in KINDS:
+            raise ValueError(f"analysis {stored['analysis']!r} is not known")
         values = np.array(stored["strengths"], dtype=np.float64)
         n_first, errors = stored["n_first"], None
         two = n_first is not None
@@ -290,11 +298,11 @@ def settings_from(stored: Json, n_components: int, n_features: int) -> Json:
         if stored["errors"] is not None:
             spread = np.array([np.nan if each is None else each for each in stored["errors"]], dtype=np.float64)
             good = good and spread.shape == values.shape and type(stored["n_blocks"]) is int and stored["n_blocks"] > 1
-            errors = StrengthErrors(values, spread, int(stored["n_blocks"]), stored["analysis"] == "cca")
+            errors = StrengthErrors(values, spread, int(stored["n_blocks"]), KINDS[stored["analysis"]].bounded)
         figures, totals = dict(stored["figures"]), tuple(map(float, stored["totals"]))
         error = None if stored["error"] is None else float(stored["error"])
         good = good and len(totals) == (2 if two else 0) and bool(np.isfinite([*totals, error or 0.0]).all())
-        if not good or not isinstance(stored["analysis"], str):
+        if not good:
             raise ValueError("its numbers do not agree")
     except (KeyError, TypeError, ValueError) as reason:
         raise ModelError(f"its analysis is damaged: {reason}") from reason

@@ -22,6 +22,7 @@ from streampca.models.certificates import KernelCertificate
 from streampca.models.pca import EncodingPurpose, Model
 from streampca.models.sampling_errors import Population, SamplingErrors
 from streampca.models.stored_rows import BAND_ROWS, StoredRows
+from streampca.parameters import KINDS, ModelKind
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
 
@@ -87,7 +88,6 @@ class KernelModel(Model):
     sampling_errors: SamplingErrors | None = None
     """Sampling errors of the result; None where they were not computed."""
 
-    page = "kernel"
     not_diagnosed = "diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none"
     missing = "error"
 
@@ -96,18 +96,13 @@ class KernelModel(Model):
 
     @property
     @override
-    def score_attributes(self) -> Json:
-        return {"eigenvalues": self.eigenvalues.tolist()}
+    def kind(self) -> ModelKind:
+        return KINDS["kernel_pca"]
 
     @property
     @override
     def attributes(self) -> Json:
         return {"method": self.method, "total": self.total}
-
-    @property
-    @override
-    def by_component(self) -> dict[str, FloatArray]:
-        return {"eigenvalues": self.eigenvalues, "explained_variance_ratio": self.explained_variance_ratio}
 
     @property
     @override

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from typing_extensions import override
@@ -26,7 +26,7 @@ from streampca.models.certificates import AnyCertificate, ExactCertificate
 from streampca.models.noise import noise_edge
 from streampca.models.sampling_errors import Population, SamplingErrors
 from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents, slabs_of
-from streampca.parameters import Parameters
+from streampca.parameters import KINDS, ModelKind, Parameters
 from streampca.regressors import FittedRegression
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
 
@@ -47,24 +47,28 @@ EncodingPurpose = Literal["axes", "scores", "conditional means"]
 """What scores of a block of rows take memory for."""
 
 
-class Model:
+class Model(Protocol):
     """A map of rows to scores and, where there is one, back: what every fitted model answers.
 
     Whoever writes, draws, saves or checks models asks this. `linear` has the members of those alone whose scores are products of
     rows with weights.
     """
 
-    if TYPE_CHECKING:  # fields of the dataclasses below, in orders of their own
-        n_samples: int
-        center: bool
-        certificate: AnyCertificate
-        source: Json
-        labels: Labels | None
-        sampling_errors: SamplingErrors | None
-        missing: str
+    n_samples: int
+    """Rows the model was fitted on: those of positive weight."""
+    center: bool
+    """Whether a mean is subtracted."""
+    certificate: AnyCertificate
+    """Bounds of the numerical errors."""
+    source: Json
+    """Where the data came from."""
+    labels: Labels | None
+    """Dimensions, coordinates and variables of the features, and names of the samples; None where the data had none."""
+    sampling_errors: SamplingErrors | None
+    """Sampling errors of the result; None where they were not computed."""
+    missing: str
+    """What NaN means."""
 
-    page: ClassVar[str] = "components"
-    """Which page of a run shows it."""
     not_diagnosed: ClassVar[str] = ""
     """Why there are no T² and Q of rows; empty where there are."""
 
@@ -82,6 +86,11 @@ class Model:
     def in_slabs(self) -> bool:
         """Return whether components are saved as slabs of features, not as whole rows: those on disk, and large ones."""
         return False
+
+    @property
+    def kind(self) -> ModelKind:
+        """Return what distinguishes its kind in names and in words."""
+        return KINDS["pca"]
 
     @property
     def statement(self) -> str:
@@ -106,37 +115,27 @@ class Model:
     @property
     def n_features(self) -> int:
         """Return the number of features of a row."""
-        raise NotImplementedError
 
     @property
     def spectrum(self) -> FloatArray:
         """Return the values of the components that a chart shows, largest first, ``(k,)``."""
-        raise NotImplementedError
-
-    @property
-    def spectrum_name(self) -> str:
-        """Return the name of one of these values."""
-        return "variance (eigenvalue)"
 
     @property
     def score_variances(self) -> FloatArray:
         """Return the variances of scores without whitening, ``(k,)``."""
-        raise NotImplementedError
 
     @property
     def explained_variance_ratio(self) -> FloatArray:
         """Return the share of the total along each component, ``(k,)``."""
-        raise NotImplementedError
 
     @property
     def score_attributes(self) -> Json:
         """Return the attributes of stored scores."""
-        raise NotImplementedError
+        return {self.kind.strengths: np.asarray(self.spectrum).tolist()}
 
     @property
     def attributes(self) -> Json:
         """Return further numbers and texts of a data set of the model, which every file format holds."""
-        raise NotImplementedError
 
     @property
     def by_feature(self) -> dict[str, FloatArray]:
@@ -146,7 +145,10 @@ class Model:
     @property
     def by_component(self) -> dict[str, FloatArray]:
         """Return the values of the components by name."""
-        raise NotImplementedError
+        return {
+            self.kind.strengths: self.spectrum,
+            "explained_variance_ratio": self.explained_variance_ratio,
+        }
 
     @property
     def correlations(self) -> dict[str, FloatArray]:
@@ -159,7 +161,7 @@ class Model:
 
     def score_title(self, component: int) -> str:
         """Return the title of the axis of a chart on which the scores of a component stand, from 0."""
-        return f"component {component + 1} ({100 * float(self.explained_variance_ratio[component]):.1f} %)"
+        return f"{self.kind.noun} {component + 1} ({100 * float(self.explained_variance_ratio[component]):.1f} %)"
 
     @staticmethod
     def score_dtype(dtype: DType) -> DType:
@@ -168,11 +170,9 @@ class Model:
 
     def encode(self, rows: Any, out: Array | None = None) -> Array:
         """Return the scores, ``(n_rows, k)``, of `rows`, ``(n_rows, n_features)``; `out` may be given to be filled."""
-        raise NotImplementedError
 
     def decode(self, scores: Array) -> Array:
         """Return rows, ``(n_rows, n_features)``, that have these `scores`, ``(n_rows, k)``."""
-        raise NotImplementedError
 
     def require_decoder(self) -> None:
         """Raise `ParameterError` unless rows can be made of scores."""
@@ -186,27 +186,21 @@ class Model:
 
     def loadings(self) -> FloatArray:
         """Return what one standard deviation of each score gives of scaled and weighted features, ``(k, n_features)``."""
-        raise NotImplementedError
 
     def encoding_bytes(self, rows: int, dtype: DType) -> dict[EncodingPurpose, int]:
         """Return the memory by purpose that scores of a block of `rows` rows of `dtype` take, beside the block."""
-        raise NotImplementedError
 
     def encoding_flops(self) -> float:
         """Return the floating point operations of the scores of a row."""
-        raise NotImplementedError
 
     def decoding_bytes(self, rows: int, dtype: DType) -> int:
         """Return the memory that making a block of `rows` rows of `dtype` takes, beside the block."""
-        raise NotImplementedError
 
     def population(self, unit: float, scaling: Scaling) -> Population:
         """Return what sampling errors need of the fit, with variances divided by `unit`."""
-        raise NotImplementedError
 
     def summary(self) -> Json:
         """Return the result as plain data."""
-        raise NotImplementedError
 
     def notes(self) -> list[str]:
         """Return sentences about the data."""
@@ -378,11 +372,6 @@ class PCAModel(Model):
 
     @property
     @override
-    def score_attributes(self) -> Json:
-        return {"explained_variance": np.asarray(self.explained_variance).tolist()}
-
-    @property
-    @override
     def attributes(self) -> Json:
         certificate = self.certificate
         known = () if certificate.kind == "none" else ("relative_residual", "captured_variance")
@@ -404,11 +393,7 @@ class PCAModel(Model):
     @property
     @override
     def by_component(self) -> dict[str, FloatArray]:
-        return {
-            "explained_variance": self.explained_variance,
-            "explained_variance_ratio": self.explained_variance_ratio,
-            "singular_values": self.singular_values,
-        }
+        return super().by_component | {"singular_values": self.singular_values}
 
     @property
     @override

@@ -81,7 +81,7 @@ def joined_model(joint: AnalysisModel, one: PCAModel, two: PCAModel, source: Sou
     shares = [1 - kept / total if total > 0 else 0.0 for kept, total in zip(joint.totals, totals, strict=True)]
     reduced = f"by {one.n_components} and {two.n_components} principal components, which leave {shares[0]:.1%} and {shares[1]:.1%} of the variance"
     error, figures = joint.error, dict(joint.figures)
-    if joint.analysis == "mca":
+    if not joint.kind.bounded:
         upper = joint.strengths + beyond + (joint.error or 0.0)
         error, figures["upper_singular_values"] = float((upper - joint.strengths).max()), upper.tolist()
         reduced += f"; the first singular value of all components is at most {upper[0]:.4g}, {upper[0] / joint.strengths[0] - 1:.1%} above"

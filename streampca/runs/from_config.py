@@ -14,16 +14,14 @@ from typing import Any, Generic, TypeAlias, Unpack, cast
 import numpy as np
 
 from streampca.errors import ConfigError, NotAvailableError, StreamPCAError
-from streampca.estimators.analyses import StateEstimator
 from streampca.estimators.base import StreamEstimator
 from streampca.estimators.kernel_pca import KernelPCA
-from streampca.estimators.loading import ANALYSES
-from streampca.estimators.pca import PCA
+from streampca.estimators.loading import ESTIMATORS
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Readings
 from streampca.kernels import RBF, Kernel, kernel_of
 from streampca.linalg.selection import from_plain
-from streampca.parameters import Parameters
+from streampca.parameters import KINDS, Parameters
 from streampca.parameters.choices import Rotation
 from streampca.planning.checks import as_weights
 from streampca.planning.columns import coordinate_of, with_columns
@@ -43,13 +41,6 @@ from streampca.sources import Source, open_source
 from streampca.sources.options import ReadOptions, SourceKeywords
 from streampca.sources.vector import read_array, read_vector
 from streampca.typing import Array
-
-ESTIMATORS: dict[str, type[PCA] | type[KernelPCA] | type[StateEstimator]] = {
-    "pca": PCA,
-    "kernel_pca": KernelPCA,
-    **ANALYSES,
-}
-"""Estimators by the value of ``model.kind``."""
 
 
 @dataclass(frozen=True)
@@ -197,13 +188,13 @@ def require_possible(config: RunConfig | ModelsConfig) -> None:
             with of_model(name):
                 require_possible(one)
         return
-    parameters, output, kind = fit_of(config, unread=True).parameters, config.output, config.model.kind
+    parameters, output, kind = fit_of(config, unread=True).parameters, config.output, KINDS[config.model.kind]
     for key, given, what in (
         ("diagnostics", output.diagnostics, "has no T² and Q"),
         ("anndata", output.anndata, "is not written there"),
     ):
-        if given and kind != "pca":
-            raise ConfigError(f"output.{key}: {json.dumps(given)}, but kind: {kind} {what}: expected kind: pca")
+        if given and not kind.row_distances:
+            raise ConfigError(f"output.{key}: {json.dumps(given)}, but kind: {kind.name} {what}: expected kind: pca")
     if output.reconstruction and isinstance(config.model, KernelPCAConfig) and not config.model.fit_inverse_transform:
         raise ConfigError(
             f"output.reconstruction: {json.dumps(output.reconstruction)}, but the map from scores back to features is not learned: set "
@@ -217,7 +208,7 @@ def require_possible(config: RunConfig | ModelsConfig) -> None:
     elif getattr(config.model, "group_by", None) is not None:
         require_groups(None, parameters)
     else:
-        require_fit(None, parameters, analysis=kind != "pca")
+        require_fit(None, parameters, analysis=kind.is_analysis)
 
 
 def require_state(config: RunConfig, parameters: Parameters | KernelParameters, plan: Plan | None = None) -> None:

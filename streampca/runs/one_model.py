@@ -31,6 +31,7 @@ from streampca.models.persistence.models import load_model, write_model
 from streampca.models.persistence.state import write_state
 from streampca.models.persistence.texts import text_arrays
 from streampca.models.removal import residuals_of, residuals_step
+from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_rows, plan_scores, require_room_for_rows
 from streampca.redaction import shown
@@ -146,7 +147,7 @@ class OneModel(Strategy):
         require_diagnosable(self.config, plan)
         labels, name = self.source.labels, self.config.output.reconstruction
         on_disk = plan.components_on_disk or plan.model_on_disk
-        if name and plan.n_components and not on_disk and self.config.model.kind != "kernel_pca":
+        if name and plan.n_components and not on_disk and isinstance(self.fit.parameters, Parameters):
             require_room_for_rows(plan.n_features, plan.n_components, self.config.resources.memory_bytes)
         if isinstance(name, str) and np.dtype(name).kind != "f" and labels is not None and labels.mask is not None:
             raise ConfigError(

@@ -7,7 +7,6 @@ fit by the covariance matrix. A new one is a class here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -27,6 +26,7 @@ from streampca.models.missing import with_missing
 from streampca.models.noise import known_weight
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
+from streampca.parameters import KINDS, ModelKind
 from streampca.parameters.choices import Rotation
 from streampca.planning.memory import eigenproblem_bytes
 from streampca.planning.plan import Plan
@@ -70,10 +70,8 @@ class Analysis(ABC):
     n_components: int
     """Number of pairs or factors."""
 
-    name: ClassVar[str]
-    """Name in models and configurations."""
-    bounded: ClassVar[bool] = False
-    """Whether strengths are correlations."""
+    kind: ClassVar[ModelKind]
+    """Kind of the models that it solves for."""
     n_first: int | None = None
     """Features of the first table; None where there is one."""
 
@@ -135,7 +133,7 @@ class Analysis(ABC):
             feature_weight=parameters.feature_weight,
             labels=fitted.labels,
             missing_scores="mean",
-            analysis=self.name,
+            analysis=self.kind.name,
             patterns=result.patterns,
             strengths=result.strengths,
             n_first=n_first,
@@ -166,7 +164,7 @@ class Analysis(ABC):
             without.append(np.pad(found, (0, len(strengths) - len(found))))
         weights = np.array([group.weight for group in groups])
         errors = np.sqrt(jackknife_variance(strengths, np.stack(without), weights))
-        return StrengthErrors(strengths, errors, len(groups), self.bounded)
+        return StrengthErrors(strengths, errors, len(groups), self.kind.bounded)
 
 
 def _share_rebuilt(matrix: SymmetricOperator, result: Solved, total: float) -> float:
@@ -278,7 +276,7 @@ def _described(matrix: SymmetricOperator, fitted: FittedState) -> PCAModel:
 class MaximumCovariance(_OfTwoTables):
     """Pairs of orthonormal directions whose scores have the largest covariances."""
 
-    name = "mca"
+    kind = KINDS["mca"]
 
     def solve_bytes(self, n_features: int) -> int:
         """Return what the cross-covariance and its singular vectors take, or the vectors of the iteration."""
@@ -316,8 +314,7 @@ class MaximumCovariance(_OfTwoTables):
 class CanonicalCorrelation(_OfTwoTables):
     """Pairs of weights whose scores have variance 1 and the largest correlations."""
 
-    name = "cca"
-    bounded = True
+    kind = KINDS["cca"]
 
     def solve_bytes(self, n_features: int) -> int:
         """Return what the matrix, its blocks, and eigenvectors of both take."""
@@ -354,7 +351,7 @@ class CanonicalCorrelation(_OfTwoTables):
 class Factors(Analysis):
     """Maximum-likelihood factors."""
 
-    name = "factor_analysis"
+    kind = KINDS["factor_analysis"]
     rotation: Rotation | None = None
     """Criterion by which loadings of features of variance 1 are rotated."""
 
@@ -441,7 +438,7 @@ def plan_of_analysis(plan: Plan, analysis: Analysis, source: Source) -> Plan:
     d = source.shape[1]
     if plan.tile_groups:
         raise PlanError(
-            f"{analysis.name} needs the {d:,} x {d:,} covariance matrix in memory: {plan.notes[-1]}; fewer features, more memory, or for two "
+            f"{analysis.kind.name} needs the {d:,} x {d:,} covariance matrix in memory: {plan.notes[-1]}; fewer features, more memory, or for two "
             "tables n_pca, which reduces both to their principal components first"
         )
     extra = analysis.solve_bytes(d) - eigenproblem_bytes(d, plan.n_components or min(source.shape))
@@ -450,12 +447,6 @@ def plan_of_analysis(plan: Plan, analysis: Analysis, source: Source) -> Plan:
     budget = replace(budget, by_phase=budget.by_phase | {"solving": budget.by_phase["solving"] + max(0, extra)})
     if not budget.fits:
         raise budget.refusal(
-            f"{analysis.name} of {d:,} features takes {as_text(solving)} to solve; fewer features, or "
+            f"{analysis.kind.name} of {d:,} features takes {as_text(solving)} to solve; fewer features, or "
         )
-    return replace(plan, budget=budget, reason=f"{plan.reason}; {analysis.name} is solved from it")
-
-
-ANALYSES: dict[str, Callable[..., Analysis]] = {
-    kind.name: kind for kind in (MaximumCovariance, CanonicalCorrelation, Factors)
-}
-"""Analyses by name."""
+    return replace(plan, budget=budget, reason=f"{plan.reason}; {analysis.kind.name} is solved from it")

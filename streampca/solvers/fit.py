@@ -254,7 +254,7 @@ def _with_sampling(
             return grouped
     if n_groups and analysis is not None:
         raise NotAvailableError(
-            f"sampling_errors={n_groups} of {analysis.name} follow from covariances of groups of rows, in memory and without `remove`: set "
+            f"sampling_errors={n_groups} of {analysis.kind.name} follow from covariances of groups of rows, in memory and without `remove`: set "
             "sampling_errors=0, or remove that part of the rows before"
         )
     scaled = parameters.scaling is not False

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from streampca.counts import NORMALIZE, CountKey, keys_in_words
 from streampca.parameters import (
-    COUPLED_PARAMETERS,
-    FACTOR_PARAMETERS,
     KERNEL_PCA_PARAMETERS,
-    PARAMETERS,
+    KINDS,
     PCA_PARAMETERS,
+    ModelKind,
 )
 from streampca.parameters.choices import KernelName
 from streampca.redaction import redacted, without_secrets
@@ -278,30 +277,39 @@ class KernelPCAConfig(section_of(KERNEL_PCA_PARAMETERS, "model", "kind")):  # ty
         return []
 
 
-class _OfStates(Section):
+class AnalysisConfig(Section):
     """What the analyses of an accumulated covariance share."""
+
+    if TYPE_CHECKING:
+        kind: str
+        first: int | tuple[str, ...] | None
+        rotation: str | None
 
     def warnings(self) -> list[str]:
         """Return sentences about keys that are not used; there are none."""
         return []
 
 
-class CoupledConfig(section_of(COUPLED_PARAMETERS, "model", "kind"), _OfStates):  # type: ignore[misc]
-    """Parameters of `streampca.MCA` and `streampca.CCA`, each under its own name."""
-
-    kind: Literal["mca", "cca"]
-    """Maximum covariance analysis, or canonical correlation analysis, of two variables, or of the first features and the others."""
-    first: Count | Names = Field(default=None, description=_FIRST)
+_SPECIAL: dict[str, Any] = {"first": (Count | Names, Field(default=None, description=_FIRST))}
+"""Keys of analyses whose domains are special."""
 
 
-class FactorAnalysisConfig(section_of(FACTOR_PARAMETERS, "model", "kind"), _OfStates):  # type: ignore[misc]
-    """Parameters of `streampca.FactorAnalysis`, each under its own name."""
+def _section_of_analysis(kind: ModelKind) -> type[AnalysisConfig]:
+    """Return the section of the parameters of an analysis, each under its own name."""
+    bases = (section_of(kind.parameters, "model", "kind"), AnalysisConfig)
+    fields: dict[str, Any] = {"kind": (Literal[kind.name], ...)}
+    fields |= {each.name: _SPECIAL[each.name] for each in kind.parameters if each.name in _SPECIAL}
+    section: type[AnalysisConfig] = create_model(f"{kind.estimator}Config", __base__=bases, **fields)
+    section.__doc__ = f"Parameters of `streampca.{kind.estimator}`, each under its own name."
+    return section
 
-    kind: Literal["factor_analysis"]
-    """Factor analysis by maximum likelihood."""
 
-
-ModelConfig: TypeAlias = PCAConfig | KernelPCAConfig | CoupledConfig | FactorAnalysisConfig
+ANALYSES = {kind.name: _section_of_analysis(kind) for kind in KINDS.values() if kind.is_analysis}
+"""Sections of analyses by the names of their kinds."""
+if TYPE_CHECKING:
+    ModelConfig: TypeAlias = PCAConfig | KernelPCAConfig | AnalysisConfig
+else:
+    ModelConfig = reduce(or_, (PCAConfig, KernelPCAConfig, *ANALYSES.values()))
 
 
 class StatisticsConfig(section_of(PCA_PARAMETERS, "statistics")):  # type: ignore[misc]
@@ -429,7 +437,7 @@ class RunConfig(Section):
 
         Weights, thresholds and kernels are as the file has them; `memory` is in bytes.
         """
-        parameters = PARAMETERS[self.model.kind]
+        parameters = KINDS[self.model.kind].parameters
         sections: dict[str | None, Section] = {
             "model": self.model,
             "preprocess": self.preprocess,

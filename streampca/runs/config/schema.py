@@ -6,20 +6,19 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Sequence
+from typing import get_args
 
 from pydantic import BaseModel
 
 from streampca.counts import NORMALIZE, CountKey
 from streampca.parameters import (
-    COUPLED_PARAMETERS,
-    FACTOR_PARAMETERS,
     KERNEL_PCA_PARAMETERS,
+    KINDS,
     PCA_PARAMETERS,
     Parameter,
 )
 from streampca.runs.config import (
-    CoupledConfig,
-    FactorAnalysisConfig,
+    ANALYSES,
     KernelPCAConfig,
     NormalizeConfig,
     PCAConfig,
@@ -35,8 +34,7 @@ _STATED: dict[type[BaseModel], Sequence[Parameter | CountKey]] = {
     PreprocessConfig: PCA_PARAMETERS,
     StatisticsConfig: PCA_PARAMETERS,
     KernelPCAConfig: KERNEL_PCA_PARAMETERS,
-    CoupledConfig: COUPLED_PARAMETERS,
-    FactorAnalysisConfig: FACTOR_PARAMETERS,
+    **{section: KINDS[name].parameters for name, section in ANALYSES.items()},
     NormalizeConfig: NORMALIZE,
 }
 _DERIVED = {"RunConfig": ("name", "output"), "OutputConfig": ("directory",)}
@@ -68,7 +66,7 @@ def json_schema() -> dict[str, object]:
     of_source = definitions["SourceConfig"]["properties"]
     own = {"type": "object", "additionalProperties": False, "properties": {key: of_source[key] for key in OF_FEATURES}}
     preprocess = {"preprocess": definitions["RunConfig"]["properties"]["preprocess"], "source": own}
-    models = [definitions[kind.__name__] for kind in (PCAConfig, KernelPCAConfig, CoupledConfig, FactorAnalysisConfig)]
+    models = [definitions[kind.__name__] for kind in (PCAConfig, KernelPCAConfig, *ANALYSES.values())]
     one = [each | {"properties": each["properties"] | preprocess} for each in models]
     schema["properties"]["models"] = {
         "type": "object",
@@ -86,6 +84,9 @@ def json_schema() -> dict[str, object]:
 def meanings_of(section: type[BaseModel]) -> dict[str, str]:
     """Return a sentence for each key of `section`: of a stated parameter its text, else the string below the field."""
     stated = {parameter.name: parameter.text for parameter in _STATED.get(section, ())}
+    if section in ANALYSES.values():
+        (kind,) = get_args(section.model_fields["kind"].annotation)
+        return {key: stated.get(key) or KINDS[kind].meaning for key in section.model_fields}
     body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
     written = {}
     if isinstance(body, ast.ClassDef):

@@ -25,21 +25,8 @@ from streampca.runs.report import (
 from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import ReportedSpectrum, field
 from streampca.runs.report.run_files import RunFiles, StoredArray
-from streampca.typing import FloatArray, Json
+from streampca.typing import Json
 
-_TITLES = {
-    "mca": ("Maximum covariance analysis", "Singular values of the cross-covariance"),
-    "cca": ("Canonical correlation analysis", "Canonical correlations"),
-    "factor_analysis": ("Factor analysis", "Communal variance of the factors"),
-}
-_NOTES = {
-    "mca": "How much the data change where the score rises by one standard deviation, with the pair’s share of the squared covariance. The sign "
-    "of a pair as a whole is a matter of choice; signs within it are not.",
-    "cca": "How much the data change where the variate rises by one standard deviation, with the squared correlation of the pair. The sign "
-    "of a pair as a whole is a matter of choice; signs within it are not.",
-    "factor_analysis": "The loadings: how much the data change with each factor, with its share of the variance. Factors are determined up to a "
-    "rotation of all.",
-}
 _SIDES = ("first table", "second table")
 _MOST_NAMES = 3
 _MOST_SHOWN = 4
@@ -48,22 +35,21 @@ _MOST_VALUES = 20
 
 def compose(run: RunFiles, model: AnalysisModel) -> Json:
     """Return everything the template needs of the `run` of an analysis."""
-    kicker, title = _TITLES[model.analysis]
-    noun = "Factor" if model.n_first is None else "Pair"
-    spectrum = ReportedSpectrum(model.strengths, np.clip(_shares(model), 0.0, 1.0), noun)
+    noun = model.kind.noun.capitalize()
+    spectrum = ReportedSpectrum(model.strengths, np.clip(model.shares, 0.0, 1.0), noun)
     rows = None if run.removes else run.samples
     scores = _scores(model, rows) if rows is not None else None
     classes = scores_by_labels.classes_of_run(run, scores) if scores is not None else None
     common = what_ran.parts(run)
     return common | {
-        "kicker": kicker,
+        "kicker": model.kind.title,
         "certificate": sentences.paragraph_of_analysis(model.certificate),
         "summary": _summary(run, model),
         "tiles": _tiles(run, model, spectrum),
         "notes": what_ran.notes(run),
-        "components_title": "The factors" if model.n_first is None else "The pairs",
+        "components_title": f"The {model.kind.noun}s",
         "components": _patterns(run, model, spectrum),
-        "spectrum": (_chart(model, title),),
+        "spectrum": (_chart(model),),
         "scores": () if scores is None else (_plane(model, scores, classes),),
         "series": (),
         "scores_note": result.scores_note(run, scores),
@@ -84,15 +70,6 @@ def _names_of_sides(model: AnalysisModel) -> tuple[str, ...]:
     return tuple(names) if all(names) and len({*names}) == len(names) else _SIDES
 
 
-def _shares(model: AnalysisModel) -> FloatArray:
-    """Return the share of the squared covariance, or of variance, that each pair or factor has."""
-    if "squared_covariance_fraction" in model.figures:
-        return np.array(model.figures["squared_covariance_fraction"], dtype=np.float64)
-    if model.n_first is None:
-        return np.asarray(model.strengths / model.total_variance if model.total_variance > 0 else model.strengths * 0)
-    return np.square(model.strengths)
-
-
 def _scores(model: AnalysisModel, samples: StoredArray) -> projection.Scores:
     """Return the scores of the samples of the first pair, or of the first two factors."""
     k = len(model.strengths)
@@ -103,20 +80,12 @@ def _scores(model: AnalysisModel, samples: StoredArray) -> projection.Scores:
 
 
 def _summary(run: RunFiles, model: AnalysisModel) -> str:
-    k, n, first = len(model.strengths), result.sample_count(run), words.figure(float(model.strengths[0]))
-    rows = words.plural(n, "row")
-    if model.analysis == "mca":
-        share = words.share(float(_shares(model).sum()))
-        sentence = (
-            f"{words.plural(k, 'pair')} of patterns carry {share} of the squared covariance of two tables of {rows}"
-        )
-    elif model.analysis == "cca":
-        sentence = f"{words.plural(k, 'pair')} of variates, of which the first has a correlation of {first}, of two tables of {rows}"
-    else:
-        share = words.share(float(_shares(model).sum()))
-        sentence = (
-            f"{words.plural(k, 'factor')} share {share} of the variance of {rows}; the rest is noise of single features"
-        )
+    sentence = model.kind.found.format(
+        count=words.plural(len(model.strengths), model.kind.noun),
+        first=words.figure(float(model.strengths[0])),
+        share=words.share(float(model.shares.sum())),
+        rows=words.plural(result.sample_count(run), "row"),
+    )
     passes = words.whole(field(run.manifest, "passes"))
     return sentence + (f"; computed out of core in {words.times(passes)} of the data." if passes else ".")
 
@@ -131,8 +100,7 @@ def _tiles(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -> t
             count,
             f"{model.n_first:,} of {sides[0]}, {model.n_features - model.n_first:,} of {sides[1]}",
         )
-    label = "Factors" if model.n_first is None else "Pairs"
-    return (rows, features, (label, words.count(len(model.strengths)), ""), *others)
+    return (rows, features, (f"{model.kind.noun.capitalize()}s", words.count(len(model.strengths)), ""), *others)
 
 
 def _patterns(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -> Json:
@@ -147,7 +115,7 @@ def _patterns(run: RunFiles, model: AnalysisModel, spectrum: ReportedSpectrum) -
         layout = components.layout_of_run(of_side)
         shown = min(_MOST_SHOWN, len(model.strengths))
         parts.append(components.components(of_side, spectrum, layout, shown, group, f"{place}-mode"))
-    joined: Json = {"note": _NOTES[model.analysis]}
+    joined: Json = {"note": model.kind.note}
     if model.figures.get("rotation"):
         joined["note"] = joined["note"].replace(
             "Factors are determined up to a rotation of all.", f"Rotated by {model.figures['rotation']}."
@@ -170,7 +138,7 @@ def _manifest_of(run: RunFiles, side: AnalysisModel) -> Json:
     }
 
 
-def _chart(model: AnalysisModel, title: str) -> Chart:
+def _chart(model: AnalysisModel) -> Chart:
     values = model.strengths
     first, last = words.figure(values[0]), words.figure(values[-1])
     text = f"From {first} for the first down to {last}." if len(values) > 1 else f"{first}."
@@ -178,8 +146,10 @@ def _chart(model: AnalysisModel, title: str) -> Chart:
     if errors is not None:
         low, high = errors.interval()[0]
         text += f" The first lies between {words.figure(low)} and {words.figure(high)} (95 %)."
-    svg = figures.inline("eigenvalues", partial(plotting.scree, values=values, title=model.spectrum_name))
-    return Chart(title, svg, f"Chart of {words.plural(len(values), 'value')}, from {first} down to {last}.", text)
+    svg = figures.inline("eigenvalues", partial(plotting.scree, values=values, title=model.kind.strength))
+    return Chart(
+        model.kind.chart, svg, f"Chart of {words.plural(len(values), 'value')}, from {first} down to {last}.", text
+    )
 
 
 def _plane(model: AnalysisModel, scores: projection.Scores, classes: plotting.Classes | None) -> Chart:
@@ -203,10 +173,9 @@ def _plane(model: AnalysisModel, scores: projection.Scores, classes: plotting.Cl
 
 def _table(model: AnalysisModel) -> ReportTable:
     """Return the first values in digits, with their intervals where there are sampling errors."""
-    name, shares, errors = model.spectrum_name, _shares(model), model.strength_errors
+    kind, shares, errors = model.kind, model.shares, model.strength_errors
     ends = None if errors is None else errors.interval()
-    of = "squared covariance" if model.analysis == "mca" else "variance" if model.n_first is None else "square"
-    heads = ["pair" if model.n_first is not None else "factor", name, f"share of {of}" if of != "square" else "square"]
+    heads = [kind.noun, kind.strength, kind.share_of]
     rows = []
     for i, value in enumerate(model.strengths[:_MOST_VALUES]):
         row = [f"{i + 1}", words.figure(float(value), 7), words.share(float(shares[i]))]
@@ -214,7 +183,7 @@ def _table(model: AnalysisModel) -> ReportTable:
         rows.append(tuple(row))
     heads += [] if ends is None else ["95 % interval"]
     k = len(model.strengths)
-    caption = f"First {_MOST_VALUES} of {k:,} values" if k > _MOST_VALUES else _TITLES[model.analysis][1]
+    caption = f"First {_MOST_VALUES} of {k:,} values" if k > _MOST_VALUES else kind.chart
     return ReportTable(caption, tuple(heads), tuple(rows))
 
 

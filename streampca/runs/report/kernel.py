@@ -30,7 +30,7 @@ def compose(run: RunFiles, model: KernelModel) -> Json:
     classes = classes_of_run(run, scores) if scores is not None else None
     common = what_ran.parts(run)
     return common | {
-        "kicker": "Kernel principal component analysis",
+        "kicker": model.kind.title,
         "summary": _summary(run, model, spectrum),
         "tiles": _tiles(run, model, spectrum),
         "notes": what_ran.notes(run),

@@ -60,7 +60,7 @@ def write_report(directory: Path, further: FurtherRows | None = None, model: Mod
     directory = Path(directory)
     run = read_run(directory, model)
     others: dict[str, Callable[[RunFiles, Any], Json]] = {"kernel": kernel.compose, "analysis": analysis.compose}
-    compose = others.get(run.model.page)
+    compose = others.get(run.model.kind.page)
     page = _compose(run, further) if compose is None else compose(run, run.model)
     if further is not None and page.get("reconstruction") is None:
         raise NotAvailableError(
@@ -92,8 +92,7 @@ def _compose(run: RunFiles, further: FurtherRows | None) -> Json:
         charts += result.score_charts(spectrum, scores, classes)
         charts += loadings.biplot_charts(run, spectrum, layout, scores, classes)
     return what_ran.parts(run) | {
-        "kicker": "Principal component analysis"
-        + ("" if rotation is None else f", rotated by {words.clean(rotation)}"),
+        "kicker": run.model.kind.title + ("" if rotation is None else f", rotated by {words.clean(rotation)}"),
         "summary": result.summary(run, spectrum, carried),
         "tiles": result.tiles(run, spectrum, carried),
         "notes": [*what_ran.notes(run), *([_REMOVED] if run.removes else [])],
