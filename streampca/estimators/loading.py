@@ -19,7 +19,7 @@ from streampca.estimators.persistence import parameters_from, plan_from
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.models.persistence.models import is_kernel_model, load_saved, load_saved_kernel, model_place
+from streampca.models.persistence.models import load_saved, model_place
 from streampca.models.persistence.state import load_state
 from streampca.models.rotated import RotatedModel
 from streampca.models.state import AGREE, FittedState
@@ -101,16 +101,18 @@ def _merged_from(path: Path, models: Sequence[PCA]) -> PCA:
 
 def _loaded(path: Path) -> Any:
     """Return the fitted estimator of the model at `path`."""
-    if is_kernel_model(path):
-        return _kernel_estimator(*load_saved_kernel(path), path)
-    model, record = load_saved(path)
-    fitted = load_state(path, model.components.shape[1])
+    saved, record = load_saved(path)
+    model = saved.linear
+    if model is None:
+        return _kernel_estimator(cast(KernelModel, saved), record, path)
+    fitted = load_state(path, model.n_features)
     if fitted is not None and fitted.solver not in CONTINUABLE:
         raise ModelError(f"{path} is not a usable state: solver {fitted.solver!r} is not known")
     if fitted is not None and fitted.state.n_samples != model.n_samples:
         raise ModelError(f"{path} holds a model of {model.n_samples} rows and a state of {fitted.state.n_samples}")
     before: Any = model.before_rotation
-    estimator: Any = _fitted(ESTIMATORS[model.kind.name](), before, record, fitted, path)
+    empty: Any = ESTIMATORS[model.kind.name]()
+    estimator = _fitted(empty, before, record, fitted, path)
     if isinstance(estimator, StateEstimator):
         estimator._n_first = before.n_first
     return estimator if before is model else of_model(estimator, cast(RotatedModel, model))

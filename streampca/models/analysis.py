@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from streampca.errors import ModelError, ParameterError
 from streampca.models.pca import PCAModel
+from streampca.models.plain import hints_of, plain, values_of
 from streampca.models.stored_components import slabs_of
 from streampca.parameters import KINDS, ModelKind
 from streampca.typing import Array, FloatArray, Json
@@ -51,7 +52,7 @@ class StrengthErrors:
         return scaled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AnalysisModel(PCAModel):
     """Scores are products of centred, scaled and weighted rows with `components`, rows of weights that need not be orthonormal.
 
@@ -61,26 +62,26 @@ class AnalysisModel(PCAModel):
 
     has_spectrum: ClassVar[bool] = False
 
-    analysis: str = field(kw_only=True)
+    analysis: str
     """Name of its kind."""
-    patterns: FloatArray = field(kw_only=True)
+    patterns: FloatArray
     """What scores give of a centred, scaled and weighted row, ``(n_components, n_features)``."""
-    strengths: FloatArray = field(kw_only=True)
+    strengths: FloatArray
     """Singular values of the cross-covariance, canonical correlations, or communal variances of factors; ``(k,)``."""
-    n_first: int | None = field(default=None, kw_only=True)
+    n_first: int | None = None
     """Number of features of the first table; None where there is one table."""
-    totals: tuple[float, ...] = field(default=(), kw_only=True)
+    totals: tuple[float, ...] = ()
     """Total variances of the first and of the second table."""
-    error: float | None = field(default=None, kw_only=True)
+    error: float | None = None
     """Bound of the numerical errors of `strengths`; None where there is none."""
-    figures: Json = field(default_factory=dict, kw_only=True)
+    figures: Json = field(default_factory=dict)
     """Further numbers of the result, which manifests show."""
-    uniquenesses: FloatArray | None = field(default=None, kw_only=True)
+    uniquenesses: FloatArray | None = None
     """Uniquenesses of factor analysis, of scaled and weighted features, ``(n_features,)``; None elsewhere."""
-    prediction: FloatArray | None = field(default=None, kw_only=True)
+    prediction: FloatArray | None = None
     """Coefficients of the regression of the second table on the scores of the first, of scaled and weighted features,
     ``(k, n_features - n_first)``; None where there is one table, and in models of earlier versions."""
-    strength_errors: StrengthErrors | None = field(default=None, kw_only=True)
+    strength_errors: StrengthErrors | None = None
     """Sampling errors of `strengths`; None where they were not computed."""
 
     @property
@@ -272,46 +273,31 @@ class AnalysisModel(PCAModel):
 
     def settings(self) -> Json:
         """Return what is stored of the analysis beside its arrays, as plain data."""
+        named: Json = {name: plain(getattr(self, name)) for name in _SETTINGS}
         errors = self.strength_errors
-        return {
-            "analysis": self.analysis,
-            "strengths": self.strengths.tolist(),
-            "n_first": self.n_first,
-            "totals": list(self.totals),
-            "error": self.error,
-            "figures": self.figures,
-            "errors": None if errors is None else errors.errors.tolist(),
-            "n_blocks": None if errors is None else errors.n_blocks,
-        }
+        spread, n_blocks = (None, None) if errors is None else (plain(errors.errors), errors.n_blocks)
+        return named | {"errors": spread, "n_blocks": n_blocks}
+
+
+_SETTINGS = ("analysis", "strengths", "n_first", "totals", "error", "figures")
+"""Fields that are stored as plain data."""
 
 
 def settings_from(stored: Json, n_components: int, n_features: int) -> Json:
     """Return the fields of a model that `AnalysisModel.settings` wrote; `ModelError` if they are damaged."""
-    try:
-        if stored["analysis"] not in KINDS:
-            raise ValueError(f"analysis {stored['analysis']!r} is not known")
-        values = np.array(stored["strengths"], dtype=np.float64)
-        n_first, errors = stored["n_first"], None
-        two = n_first is not None
-        good = values.shape == (n_components // (2 if two else 1),) and bool(np.isfinite(values).all())
-        good = good and (not two or (type(n_first) is int and 0 < n_first < n_features and n_components % 2 == 0))
-        if stored["errors"] is not None:
-            spread = np.array([np.nan if each is None else each for each in stored["errors"]], dtype=np.float64)
-            good = good and spread.shape == values.shape and type(stored["n_blocks"]) is int and stored["n_blocks"] > 1
-            errors = StrengthErrors(values, spread, int(stored["n_blocks"]), KINDS[stored["analysis"]].bounded)
-        figures, totals = dict(stored["figures"]), tuple(map(float, stored["totals"]))
-        error = None if stored["error"] is None else float(stored["error"])
-        good = good and len(totals) == (2 if two else 0) and bool(np.isfinite([*totals, error or 0.0]).all())
-        if not good:
-            raise ValueError("its numbers do not agree")
-    except (KeyError, TypeError, ValueError) as reason:
-        raise ModelError(f"its analysis is damaged: {reason}") from reason
-    return {
-        "analysis": stored["analysis"],
-        "strengths": values,
-        "n_first": n_first,
-        "totals": totals,
-        "error": error,
-        "figures": figures,
-        "strength_errors": errors,
-    }
+    hints = {name: hints_of(AnalysisModel)[name] for name in _SETTINGS}
+    named = values_of(hints | {"errors": FloatArray | None, "n_blocks": int | None}, stored, "its analysis is")
+    kind, strengths, n_first = KINDS.get(named["analysis"]), named["strengths"], named["n_first"]
+    spread, n_blocks, two = named.pop("errors"), named.pop("n_blocks"), n_first is not None
+    if kind is None:
+        raise ModelError(f"its analysis is damaged: analysis {named['analysis']!r} is not known")
+    good = len(strengths) == n_components // (2 if two else 1) and bool(np.isfinite(strengths).all())
+    good = good and (not two or (0 < n_first < n_features and n_components % 2 == 0))
+    good = good and len(named["totals"]) == (2 if two else 0)
+    errors = None
+    if spread is not None:
+        good = good and spread.shape == strengths.shape and n_blocks is not None and n_blocks > 1
+        errors = StrengthErrors(strengths, spread, n_blocks, kind.bounded)
+    if not good:
+        raise ModelError("its analysis is damaged: its numbers do not agree")
+    return named | {"strength_errors": errors}

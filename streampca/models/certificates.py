@@ -6,14 +6,10 @@ A model holds one, a model on disk and the manifest of a run hold its `to_dict`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
-import numpy as np
-
-from streampca.errors import ModelError
+from streampca.models.plain import hints_of, optional_of, plain, record_of
 from streampca.typing import Json, JsonValue
 
 Interval = tuple[float, float]
@@ -39,13 +35,15 @@ class Certificate(Mapping[str, JsonValue]):
     """Where this share lies."""
 
     def __getitem__(self, name: str) -> JsonValue:
-        if name not in _hints(type(self)) or ((value := getattr(self, name)) is None and name in _optional(type(self))):
+        if name not in hints_of(type(self)) or (
+            (value := getattr(self, name)) is None and name in optional_of(type(self))
+        ):
             raise KeyError(name)
-        return _plain(value)
+        return plain(value)
 
     def __iter__(self) -> Iterator[str]:
-        optional = _optional(type(self))
-        return (name for name in _hints(type(self)) if name not in optional or getattr(self, name) is not None)
+        optional = optional_of(type(self))
+        return (name for name in hints_of(type(self)) if name not in optional or getattr(self, name) is not None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -66,59 +64,11 @@ class Certificate(Mapping[str, JsonValue]):
         ModelError
             If a value is missing, or is not of its type.
         """
-        named: Json = {}
-        for name, hint in _hints(cls).items():
-            if name in values:
-                try:
-                    named[name] = _typed(values[name], hint)
-                except (ValueError, OverflowError):
-                    raise ModelError(f"its certificate is damaged: {name} is {str(values[name])[:80]!r}") from None
-            elif name not in _optional(cls):
-                raise ModelError(f"its certificate has no {name}")
-        return cls(**named)
+        return record_of(cls, values, "its certificate is")
 
     def saying(self, clause: str, **changes: Any) -> Self:
         """Return the certificate with `clause` at the end of its statement, and with `changes` of its figures."""
         return replace(self, statement=f"{self.statement}; {clause}", **changes)
-
-
-@cache
-def _hints(kind: type[Certificate]) -> Mapping[str, Any]:
-    """Return the types of the figures of a kind of certificate by name."""
-    return {name: hint for name, hint in get_type_hints(kind).items() if name in kind.__dataclass_fields__}
-
-
-@cache
-def _optional(kind: type[Certificate]) -> frozenset[str]:
-    """Return the names of the figures that only some fits have."""
-    return frozenset(field.name for field in fields(kind) if field.default is not MISSING)
-
-
-def _plain(value: Any) -> JsonValue:
-    """Return `value` with tuples as lists, also within."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _typed(value: Any, hint: Any) -> Any:
-    """Return a value of JSON as one of the type `hint`, lists as tuples; `ValueError` if it is none."""
-    kind, inner = get_origin(hint) or hint, get_args(hint)
-    if kind is UnionType:
-        (other,) = (each for each in inner if each is not NoneType)
-        return None if value is None else _typed(value, other)
-    if kind is Literal and value in inner:
-        return value
-    if kind is tuple and isinstance(value, list | tuple):
-        each = (inner[0],) * len(value) if inner[-1] is Ellipsis else inner
-        return tuple(_typed(item, of) for item, of in zip(value, each, strict=True))
-    if kind is Mapping and isinstance(value, Mapping):
-        return {str(key): _typed(item, inner[1]) for key, item in value.items()}
-    if kind is float and type(value) in (int, float) and np.isfinite(float(value)):
-        return float(value)
-    if kind in (bool, int, str) and type(value) is kind:
-        return value
-    raise ValueError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -51,12 +51,10 @@ class PreimageMap:
         in_row_order(self, "scores", "dual")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelModel(Model):
     """Kernel principal components of one data set: scores are (k(x) − k̄)ᵀ B with the kernel values k(x) of the landmarks."""
 
-    kernel: Kernel
-    """The kernel, with every parameter settled."""
     landmarks: Array | StoredRows
     """The rows that new rows are compared with, in the type of the products, ``(m, n_features)``; in memory or on disk."""
     coefficients: FloatArray
@@ -73,14 +71,16 @@ class KernelModel(Model):
     """``"exact"``, ``"nystrom"``, ``"nystrom_extension"`` or ``"empirical_map"``."""
     center: bool
     """Whether the kernel matrix was centred."""
+    sampling: str = "given"
+    """How the landmarks were chosen."""
     certificate: KernelCertificate
     """Bounds of the numerical errors."""
+    kernel: Kernel
+    """The kernel, with every parameter settled."""
     landmark_indices: IntArray | None = None
     """Row numbers of the landmarks within the training rows, ``(m,)``; None where landmarks were given as rows."""
     preimage: PreimageMap | None = None
     """What `decode` needs; None where it was not asked for."""
-    sampling: str = "given"
-    """How the landmarks were chosen."""
     source: Json = field(default_factory=dict)
     """Where the data came from."""
     labels: Labels | None = None

@@ -217,7 +217,7 @@ class Model(Protocol):
         return model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PCAModel(Model):
     """Principal components of one data set."""
 
@@ -265,16 +265,16 @@ class PCAModel(Model):
     """Dimensions, coordinates and variables of the features, and names of the samples; None where the data had none."""
     eigenvalues: FloatArray | None = None
     """All eigenvalues, of which `explained_variance` are the first, where the solver computed them; ``(min(n_samples, n_features),)``."""
-    sampling_errors: SamplingErrors | None = None
-    """Sampling errors of the result; None where they were not computed."""
     noise_edge: float | None = None
     """Upper end of the law of the eigenvalues of independent features with the same variances (`streampca.models.noise`)."""
+    residual_moments: tuple[float, ...] = ()
+    """Power sums of the eigenvalues left out, without units, for limits of Q; see `linalg.residual_moments`. Empty = not known."""
+    sampling_errors: SamplingErrors | None = None
+    """Sampling errors of the result; None where they were not computed."""
     removal: FittedRegression | None = None
     """What is to be subtracted from rows before `encode`, and added to rows after `decode`; None = nothing."""
     prediction_errors: FloatArray | None = None
     """Errors of predicting values that were left out, for 0, 1, … components (`linalg.cross_validation`); None where not asked for."""
-    residual_moments: tuple[float, ...] = ()
-    """Power sums of the eigenvalues left out, without units, for limits of Q; see `linalg.residual_moments`. Empty = not known."""
 
     @classmethod
     def of_spectrum(

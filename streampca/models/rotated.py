@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, get_args
 
@@ -43,7 +43,7 @@ class Rotation:
         return {"method": self.method, "normalize": self.normalize, "power": self.power}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RotatedModel(PCAModel):
     """Rotated components of a model: unit rows, not orthogonal; scores are their least-squares coefficients.
 
@@ -53,9 +53,9 @@ class RotatedModel(PCAModel):
 
     has_spectrum: ClassVar[bool] = False
 
-    unrotated: PCAModel = field(kw_only=True)
+    unrotated: PCAModel
     """The model whose first components are rotated."""
-    rotation: Rotation = field(kw_only=True)
+    rotation: Rotation
     """How they are."""
 
     not_diagnosed = "diagnostics (T² and Q of rows) are those of the fit before the rotation: take them from pca_"

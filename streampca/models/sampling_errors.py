@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ from streampca.errors import DataError, ModelError, ParameterError
 from streampca.linalg.cross_validation import jackknife_variance
 from streampca.linalg.residual_moments import Moments
 from streampca.linalg.scaling import Scaling
+from streampca.models.plain import hints_of, plain, record_of
 from streampca.typing import FloatArray, Json
 
 
@@ -79,31 +80,19 @@ class SamplingErrors:
 
     def to_dict(self) -> Json:
         """Return plain data for JSON; None for NaN."""
-        plain: Json = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, np.ndarray):
-                value = [None if np.isnan(number) else number for number in value.tolist()]
-            plain[entry.name] = value
-        return plain | {"degenerate_groups": [list(group) for group in self.degenerate_groups]}
+        named: Json = {name: plain(getattr(self, name)) for name in hints_of(type(self))}
+        return named | {"degenerate_groups": [list(group) for group in self.degenerate_groups]}
 
     @classmethod
     def from_dict(cls, data: Json, n_components: int) -> Self:
         """Return the errors that `data` holds for `n_components`; `ModelError` if it is not what `to_dict` returns."""
-        named: Json = {}
-        try:
-            for entry in fields(cls):
-                value = data[entry.name]
-                if entry.type == "FloatArray":
-                    value = np.array([np.nan if number is None else number for number in value], dtype=np.float64)
-                    if value.shape != (n_components,):
-                        raise ValueError(f"{entry.name} has {len(value)} entries for {n_components} components")
-                elif type(value).__name__ != entry.type:
-                    raise ValueError(f"{entry.name} is {value!r}")
-                named[entry.name] = value
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"the sampling errors are damaged: {error}") from error
-        return cls(**named)
+        errors = record_of(cls, data, "the sampling errors are")
+        for name, value in vars(errors).items():
+            if isinstance(value, np.ndarray) and value.shape != (n_components,):
+                raise ModelError(
+                    f"the sampling errors are damaged: {name} has {len(value)} entries for {n_components} components"
+                )
+        return errors
 
 
 _OF_GROUPS = ("weights", "sums", "products", "lengths", "features")

@@ -28,6 +28,8 @@ class ModelKind:
     """Which page shows it: ``"components"``, ``"kernel"`` or ``"analysis"``."""
     row_distances: bool = False
     """Whether there are T² and Q of rows, and results in AnnData."""
+    keeps_state: bool = True
+    """Whether rows can be added to a fit that was saved."""
     noun: str = "component"
     """What one of its components is called."""
     strength: str = "variance (eigenvalue)"
@@ -65,6 +67,7 @@ KINDS = {
             "Kernel principal component analysis",
             page="kernel",
             strengths="eigenvalues",
+            keeps_state=False,
         ),
         ModelKind(
             "mca",

@@ -301,6 +301,10 @@ class FittedRegression:
         """Return how many means and slopes each feature lost: the degrees of freedom that they take."""
         return len(self.coefficients) if self.rank is None else self.rank
 
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return the basis and the rank as plain data."""
+        return self.basis.to_dict() | {"rank": self.rank}
+
     def of_features(self, start: int, stop: int) -> FittedRegression:
         """Return what is fitted to some features."""
         part = slice(start, stop)

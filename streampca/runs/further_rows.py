@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from streampca.errors import ConfigError, DataError, NotAvailableError
-from streampca.models.persistence.models import is_kernel_model, load_model
+from streampca.models.persistence.models import load_saved
 from streampca.runs.config import load_config
 from streampca.runs.diagnostics import read_rows
 from streampca.runs.from_config import source_of
@@ -31,7 +31,8 @@ def further_rows(directory: Path, rows: Sequence[int]) -> FurtherRows | None:
     if not rows:
         return None
     manifest = read_manifest(directory)
-    if is_kernel_model(directory / "model.zarr"):
+    model = load_saved(directory / "model.zarr")[0]
+    if model.linear is None:
         raise NotAvailableError(
             f"{directory}: rows are rebuilt for PCA only, and this is a run of kernel PCA: give no --row"
         )
@@ -41,8 +42,8 @@ def further_rows(directory: Path, rows: Sequence[int]) -> FurtherRows | None:
         raise ConfigError(
             f"--row {wrong[0]}: expected the number of a row from 0 to {n - 1}, those of the run in {directory}"
         )
-    labels = load_model(directory / "model.zarr").labels
-    source = source_of(load_config(directory / "config.yaml"), mask=None if labels is None else labels.mask)
+    mask = None if model.labels is None else model.labels.mask
+    source = source_of(load_config(directory / "config.yaml"), mask=mask)
     if source.fingerprint != manifest["source"]["fingerprint"]:
         raise DataError(
             f"{source.description} is not what the run in {directory} has read: restore it, or run again, to draw rows of it"

@@ -11,9 +11,12 @@ from streampca.errors import DataError
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.models.certificate_sentences import accuracy
 from streampca.models.certificates import ApproximateCertificate, Certificate, any_certificate_of
-from streampca.models.persistence.groups import format_of
-from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import PCAModel
+from streampca.models.persistence.groups import format_of, kind_of
+from streampca.models.persistence.models import load_saved
 from streampca.models.persistence.state import describe_state
+from streampca.parameters import KINDS
 from streampca.runs.config.models import ModelsConfig, load_any_config
 from streampca.runs.groups import groups_of_run
 from streampca.runs.manifest import read_json, read_manifest
@@ -173,8 +176,8 @@ def _of_run(place: Path) -> Description:
     manifest = read_manifest(place)
     keys = ("name", "run_id", "finished", "source", "passes", "memory", "seconds", "certificate")
     files = sorted(child.name for child in place.iterdir())
-    # Kernel models keep no state.
-    state = {} if is_kernel_model(place / "model.zarr") else {"state": describe_state(place / "model.zarr")}
+    kind = KINDS.get(str(kind_of(place / "model.zarr")[1]), KINDS["pca"])
+    state = {"state": describe_state(place / "model.zarr")} if kind.keeps_state else {}
     sure = _sure(any_certificate_of(manifest["certificate"]), manifest.get("approximation"))
     return {
         "kind": "run",
@@ -189,9 +192,13 @@ def _of_run(place: Path) -> Description:
 
 
 def _of_model(place: Path) -> Description:
-    if is_kernel_model(place):
-        return _of_kernel_model(place)
-    model = load_model(place)
+    model = load_saved(place)[0]
+    if model.linear is None:
+        return _of_kernel_model(place, cast(KernelModel, model))
+    return _of_pca_model(place, model.linear)
+
+
+def _of_pca_model(place: Path, model: PCAModel) -> Description:
     return {
         "kind": "model",
         "path": str(place),
@@ -220,8 +227,7 @@ def _sure(certificate: Certificate, approximation: Json | None) -> Description:
     return {"accuracy": accuracy(certificate, approximation), "eigenvalue_intervals": first}
 
 
-def _of_kernel_model(place: Path) -> Description:
-    model = load_kernel_model(place)
+def _of_kernel_model(place: Path, model: KernelModel) -> Description:
     return {
         "kind": "kernel model",
         "path": str(place),

@@ -1,28 +1,167 @@
-"""Models of every kind on disk: one function saves them and one loads them, by the fields that each kind describes."""
+"""Models of every kind on disk: what is stored follows from the types of their fields; one function saves them and one loads them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import TypeVar, cast
+from types import NoneType, UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+import numpy as np
 import zarr
 
-from streampca.errors import ModelError
-from streampca.models.fit_record import FitRecord, arrays_of_names, record_from, without_names
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import Model, PCAModel
-from streampca.models.persistence import kernel, pca
-from streampca.models.persistence.groups import StoredGroup, format_of, kind_of, read_group, write_group
-from streampca.models.persistence.labels import arrays_of_labels
+from streampca import kernels
+from streampca.errors import ModelError, ParameterError
+from streampca.kernels import Standardised, kernel_from_dict
+from streampca.models.analysis import AnalysisModel, settings_from
+from streampca.models.certificates import any_certificate_of
+from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
+from streampca.models.fit_record import FitRecord, arrays_of_names, record_from, source_of, without_names
+from streampca.models.kernel import KernelModel, PreimageMap
+from streampca.models.pca import SLABS_FROM, Model, PCAModel
+from streampca.models.persistence.groups import (
+    GroupFormat,
+    StoredGroup,
+    create_array,
+    digest,
+    format_of,
+    kind_of,
+    read_group,
+    write_array,
+    write_group,
+)
+from streampca.models.persistence.labels import NAMES as LABELS
+from streampca.models.persistence.labels import arrays_of_labels, labels_from
 from streampca.models.persistence.state import load_state
+from streampca.models.plain import plain
+from streampca.models.rotated import METHODS, RotatedModel, Rotation, rotated_model
+from streampca.models.sampling_errors import SamplingErrors
 from streampca.models.state import FittedState
+from streampca.models.stored_components import Components, StoredComponents, Survey, slab_features, survey
+from streampca.models.stored_rows import BAND_ROWS, StoredRows, survey_rows
+from streampca.models.validity import require, require_valid, require_valid_kernel
+from streampca.regressors import Basis, FittedRegression, RowRegressors
 from streampca.storage.directories import RECORD, AtomicDirectory, read_record, read_unreplaced
+from streampca.storage.zarr_interface import ZarrArray
+from streampca.system.process import available_bytes
+from streampca.typing import Array, FloatArray, Json
 
-_Model = TypeVar("_Model", PCAModel, KernelModel)
+FORMAT = "streampca-model"
+VERSIONS = (1, 2)
+"""Version 1 is that of streampca 0.1, which has no record of the fit, and names of features among the attributes."""
+_AXES = ("mode", "feature")
+_ANALYSIS = ("patterns", "uniquenesses", "prediction")
+_PREIMAGE = ("way_back_scores", "way_back_dual")
+_MOMENTS = ("feature_mean", "feature_factor")
+_REMOVAL_BYTES = 256 * 2**20
+"""Largest size in bytes of the regressors of the rows of a fit that are saved."""
+_ON_DISK_SHARE = 0.25
+"""Share of the available memory beyond which components that were saved as slabs, and landmarks in bands, stay on disk."""
+_T = TypeVar("_T")
 _NOT_USABLE = " is not a usable model: "
+_PLAIN: dict[object, tuple[type, ...]] = {
+    NoneType: (NoneType,),
+    bool: (bool,),
+    int: (int,),
+    float: (int, float),
+    str: (str,),
+    tuple: (list,),
+}
+"""Types of JSON by those of fields; all others are mappings."""
+
+
+def _form(
+    model: type,
+    kind: str,
+    title: str,
+    *,
+    axes: Mapping[str, tuple[str, ...]],
+    arrays: Mapping[str, str],
+    attributes: tuple[str, ...] = (),
+) -> GroupFormat:
+    """Return the format of the models of a class: fields that are arrays are arrays, and all others attributes.
+
+    `arrays` and `attributes`, which are mappings or None, are further ones, of what is stored in several parts.
+    """
+    own: dict[str, str] = {}
+    types: dict[str, tuple[type, ...]] = {}
+    hints = get_type_hints(model, localns=vars(kernels))
+    optional = {field.name: plain(field.default) for field in fields(model) if field.default is not MISSING}
+    for field in fields(model):
+        hint = hints[field.name]
+        options = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+        array = next((each for each in options if get_origin(each) is np.ndarray), None)
+        if array is not None:
+            (number,) = get_args(get_args(array)[1])
+            own[field.name] = "f" if number is Any else np.dtype(number).kind
+        elif PreimageMap not in options:
+            types[field.name] = tuple(t for each in options for t in _PLAIN.get(get_origin(each) or each, (dict,)))
+    return GroupFormat(
+        format=FORMAT,
+        title=title,
+        noun="model",
+        versions=VERSIONS,
+        kind=kind,
+        arrays=own | arrays | FIT_ARRAYS,
+        axes={"feature_name_ends": ("feature",), **axes},
+        further=LABELS,
+        required=frozenset(own.keys() - {name for name in own if NoneType in get_args(hints[name])}),
+        attributes=types | dict.fromkeys(attributes, (dict, NoneType)),
+        defaults={name: value for name, value in optional.items() if name in types} | dict.fromkeys(attributes),
+    )
+
+
+PCA = _form(
+    PCAModel,
+    "pca",
+    "streampca model",
+    arrays={
+        **dict.fromkeys(_ANALYSIS, "f"),
+        "rotation": "f",
+        "removal_coefficients": "f",
+        "removal_groups": "i",
+        "removal_columns": "f",
+    },
+    attributes=("analysis", "rotation"),
+    axes={
+        "components": _AXES,
+        "explained_variance": ("mode",),
+        "mean": ("feature",),
+        "scale": ("feature",),
+        "constant_features": ("constant_feature",),
+        "feature_weight": ("feature",),
+        "fill": ("feature",),
+        "eigenvalues": ("eigenvalue",),
+        "prediction_errors": ("number_of_components",),
+        "rotation": ("mode", "rotated_mode"),
+        "patterns": _AXES,
+        "uniquenesses": ("feature",),
+        "prediction": ("pair", "second_feature"),
+        "removal_coefficients": ("regressor", "feature"),
+        "removal_groups": ("row",),
+        "removal_columns": ("row", "regressor_column"),
+    },
+)
+KERNEL = _form(
+    KernelModel,
+    "kernel_pca",
+    "streampca kernel model",
+    arrays=dict.fromkeys((*_PREIMAGE, *_MOMENTS), "f"),
+    axes={
+        "landmarks": ("landmark", "feature"),
+        "coefficients": ("landmark", "mode"),
+        "centre": ("landmark",),
+        "eigenvalues": ("mode",),
+        "landmark_indices": ("landmark",),
+        "feature_mean": ("feature",),
+        "feature_factor": ("feature",),
+        "way_back_scores": ("landmark", "mode"),
+        "way_back_dual": ("landmark", "feature"),
+        "eigenvectors": ("sample", "mode"),
+    },
+)
 
 
 def save_model(
@@ -54,11 +193,17 @@ def save_model(
 def write_model(model: Model, path: Path, fit: FitRecord | None = None) -> None:
     """Write `model` and the record of its `fit` to the empty directory `path`; `ModelError` if it could not be loaded."""
     group = zarr.open_group(path, mode="a", zarr_format=3)
+    form, stored = (KERNEL, model) if model.linear is None else (PCA, model.linear.before_rotation)
+    named = {field.name: getattr(stored, field.name) for field in fields(cast(Any, stored))}
     try:
-        if model.linear is not None:
-            form, (arrays, attributes, digests) = pca.FORM, pca.fields_of(model.linear, group, path)
+        attributes: Json = {name: _as_json(value) for name, value in named.items() if name in form.attributes}
+        arrays = {name: value for name, value in named.items() if name in form.arrays and name not in attributes}
+        if model.linear is None:
+            digests = _parts_of_kernel(cast(KernelModel, model), arrays, group, path)
         else:
-            form, (arrays, attributes, digests) = kernel.FORM, kernel.fields_of(cast(KernelModel, model), group, path)
+            digests = _parts_of_pca(model.linear, arrays, attributes, group, path)
+    except ParameterError as error:
+        raise ModelError(f"the model is not saved: {error}") from error
     except ModelError as error:
         raise ModelError(f"the model is not saved: {str(error).rpartition(_NOT_USABLE)[2]}") from error
     source, names = without_names(model.source)
@@ -68,46 +213,88 @@ def write_model(model: Model, path: Path, fit: FitRecord | None = None) -> None:
     write_group(group, form, arrays, attributes, digests, axes)
 
 
+def _as_json(value: Any) -> Any:
+    return value.to_dict() if hasattr(value, "to_dict") else plain(value)
+
+
+def _parts_of_pca(
+    model: PCAModel, arrays: dict[str, Array | None], attributes: Json, group: zarr.Group, path: Path
+) -> dict[str, str]:
+    """Write the components to `group` and return their digest; add what is stored in several parts to arrays and attributes."""
+    rotation = model.rotation if isinstance(model, RotatedModel) else None
+    analysis = model if isinstance(model, AnalysisModel) else None
+    model = model.before_rotation
+    surveyed = _write_components(group, model.components)
+    require_valid(model, surveyed, path)
+    removal, rows = attributes.pop("removal"), None if model.removal is None else model.removal.rows
+    del arrays["components"]
+    attributes["analysis"] = None if analysis is None else analysis.settings()
+    attributes["rotation"] = None if rotation is None else rotation.to_dict()
+    attributes["removal"] = removal
+    arrays["rotation"] = None if rotation is None else rotation.matrix
+    arrays["removal_coefficients"] = None if model.removal is None else model.removal.coefficients
+    if rows is not None and rows.codes.nbytes + rows.columns.nbytes <= _REMOVAL_BYTES:
+        arrays |= {"removal_groups": rows.codes, "removal_columns": rows.columns if rows.columns.size else None}
+    return {"components": surveyed.digest}
+
+
+def _parts_of_kernel(
+    model: KernelModel, arrays: dict[str, Array | None], group: zarr.Group, path: Path
+) -> dict[str, str]:
+    """Copy landmarks on disk to `group` and return their digest; add what is stored in several parts to arrays."""
+    require_valid_kernel(model, path)
+    if model.preimage is not None:
+        arrays |= dict(zip(_PREIMAGE, (model.preimage.scores, model.preimage.dual), strict=True))
+    if isinstance(model.kernel, Standardised):
+        arrays |= dict(zip(_MOMENTS, model.kernel.moments(), strict=True))
+    rows = model.landmarks
+    if not isinstance(rows, StoredRows):
+        return {}
+    del arrays["landmarks"]
+    array = create_array(group, "landmarks", rows, (BAND_ROWS, rows.shape[1]), KERNEL.axes["landmarks"])
+    finite, found = survey_rows(rows, lambda band, values: array.set_basic_selection(band, values))
+    require(finite, path, "it holds numbers that are not finite (landmarks)")
+    return {"landmarks": found}
+
+
+def _write_components(group: zarr.Group, components: Components) -> Survey:
+    """Write components and return their survey: as whole rows, or slab by slab where they are on disk or large."""
+    if isinstance(components, np.ndarray) and components.nbytes <= SLABS_FROM:
+        write_array(group, "components", components, _AXES)
+        return survey(components)
+    width = components.width if isinstance(components, StoredComponents) else slab_features(len(components))
+    array = create_array(group, "components", components, (len(components), min(width, components.shape[1])), _AXES)
+    return survey(components, lambda features, slab: array.set_basic_selection((slice(None), features), slab))
+
+
 def load_model(path: str | Path) -> PCAModel:
     """Read the PCA model at `path`; see `load_saved`."""
-    return load_saved(path)[0]
+    model = load_saved(path)[0].linear
+    if model is None:
+        raise PCA.unusable(Path(path), f"it is not a {PCA.title}")
+    return model
 
 
-def load_kernel_model(path: str | Path) -> KernelModel:
-    """Read the kernel PCA model at `path`; see `load_saved`."""
-    return load_saved_kernel(path)[0]
+def load_saved(path: str | Path) -> tuple[Model, FitRecord | None]:
+    """Read the model at `path` and the record of its fit, which is None where streampca 0.1 wrote it.
 
-
-def load_saved(path: str | Path) -> tuple[PCAModel, FitRecord | None]:
-    """Read the PCA model at `path` and the record of its fit, which is None where streampca 0.1 wrote it.
-
-    Components that were saved as slabs of features, as those from 1 GiB on are, stay on disk if they take more than a
-    quarter of the available memory.
+    Components that were saved as slabs of features, as those from 1 GiB on are, and landmarks that were on disk stay on disk if they
+    take more than a quarter of the available memory.
 
     Raises
     ------
     ModelError
-        If there is none, or it is damaged: arrays are checked for shape, finiteness, order, orthonormality and SHA-256.
+        If there is none, or it is damaged: arrays are checked for shape, type, finiteness, order, orthonormality and SHA-256.
     """
     if not Path(path).exists():
         raise ModelError(f"{path}: no such model")
-    return read_group(Path(path), pca.FORM, lambda group: _with_record(pca.build, group))
+    return read_stored(Path(path), lambda group: (build(group), record_from(group)))
 
 
-def load_saved_kernel(path: str | Path) -> tuple[KernelModel, FitRecord | None]:
-    """Read the kernel PCA model at `path` and the record of its fit, which is None where streampca 0.1 wrote it.
-
-    Raises
-    ------
-    ModelError
-        If there is none, or it is damaged: arrays are checked for type, shape, finiteness, order and SHA-256.
-    """
-    return read_group(Path(path), kernel.FORM, lambda group: _with_record(kernel.build, group))
-
-
-def is_kernel_model(path: Path) -> bool:
-    """Return whether the metadata at `path` name a kernel PCA model."""
-    return kind_of(path) == (kernel.FORM.format, kernel.FORM.kind)
+def read_stored(path: Path, read: Callable[[StoredGroup], _T]) -> _T:
+    """Return what `read` makes of the stored model at `path`, of either kind; `ModelError` if it is damaged."""
+    kernel = kind_of(path) == (KERNEL.format, KERNEL.kind)
+    return read_group(path, KERNEL if kernel else PCA, read)
 
 
 def model_place(path: str | Path) -> Path:
@@ -128,9 +315,9 @@ def model_place(path: str | Path) -> Path:
         names = ", ".join(sorted(str(each) for each in (given / "models").iterdir()))
         raise ModelError(f"{given} holds several models: expected the directory of one of them, {names}")
     record, around = ((read_record(each) or {}).get("format") for each in (place, place.absolute().parent))
-    if record == pca.FORMAT or (place.name == "model.zarr" and around == "streampca-run"):
+    if record == FORMAT or (place.name == "model.zarr" and around == "streampca-run"):
         return place
-    if format_of(place) != pca.FORMAT:
+    if format_of(place) != FORMAT:
         raise ModelError(f"{given} is not a streampca model: expected the model.zarr of a run, or what save wrote")
     raise ModelError(
         f"{given} has no commit record ({RECORD}), so it may be incomplete: expected a model that save has written or a finished "
@@ -160,5 +347,149 @@ def load_state_with_labels(path: str | Path) -> tuple[PCAModel, FittedState | No
     return read_unreplaced(Path(path), read)
 
 
-def _with_record(build: Callable[[StoredGroup], _Model], group: StoredGroup) -> tuple[_Model, FitRecord | None]:
-    return build(group), record_from(group)
+def build(group: StoredGroup, *, slabs_on_disk: bool = False) -> Model:
+    """Return the model that `group` holds; `ModelError` if its values are not those of a model.
+
+    With `slabs_on_disk`, components that were saved as slabs of features are not loaded, however small they are.
+    """
+    apart = ("components", "landmarks", "rotation", *FIT_ARRAYS)
+    names = (name for name in group.form.arrays if name not in apart and not name.startswith("removal_"))
+    arrays: Json = {name: group.array(name) if name in group else None for name in names}
+    if group.form is KERNEL:
+        return _kernel_model(group, arrays)
+    return _pca_model(group, arrays, _components_of(group, slabs_on_disk))
+
+
+def _described(group: StoredGroup, n_features: int, n_components: int) -> Json:
+    """Return the attributes of a stored model as the values of its fields."""
+
+    def errors(written: Json | None) -> SamplingErrors | None:
+        return None if written is None else SamplingErrors.from_dict(written, n_components)
+
+    return group.attributes | {
+        "source": source_of(group, n_features),
+        "labels": labels_from(group, n_features),
+        "certificate": group.part("certificate", any_certificate_of),
+        "sampling_errors": group.part("sampling_errors", errors),
+    }
+
+
+def _pca_model(group: StoredGroup, arrays: Json, components: Components) -> PCAModel:
+    """Return the model of components and other arrays that `group` holds."""
+    usable = len(components.shape) == 2 and 0 < components.shape[0] <= components.shape[1]
+    group.require(usable, "its shapes do not agree")
+    surveyed = survey(components)
+    by_rows = str(group.digests.get("components")).startswith("rows:")  # not in models of early versions
+    group.require_digest("components", surveyed.digest if by_rows else digest(np.asarray(components)))
+    named = _described(group, components.shape[1], len(components))
+    moments, turned, analysis = named["residual_moments"], named.pop("rotation"), named.pop("analysis")
+    group.require(all(type(each) is float for each in moments), "its residual_moments are damaged")
+    named |= {"removal": _removal_of(group, arrays["mean"]), "residual_moments": tuple(moments)}
+    further = {name: arrays.pop(name) for name in _ANALYSIS}
+    named |= {"components": components, **arrays}
+    model = PCAModel(**named) if analysis is None else _analysis_of(group, analysis, named, further)
+    require_valid(model, surveyed, group.path)
+    group.require((turned is None) == ("rotation" not in group), "its rotation is incomplete")
+    return model if turned is None else rotated_model(model, _rotation_of(group, turned, model))
+
+
+def _kernel_model(group: StoredGroup, arrays: Json) -> KernelModel:
+    """Return the model of landmarks and other arrays that `group` holds."""
+    landmarks = _landmarks_of(group)
+    preimage, moments = ([arrays.pop(name) for name in names] for names in (_PREIMAGE, _MOMENTS))
+    whole = (preimage[0] is None) == (preimage[1] is None)
+    group.require(whole and landmarks.ndim == 2, "its shapes do not agree")
+    n_features = landmarks.shape[1]
+    try:
+        kernel = kernel_from_dict(group.attributes["kernel"])
+    except ParameterError as error:
+        raise group.form.unusable(group.path, str(error)) from error
+    scaled = isinstance(kernel, Standardised)
+    usable = all(scaled == (each is not None) for each in moments)
+    usable = usable and (not scaled or all(each.shape == (n_features,) and np.isfinite(each).all() for each in moments))
+    group.require(usable, "its means and deviations of features do not agree with its kernel")
+    kernel = kernel.with_moments(*moments) if isinstance(kernel, Standardised) else kernel
+    named = _described(group, n_features, len(arrays["eigenvalues"])) | arrays
+    named |= {"kernel": kernel, "landmarks": landmarks}
+    model = KernelModel(**named, preimage=None if preimage[0] is None else PreimageMap(*preimage))
+    require_valid_kernel(model, group.path)
+    return model
+
+
+def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedRegression | None:
+    """Return what the stored model removes; `ModelError` if its arrays and attributes do not agree."""
+    written = group.attributes["removal"]
+    group.require((written is None) == ("removal_coefficients" not in group), "what it removes is incomplete")
+    if written is None:
+        return None
+    try:
+        basis = Basis.from_dict(written)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise group.form.unusable(group.path, f"what it removes is damaged: {error}") from error
+    coefficients, rows = group.array("removal_coefficients"), None
+    good = coefficients.shape == (basis.n_groups + basis.n_columns, len(mean)) and bool(np.isfinite(coefficients).all())
+    group.require(good, "the coefficients of what it removes are damaged")
+    if "removal_groups" in group:
+        codes = group.array("removal_groups")
+        columns = group.array("removal_columns") if "removal_columns" in group else np.empty((len(codes), 0))
+        good = codes.ndim == 1 and columns.shape == (len(codes), basis.n_columns) and bool(np.isfinite(columns).all())
+        good = good and bool(((codes >= 0) & (codes < basis.n_groups)).all())
+        group.require(good, "the regressors of what it removes are damaged")
+        rows = RowRegressors(codes, columns, basis.n_groups)
+    rank = written.get("rank")
+    group.require(
+        rank is None or (type(rank) is int and 0 < rank <= len(coefficients)), "the rank of what it removes is damaged"
+    )
+    return FittedRegression(basis, coefficients, mean, rows, rank)
+
+
+def _analysis_of(group: StoredGroup, analysis: Json, named: Json, further: Json) -> AnalysisModel:
+    """Return the stored model of an analysis; `ModelError` if its arrays and settings do not agree."""
+    m, d = named["components"].shape
+    settings, (patterns, unique, prediction) = settings_from(analysis, m, d), further.values()
+    good = patterns is not None and patterns.shape == (m, d) and bool(np.isfinite(patterns).all())
+    good = good and (unique is None or (unique.shape == (d,) and bool(np.isfinite(unique).all())))
+    if prediction is not None:
+        n_first = settings["n_first"] or d
+        good = good and prediction.shape == (m // 2, d - n_first) and bool(np.isfinite(prediction).all())
+    group.require(good, "the arrays of its analysis are damaged")
+    return AnalysisModel(**named, **further, **settings)
+
+
+def _rotation_of(group: StoredGroup, settings: Json, model: PCAModel) -> Rotation:
+    """Return the rotation of the stored model; `ModelError` if its matrix and its settings are not those of one."""
+    matrix = group.array("rotation")
+    types = {"method": (str,), "normalize": (bool,), "power": (int, float)}
+    good = set(settings) == set(types) and all(isinstance(settings[name], kinds) for name, kinds in types.items())
+    good = good and settings["method"] in METHODS and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] > 0
+    good = good and len(matrix) <= model.numerical_rank and bool(np.isfinite(matrix).all())
+    good = good and isinstance(model.components, np.ndarray) and bool(np.linalg.cond(matrix) < 1e12)
+    group.require(good, "its rotation is damaged")
+    return Rotation(**settings, matrix=matrix)
+
+
+def _components_of(group: StoredGroup, slabs_on_disk: bool) -> Components:
+    """Return the components, in memory or on disk; their digest is not checked here."""
+    array = group.zarr_array("components", in_memory=False)
+    if _in_slabs(array) and (slabs_on_disk or array.nbytes > _ON_DISK_SHARE * available_bytes()):
+        return StoredComponents.open(group.path / "components")
+    return group.values(group.zarr_array("components"))
+
+
+def _in_slabs(array: ZarrArray) -> bool:
+    if len(array.shape) != 2 or not array.chunks[0] >= array.shape[0] > 0 or array.dtype != np.float64:
+        return False
+    return bool(8 * array.chunks[0] * array.chunks[1] <= array.nbytes // 2)
+
+
+def _landmarks_of(group: StoredGroup) -> Array | StoredRows:
+    """Return the landmarks: on disk if they were saved in bands and take more than a quarter of the available memory."""
+    array = group.zarr_array("landmarks", in_memory=False)
+    banded = len(array.shape) == 2 and array.chunks == (BAND_ROWS, array.shape[1])
+    if not banded or array.nbytes <= _ON_DISK_SHARE * available_bytes():
+        return group.array("landmarks")
+    rows = StoredRows.open(group.path / "landmarks")
+    finite, found = survey_rows(rows)
+    group.require_digest("landmarks", found)
+    group.require(finite, "it holds numbers that are not finite (landmarks)")
+    return rows

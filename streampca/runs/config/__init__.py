@@ -282,6 +282,7 @@ class AnalysisConfig(Section):
 
     if TYPE_CHECKING:
         kind: str
+        n_components: int
         first: int | tuple[str, ...] | None
         rotation: str | None
 
@@ -296,7 +297,7 @@ _SPECIAL: dict[str, Any] = {"first": (Count | Names, Field(default=None, descrip
 
 def _section_of_analysis(kind: ModelKind) -> type[AnalysisConfig]:
     """Return the section of the parameters of an analysis, each under its own name."""
-    bases = (section_of(kind.parameters, "model", "kind"), AnalysisConfig)
+    bases: Any = (section_of(kind.parameters, "model", "kind"), AnalysisConfig)
     fields: dict[str, Any] = {"kind": (Literal[kind.name], ...)}
     fields |= {each.name: _SPECIAL[each.name] for each in kind.parameters if each.name in _SPECIAL}
     section: type[AnalysisConfig] = create_model(f"{kind.estimator}Config", __base__=bases, **fields)

@@ -66,7 +66,8 @@ def json_schema() -> dict[str, object]:
     of_source = definitions["SourceConfig"]["properties"]
     own = {"type": "object", "additionalProperties": False, "properties": {key: of_source[key] for key in OF_FEATURES}}
     preprocess = {"preprocess": definitions["RunConfig"]["properties"]["preprocess"], "source": own}
-    models = [definitions[kind.__name__] for kind in (PCAConfig, KernelPCAConfig, *ANALYSES.values())]
+    kinds: list[type[BaseModel]] = [PCAConfig, KernelPCAConfig, *ANALYSES.values()]
+    models = [definitions[kind.__name__] for kind in kinds]
     one = [each | {"properties": each["properties"] | preprocess} for each in models]
     schema["properties"]["models"] = {
         "type": "object",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,9 @@ from streampca.errors import DamagedChunkError, ModelError
 from streampca.formatting import clean
 from streampca.labels import Labels
 from streampca.models.pca import Model, PCAModel
-from streampca.models.persistence import kernel, pca
-from streampca.models.persistence.groups import StoredGroup, open_strictly, read_group
+from streampca.models.persistence.groups import StoredGroup, open_strictly
 from streampca.models.persistence.labels import labels_from
-from streampca.models.persistence.models import is_kernel_model
+from streampca.models.persistence.models import build, read_stored
 from streampca.models.persistence.texts import texts_of
 from streampca.models.stored_components import StoredComponents
 from streampca.runs.manifest import read_json
@@ -222,14 +221,12 @@ def read_run(directory: Path, model: Model | None = None) -> RunFiles:
 
 def read_model(path: Path, model: Model | None = None) -> tuple[Model, Labels | None, object]:
     """Return the model at `path`, or `model`, with its labels and the record of its fit as they are stored."""
-    of_kernel = is_kernel_model(path)
-    build: Callable[[StoredGroup], Model] = partial(pca.build, slabs_on_disk=True)
 
     def opened(group: StoredGroup) -> tuple[Model, Labels | None, object]:
-        built = model or (kernel.build if of_kernel else build)(group)
+        built = model or build(group, slabs_on_disk=True)
         return built, labels_from(group, built.n_features), group.stored_attributes.get("fit")
 
-    return read_group(path, kernel.FORM if of_kernel else pca.FORM, opened)
+    return read_stored(path, opened)
 
 
 def _with_coordinates(labels: Labels, path: Path) -> Labels:

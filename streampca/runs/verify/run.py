@@ -17,9 +17,8 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Reading
 from streampca.labels import Labels
 from streampca.models.pca import Model
-from streampca.models.persistence.models import is_kernel_model, load_kernel_model, load_model
+from streampca.models.persistence.models import load_model, load_saved
 from streampca.models.removal import residuals_of
-from streampca.models.stored_components import StoredComponents
 from streampca.parameters import Parameters
 from streampca.planning.columns import with_columns
 from streampca.planning.memory import allowed_bytes
@@ -184,13 +183,11 @@ def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
 
 def _model_of(directory: Path, config: RunConfig) -> Model:
     """Load the model of a run; raise `NotAvailableError` if its numbers cannot be measured in one pass."""
-    if is_kernel_model(directory / "model.zarr"):
-        return load_kernel_model(directory / "model.zarr")
-    model = load_model(directory / "model.zarr")
+    model = load_saved(directory / "model.zarr")[0]
     forgetting = getattr(config.model, "forgetting", 1.0)
     for results, what, why in (
         (forgetting != 1.0, f"model.forgetting: {forgetting}", "weights of rows depend on their order"),
-        (isinstance(model.components, StoredComponents), "components on disk", "they do not fit in memory here"),
+        (model.on_disk, "components on disk", "they do not fit in memory here"),
     ):
         if results:
             raise NotAvailableError(f"{directory}: streampca verify does not measure runs with {what}: {why}")

@@ -27,7 +27,7 @@ from streampca.errors import (
     NotFiniteError,
     PlanError,
 )
-from streampca.models.persistence import pca as store
+from streampca.models.persistence import models as store
 
 pytestmark = pytest.mark.numerical
 

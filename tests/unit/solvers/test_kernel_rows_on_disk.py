@@ -44,7 +44,7 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models be loaded as if nearly no memory were free."""
-    monkeypatch.setattr("streampca.models.persistence.kernel.available_bytes", lambda: 1000)
+    monkeypatch.setattr("streampca.models.persistence.models.available_bytes", lambda: 1000)
 
 
 def of_numpy(rows: NDArray[np.float64], k: int) -> NDArray[np.float64]:
