@@ -21,7 +21,7 @@ from streampca.models.analysis import AnalysisModel, StrengthErrors
 from streampca.models.certificates import ExactCertificate
 from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
-from streampca.models.removal import Given
+from streampca.models.rows import Given
 from streampca.models.state import FittedState
 from streampca.parameters import Parameter, Parameters, checked, documented
 from streampca.parameters.analyses import FACTOR_PARAMETERS, SHARED

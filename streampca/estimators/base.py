@@ -36,14 +36,21 @@ from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_fit, recorded_plan
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
-from streampca.export.files import SUFFIXES, Exported
+from streampca.export.formats import SUFFIXES, Exported
 from streampca.labels import Labels
 from streampca.models.fit_record import FitRecord
 from streampca.models.pca import Model
-from streampca.models.removal import Given, removed_by, residuals_of, residuals_step, with_fitted
+from streampca.models.rows import (
+    Given,
+    removed_by,
+    residuals_of,
+    residuals_step,
+    rows_from_scores,
+    scores_of,
+    with_fitted,
+)
 from streampca.models.sampling_errors import SamplingErrors
-from streampca.models.scoring import rows_from_scores, scores_of
-from streampca.models.stored_array import StoredArray
+from streampca.models.stored import StoredArray
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_rows, plan_scores
 from streampca.solvers.base import Solver
@@ -649,7 +656,7 @@ class StreamEstimator(BaseEstimator):
         OutputError
             If a file is at `path` and `overwrite` is not set, or it is no ONNX model.
         """
-        from streampca.export.onnx_model import write_onnx
+        from streampca.export.transforms import write_onnx
 
         check_is_fitted(self)
         return write_onnx(
@@ -688,7 +695,7 @@ class StreamEstimator(BaseEstimator):
         OutputError
             If a file is at `path` and `overwrite` is not set, or it is no transform of faiss.
         """
-        from streampca.export.faiss_transform import write_faiss
+        from streampca.export.transforms import write_faiss
 
         check_is_fitted(self)
         return write_faiss(self._model, Path(path), memory=self.memory, overwrite=overwrite)

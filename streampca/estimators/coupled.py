@@ -20,9 +20,8 @@ from streampca.estimators.pca import PCA, loadings_of
 from streampca.formatting import as_text
 from streampca.labels import Labels
 from streampca.linalg.selection import is_count
-from streampca.models.analysis import AnalysisModel
-from streampca.models.reduced import joined_model, scores_of_rows
-from streampca.models.removal import Given
+from streampca.models.analysis import AnalysisModel, joined_model, scores_of_rows
+from streampca.models.rows import Given
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters, documented
 from streampca.parameters.analyses import COUPLED_PARAMETERS, SHARED

@@ -13,7 +13,7 @@ from streampca.errors import ParameterError
 from streampca.estimators.interface import BaseEstimator, transform_output
 from streampca.execution.distributed.active_client import share_credentials
 from streampca.labels import Labels, SampleColumns
-from streampca.models.removal import Given, removed_by, rows_of
+from streampca.models.rows import Given, removed_by, rows_of
 from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources import Source
 from streampca.sources.dask import as_declared

@@ -23,7 +23,7 @@ from streampca.linalg.selection import Frobenius, Threshold, from_plain
 from streampca.models.certificates import KernelCertificate
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
-from streampca.models.scoring import scores_of
+from streampca.models.rows import scores_of
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked, documented
 from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan

@@ -16,8 +16,7 @@ from streampca.estimators.inputs import map_fitted, map_rows
 from streampca.labels import Dimension, Labels, Variable
 from streampca.models.certificates import ApproximateCertificate
 from streampca.models.pca import Model, PCAModel
-from streampca.models.removal import Given, with_fitted
-from streampca.models.scoring import rows_from_scores
+from streampca.models.rows import Given, rows_from_scores, with_fitted
 from streampca.regressors import Basis
 from streampca.sources import Source
 from streampca.sources.coordinates import dimension_of, is_xarray

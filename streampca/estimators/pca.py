@@ -25,13 +25,17 @@ from streampca.linalg.control_limits import Distribution
 from streampca.linalg.selection import NComponents, from_plain
 from streampca.models.certificates import ApproximateCertificate, ExactCertificate
 from streampca.models.conditional import patterns_of, posterior
-from streampca.models.contributions import Contributions, contributions_of
+from streampca.models.diagnostics import (
+    Contributions,
+    contributions_of,
+    projection_shrinkage_of,
+    q_limit_of,
+    t2_limit_of,
+)
 from streampca.models.fit_record import FitRecord
-from streampca.models.limits import q_limit_of, t2_limit_of
 from streampca.models.pca import PCAModel
-from streampca.models.removal import Given
 from streampca.models.rotated import RotatedModel, rotate
-from streampca.models.shrinkage import projection_shrinkage_of
+from streampca.models.rows import Given
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
 from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, ScaleName, Sketch, Solver
 from streampca.parameters.choices import Rotation as Method

@@ -18,8 +18,7 @@ from streampca.execution.score_task import Writer, WrittenScores, new_array
 from streampca.execution.write import write_by_rows
 from streampca.labels import Dimension, Labels, Variable
 from streampca.models.pca import Model
-from streampca.models.removal import Given, removed_by, rows_of
-from streampca.models.scoring import rows_from_scores
+from streampca.models.rows import Given, removed_by, rows_from_scores, rows_of
 from streampca.planning.plan import Plan
 from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources.base import ReadCount, Source

@@ -19,7 +19,7 @@ from streampca.execution.score_groups import GroupsOfRows, ScoreGroups
 from streampca.execution.score_labels import sample_axis, write_sample_labels
 from streampca.models.diagnostics import row_diagnostics
 from streampca.models.pca import Model
-from streampca.models.scoring import require_finite_scores
+from streampca.models.rows import require_finite_scores
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
 from streampca.storage.directories import DIAGNOSTICS, require_space

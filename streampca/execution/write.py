@@ -28,7 +28,7 @@ from streampca.execution.score_groups import GroupsOfRows
 from streampca.execution.score_task import ScoreTask, Writer, WritingTask, create_scores
 from streampca.models.conditional import add_lost, fill_in_from
 from streampca.models.pca import Model, PCAModel
-from streampca.models.stored_components import StoredComponents
+from streampca.models.stored import StoredComponents
 from streampca.planning.plan import Plan
 from streampca.planning.scores import slab_width, values_per_sample
 from streampca.planning.shape import Leaf
@@ -81,8 +81,8 @@ def write_scores(
     """
     path = path.absolute()  # workers may have another working directory
     with source.reading():
-        if plan.axis == "features" and model.summed is not None:
-            return _write_by_features(source, model.summed, plan, path, progress), None
+        if plan.axis == "features" and model.linear is not None:
+            return _write_by_features(source, model.linear, plan, path, progress), None
         count, (moments,) = write_by_rows(ScoreTask(source, model, path, diagnostics, groups), plan, progress)
         return count, moments
 

@@ -13,7 +13,7 @@ from streampca.execution.score_groups import GroupsOfRows
 from streampca.execution.score_task import ScoreTask, Sums, WritingTask, WrittenScores
 from streampca.execution.write import write_by_rows
 from streampca.models.pca import Model
-from streampca.models.removal import residuals_step
+from streampca.models.rows import residuals_step
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import NotAvailableError
-from streampca.export.files import Exported, require_free, write
-from streampca.export.limits import require_expressible
+from streampca.export.formats import Exported, require_expressible, require_free, write
 from streampca.export.projection import inverse_factors, require_memory
 from streampca.formatting import one_line, plain_cell
 from streampca.models.pca import Model
-from streampca.models.stored_components import StoredComponents, slabs_of
+from streampca.models.stored import StoredComponents, slabs_of
 from streampca.typing import FloatArray
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streampca.errors import NotAvailableError
-from streampca.export.limits import Target, normalization_of
+from streampca.export.formats import Target, normalization_of
 from streampca.models.pca import PCAModel
 from streampca.planning.budget import MemoryBudget, MemoryNeed
 from streampca.planning.memory import ALLOWANCE_BYTES, allowed_bytes

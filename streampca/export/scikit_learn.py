@@ -10,10 +10,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from streampca.errors import NotAvailableError
-from streampca.export.limits import require_expressible
+from streampca.export.formats import require_expressible
 from streampca.export.projection import inverse_factors, require_memory
 from streampca.models.pca import Model, PCAModel
-from streampca.models.stored_components import StoredComponents
+from streampca.models.stored import StoredComponents
 from streampca.typing import FloatArray
 
 _SMALLEST = float(np.finfo(np.float64).eps)

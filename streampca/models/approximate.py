@@ -14,10 +14,9 @@ from streampca.linalg.selection import Count, is_count
 from streampca.linalg.tall_skinny import gram, needs_scaling, orthonormal, peaks, power_of_two, scaled_copy, times
 from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import ApproximateCertificate
-from streampca.models.decoding import with_decoding
-from streampca.models.missing import with_missing
 from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
+from streampca.models.rounding import with_decoding, with_missing
 from streampca.random import generator
 from streampca.typing import FloatArray, Json
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.linalg.control_limits import normal_quantile
-from streampca.models.stored_components import Components
+from streampca.models.stored import Components
 from streampca.typing import BoolArray, FloatArray, IntArray
 
 _BATCH_VALUES = 2**16

@@ -10,17 +10,23 @@ with means. Rows that have no scores have neither.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from streampca.models.conditional import add_lost, n_packed, patterns_of, residual_factors, unpacked
+from streampca.errors import NotAvailableError, NotComputedError, ParameterError
+from streampca.linalg.control_limits import Distribution, QMethod, q_limit, t2_limit
+from streampca.linalg.random_matrix import projection_shrinkage
+from streampca.linalg.selection import is_number
+from streampca.models.conditional import add_lost, gains, n_packed, patterns_of, residual_factors, unpacked
 from streampca.models.pca import PCAModel
-from streampca.models.stored_components import StoredComponents
+from streampca.models.stored import StoredComponents
 from streampca.typing import Array, BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
 
 _PANEL_BYTES = 2**20
 _BATCH_VALUES = 2**16
@@ -223,3 +229,133 @@ def observed_products(model: PCAModel, missing: BoolArray) -> Iterator[tuple[lis
                 absent = components[:, missing[members[0]]]
                 products.append(absent @ absent.T)
         yield batch, np.eye(k) - np.stack(products)
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What each feature adds to T² and to Q of some rows."""
+
+    t2: FloatArray
+    """Contributions to T², ``(n_rows, n_features)``: zⱼ Σᵢ vᵢⱼ sᵢ/λᵢ (Nomikos & MacGregor 1995; Westerhuis, Gurden & Smilde
+    2000, section 3), the sum over the components of each one's share in the score. They may be negative, and sum to T²."""
+    q: FloatArray
+    """Contributions to Q, ``(n_rows, n_features)``: squared residuals, times the factor of rows with missing values. They sum to Q."""
+    feature_names: tuple[str, ...] | None = None
+    """Names of the features; None where the data of the fit had none."""
+
+    def largest(self, n: int = 10, of: Literal["q", "t2"] = "q") -> list[list[tuple[str, float]]]:
+        """Return for each row its `n` largest contributions with the names of their features, or their numbers, largest first."""
+        if of not in ("q", "t2"):
+            raise ParameterError(f"of={of!r}: expected 'q' or 't2'")
+        values = self.q if of == "q" else self.t2
+        order = np.argsort(-values, axis=1, kind="stable")[:, : max(0, n)]
+        return [
+            [(self._name(int(j)), float(row[j])) for j in places] for row, places in zip(values, order, strict=True)
+        ]
+
+    def _name(self, feature: int) -> str:
+        return str(feature) if self.feature_names is None else self.feature_names[feature]
+
+
+def contributions_of(model: PCAModel, rows: Array, names: tuple[str, ...] | None) -> Contributions:
+    """Return the contributions of features to T² and Q of dense `rows`, ``(n_rows, n_features)``, in float64.
+
+    Of rows with missing values the scores are ŝ = K V_o z_o, so that zⱼ Σᵢ vᵢⱼ (Kᵀ Λ⁻¹ ŝ)ᵢ sums to T²; missing features contribute 0.
+    """
+    rows = np.asarray(rows, dtype=np.float64)
+    scores, rank = model.encode(rows), model.numerical_rank
+    q = row_diagnostics(model, rows, scores)[1]
+    plain = plain_scores(model, scores)
+    axes = np.asarray(model.components)
+    values, missing = centred_rows(model, rows, slice(0, rows.shape[1]))
+    residual = values - plain @ axes[:rank]
+    weighted = np.zeros(scores.shape)
+    weighted[:, :rank] = plain / model.explained_variance[:rank]
+    if missing is not None:
+        residual[missing] = 0.0
+        holes = np.flatnonzero(missing.any(axis=1))
+        for patterns, observed in observed_products(model, missing[holes]):
+            for members, gain in zip(patterns, gains(model, observed), strict=True):
+                weighted[holes[members]] = weighted[holes[members]] @ gain
+    squares = residual**2
+    sums = squares.sum(axis=1)
+    factor = np.divide(q, sums, out=np.ones_like(sums), where=sums > 0)
+    return Contributions(values * (weighted @ axes), squares * factor[:, None], names)
+
+
+def t2_limit_of(model: PCAModel, probability: float, distribution: Distribution) -> float:
+    """Return the limit of T²; see `PCA.t2_limit`."""
+    probability = _checked(probability)
+    if distribution not in get_args(Distribution):
+        raise ParameterError(f"distribution={distribution!r}: expected one of {', '.join(get_args(Distribution))}")
+    k, weight = model.numerical_rank, model.weight
+    if not k:
+        raise NotAvailableError("there is no limit of T²: no component has a variance above rounding")
+    estimated = k + model.n_means - int(distribution == "f")
+    if distribution != "chi2" and weight <= estimated:
+        raise NotAvailableError(
+            f"there is no limit of T² by distribution={distribution!r}: expected more rows than components and means, and found a weight "
+            f"of {weight:g} for {k} and {model.n_means}: take fewer components, or distribution='chi2'"
+        )
+    return t2_limit(k, weight, probability, distribution=distribution, n_means=model.n_means, ddof=model.ddof)
+
+
+def q_limit_of(model: PCAModel, probability: float) -> tuple[float, QMethod]:
+    """Return the limit of Q and its method; see `PCA.q_limit`."""
+    probability = _checked(probability)
+    left = variance_left(model)
+    if not left > max(model.rounding, 1e-14) * model.total_variance:
+        raise NotAvailableError(
+            "there is no limit of Q: the components carry all variance up to rounding, and Q is rounding"
+        )
+    if not model.residual_moments:
+        raise NotAvailableError(
+            "there is no limit of Q: the sums of powers of the eigenvalues left out are not known, because the model was saved by an "
+            "earlier version, or its sketch has no held-out columns: fit again, with an exact solver"
+        )
+    return q_limit(left, model.residual_moments, probability)
+
+
+def variance_left(model: PCAModel) -> float:
+    """Return the sum of the eigenvalues that the components leave, negative ones of pairwise covariances included."""
+    clipped = model.certificate.clipped_mass or 0.0
+    return model.total_variance - clipped - float(model.explained_variance.sum())
+
+
+def _checked(probability: float) -> float:
+    """Return a probability as a float of Python, because a float32 would take digits from the limit."""
+    if not is_number(probability) or not 0 < probability < 1:
+        raise ParameterError(f"probability={probability!r}: expected a number in (0, 1), for example 0.99")
+    return float(probability)
+
+
+def projection_shrinkage_of(model: PCAModel) -> FloatArray:
+    """Return the factors of a model, ``(k,)``; see `PCA.projection_shrinkage`.
+
+    Raises
+    ------
+    NotComputedError
+        If no factors are known for such rows.
+    """
+    if obstacle := _obstacle(model):
+        raise NotComputedError(f"there is no projection shrinkage: {obstacle}")
+    left = max(0.0, variance_left(model))
+    moment = model.residual_moments[0] if model.residual_moments else 0.0
+    n_degrees = model.n_samples - model.n_means
+    return projection_shrinkage(model.explained_variance, left, moment, n_degrees, model.eigenvalues)
+
+
+def _obstacle(model: PCAModel) -> str:
+    """Return why there are no factors, empty where there are."""
+    if model.sample_weight is not None:
+        return "rows have weights, for which no law of the eigenvalues of noise is known; fit without sample_weight"
+    if model.missing == "pairwise":
+        return "a matrix of pairwise covariances has other eigenvalues than its rows; fit with missing='mean'"
+    if model.n_samples - model.n_means < 2:
+        return f"there are {model.n_samples:,} rows: expected two more than means and slopes that were subtracted"
+    if not model.residual_moments and variance_left(model) > max(model.rounding, 1e-13) * model.total_variance:
+        return (
+            "the sums of powers of the eigenvalues left out are not known, because the model was saved by an earlier version, or its "
+            "sketch has no held-out columns; fit again, with an exact solver"
+        )
+    return ""

@@ -1,15 +1,38 @@
-"""The record of a fit that is saved with its model: parameters, plan and reads, and the names of the features."""
+"""The record of a fit that is saved with its model, parameters, plan and reads, the names of the features, and texts as arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from streampca.models.persistence.texts import text_arrays, texts_of
+import numpy as np
+
+from streampca.errors import ModelError
+from streampca.models.plain import hints_of, values_of
 from streampca.typing import Array, Json
 
 if TYPE_CHECKING:
     from streampca.models.persistence.groups import StoredGroup
+
+
+def text_arrays(texts: Iterable[object]) -> tuple[Array, Array]:
+    """Return bytes, ``uint8``, and ends, ``int64``, of some texts."""
+    encoded = [str(text).encode("utf-8", "surrogatepass") for text in texts]
+    ends = np.cumsum([len(each) for each in encoded], dtype=np.int64)
+    return np.frombuffer(b"".join(encoded), dtype=np.uint8), ends
+
+
+def texts_of(data: Array, ends: Array) -> list[str]:
+    """Return the texts that `text_arrays` has written; `ValueError` if they are damaged."""
+    if data.ndim != 1 or ends.ndim != 1 or data.dtype != np.uint8:
+        raise ValueError("the arrays of texts are no vectors")
+    starts = np.concatenate([[0], ends[:-1]])
+    if not bool((starts <= ends).all()) or (int(ends[-1]) if len(ends) else 0) != len(data):
+        raise ValueError("the ends of texts are not in order")
+    text, pairs = data.tobytes(), zip(starts.tolist(), ends.tolist(), strict=True)
+    return [text[start:end].decode("utf-8", "surrogatepass") for start, end in pairs]
+
 
 ARRAYS = {
     "feature_name_bytes": "u",
@@ -50,19 +73,16 @@ def record_from(group: StoredGroup) -> FitRecord | None:
     written = group.stored_attributes.get("fit")
     if written is None:
         return None
-    types: dict[str, tuple[type, ...]] = {
-        "parameters": (dict,),
-        "plan": (dict, type(None)),
-        "n_passes": (int, type(None)),
-        "bytes_read": (int, type(None)),
-        "written_by": (str,),
-    }
-    good = isinstance(written, dict) and set(written) == set(types)
-    good = good and all(type(written[name]) in kinds for name, kinds in types.items())
-    good = good and all((written[name] or 0) >= 0 for name in ("n_passes", "bytes_read"))
+    group.require(isinstance(written, dict), "the record of its fit is damaged")
+    hints = {name: hint for name, hint in hints_of(FitRecord).items() if name != "arrays"}
+    try:
+        named = values_of(hints, written, "the record of its fit is")
+    except ModelError as error:
+        raise group.form.unusable(group.path, str(error)) from error
+    good = all((named[name] or 0) >= 0 for name in ("n_passes", "bytes_read"))
     group.require(good, "the record of its fit is damaged")
     arrays = {name: group.array(name) for name in ARRAYS if name in group and name not in _NAMES}
-    return FitRecord(**written, arrays=arrays)
+    return FitRecord(**named, arrays=arrays)
 
 
 def arrays_of_names(names: list[str] | None) -> dict[str, Array]:

@@ -21,7 +21,7 @@ from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import KernelCertificate
 from streampca.models.pca import EncodingPurpose, Model
 from streampca.models.sampling_errors import Population, SamplingErrors
-from streampca.models.stored_rows import BAND_ROWS, StoredRows
+from streampca.models.stored import BAND_ROWS, StoredRows
 from streampca.parameters import KINDS, ModelKind
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, IntArray, Json

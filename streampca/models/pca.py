@@ -25,7 +25,7 @@ from streampca.models import conditional
 from streampca.models.certificates import AnyCertificate, ExactCertificate
 from streampca.models.noise import noise_edge
 from streampca.models.sampling_errors import Population, SamplingErrors
-from streampca.models.stored_components import SLAB_BYTES, Components, StoredComponents, slabs_of
+from streampca.models.stored import SLAB_BYTES, Components, StoredComponents, slabs_of
 from streampca.parameters import KINDS, ModelKind, Parameters
 from streampca.regressors import FittedRegression
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
@@ -69,6 +69,8 @@ class Model(Protocol):
     missing: str
     """What NaN means."""
 
+    by_features: ClassVar[bool] = False
+    """Whether scores are sums over features, of which some can be added after others."""
     not_diagnosed: ClassVar[str] = ""
     """Why there are no T² and Q of rows; empty where there are."""
 
@@ -100,11 +102,6 @@ class Model(Protocol):
     @property
     def linear(self) -> PCAModel | None:
         """Return the model itself where scores are products of centred rows with weights, else None."""
-        return None
-
-    @property
-    def summed(self) -> PCAModel | None:
-        """Return the model itself where its scores are sums over features, of which some can be added after others, else None."""
         return None
 
     @property
@@ -221,6 +218,7 @@ class Model(Protocol):
 class PCAModel(Model):
     """Principal components of one data set."""
 
+    by_features = True
     has_spectrum: ClassVar[bool] = True
     """Whether components are orthonormal, with variances in descending order."""
 
@@ -317,11 +315,6 @@ class PCAModel(Model):
 
     @property
     @override
-    def summed(self) -> PCAModel | None:
-        return self
-
-    @property
-    @override
     def on_disk(self) -> bool:
         return isinstance(self.components, StoredComponents)
 
@@ -362,8 +355,8 @@ class PCAModel(Model):
 
     @property
     def n_requested(self) -> int:
-        """Return the parameter `n_components` of a fit that gives as many."""
-        return len(self.components)
+        """Return the parameter `n_components` of a fit that gives as many: of pairs of components, how many pairs."""
+        return len(self.spectrum)
 
     @property
     @override

@@ -18,7 +18,7 @@ from streampca.linalg.selection import is_count, is_number
 from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import ExactCertificate
 from streampca.models.pca import PCAModel
-from streampca.models.stored_components import StoredComponents
+from streampca.models.stored import StoredComponents
 from streampca.parameters.choices import Rotation as Method
 from streampca.typing import Array, FloatArray, Json
 
@@ -51,6 +51,7 @@ class RotatedModel(PCAModel):
     else is that of `unrotated`.
     """
 
+    by_features = False
     has_spectrum: ClassVar[bool] = False
 
     unrotated: PCAModel
@@ -59,11 +60,6 @@ class RotatedModel(PCAModel):
     """How they are."""
 
     not_diagnosed = "diagnostics (T² and Q of rows) are those of the fit before the rotation: take them from pca_"
-
-    @property
-    @override
-    def summed(self) -> None:
-        return None
 
     @property
     @override

@@ -14,7 +14,7 @@ from streampca.models.conditional import n_packed
 from streampca.models.conditional import scratch_bytes as conditional_bytes
 from streampca.models.diagnostics import scratch_bytes
 from streampca.models.pca import Model, PCAModel
-from streampca.models.stored_components import SLAB_BYTES, StoredComponents, slab_features
+from streampca.models.stored import SLAB_BYTES, StoredComponents, slab_features
 from streampca.planning.blocks import block_rows_to_try
 from streampca.planning.budget import MemoryNeed, Purpose
 from streampca.planning.memory import allowed_bytes, buffer_bytes
@@ -62,8 +62,8 @@ def _plan_in_memory(source: Source, model: Model, resources: Resources, *, diagn
     if diagnostics and model.not_diagnosed:
         raise NotAvailableError(model.not_diagnosed)
     by_features = None
-    if model.summed is not None and not diagnostics:
-        by_features = plan_by_features(source, model.summed, resources)
+    if model.linear is not None and model.by_features and not diagnostics:
+        by_features = plan_by_features(source, model.linear, resources)
     if by_features is not None and not by_features.budget.fits:
         by_features = None
     if by_features is not None and model.on_disk:

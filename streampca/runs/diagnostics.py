@@ -12,7 +12,7 @@ import zarr
 
 from streampca.errors import ConfigError, NotAvailableError
 from streampca.labels import Labels
-from streampca.models.limits import q_limit_of, t2_limit_of, variance_left
+from streampca.models.diagnostics import q_limit_of, t2_limit_of, variance_left
 from streampca.models.pca import Model, PCAModel
 from streampca.models.persistence.groups import write_array
 from streampca.planning.plan import Plan

@@ -25,12 +25,12 @@ from streampca.execution.reconstruction import reconstruction, write_rows
 from streampca.execution.write import write_scores
 from streampca.formatting import as_text
 from streampca.logs import Notice
+from streampca.models.fit_record import text_arrays
 from streampca.models.pca import Model
 from streampca.models.persistence.groups import write_array
 from streampca.models.persistence.models import load_model, write_model
 from streampca.models.persistence.state import write_state
-from streampca.models.persistence.texts import text_arrays
-from streampca.models.removal import residuals_of, residuals_step
+from streampca.models.rows import residuals_of, residuals_step
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_rows, plan_scores, require_room_for_rows

@@ -21,10 +21,9 @@ from streampca.linalg.factors import maximum_likelihood, ordered, promax, varima
 from streampca.linalg.scaling import divisors
 from streampca.models.analysis import AnalysisModel, StrengthErrors
 from streampca.models.certificates import ExactCertificate
-from streampca.models.decoding import rounding_of_decoding
-from streampca.models.missing import with_missing
 from streampca.models.noise import known_weight
 from streampca.models.pca import PCAModel
+from streampca.models.rounding import rounding_of_decoding, with_missing
 from streampca.models.state import FittedState
 from streampca.parameters import KINDS, ModelKind
 from streampca.parameters.choices import Rotation

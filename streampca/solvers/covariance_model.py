@@ -14,10 +14,9 @@ from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass
 from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs
 from streampca.linalg.selection import Rule
 from streampca.linalg.tiles import TileGrid
-from streampca.models.decoding import with_decoding
-from streampca.models.missing import with_missing
 from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
+from streampca.models.rounding import with_decoding, with_missing
 from streampca.models.state import FittedState
 from streampca.typing import FloatArray
 

@@ -14,7 +14,7 @@ from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import SketchState
 from streampca.execution.readings import Reading, ReadingAlone, Readings
 from streampca.linalg.scaling import deviations, reciprocals
-from streampca.models.missing import with_missing
+from streampca.models.rounding import with_missing
 from streampca.parameters import Parameters
 from streampca.planning.blocks import bytes_to_read
 from streampca.planning.plan import Plan

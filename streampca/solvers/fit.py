@@ -15,7 +15,7 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Readings, relayed, run_fit
 from streampca.linalg.selection import Count
 from streampca.logs import logger
-from streampca.models.integer_rounding import with_integer_rounding
+from streampca.models.rounding import with_integer_rounding
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows, require_rule
 from streampca.planning.columns import with_columns

@@ -29,11 +29,10 @@ from streampca.formatting import as_text
 from streampca.linalg.eigen import Spectrum, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import Count, as_selection
-from streampca.models.decoding import with_decoding
-from streampca.models.missing import with_missing
 from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
-from streampca.models.stored_components import Components, StoredComponents, slab_features
+from streampca.models.rounding import with_decoding, with_missing
+from streampca.models.stored import Components, StoredComponents, slab_features
 from streampca.parameters import Parameters
 from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
 from streampca.planning.budget import MemoryNeed

@@ -17,9 +17,9 @@ from streampca.linalg.eigen import Spectrum, signed
 from streampca.linalg.residual_moments import moments_of_values
 from streampca.linalg.selection import Frobenius, Selection
 from streampca.models import certificate_sentences as sentences
-from streampca.models.decoding import with_decoding
 from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
+from streampca.models.rounding import with_decoding
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.blocks import block_rows_to_try

@@ -22,7 +22,7 @@ from streampca.accumulators.residuals import (
 from streampca.accumulators.rows import RowsState
 from streampca.execution.readings import Answer, AnyReading, Reading
 from streampca.models import certificate_sentences as sentences
-from streampca.models.decoding import with_decoding
+from streampca.models.rounding import with_decoding
 from streampca.parameters import Parameters
 from streampca.planning.budget import MemoryNeed
 from streampca.planning.cost import Rates, folded_flops

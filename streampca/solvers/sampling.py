@@ -18,7 +18,7 @@ from streampca.execution.score_groups import (
 )
 from streampca.linalg.scaling import Scaling
 from streampca.models.pca import Model
-from streampca.models.removal import residuals_of
+from streampca.models.rows import residuals_of
 from streampca.models.sampling_errors import Method, SamplingErrors
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores

@@ -17,8 +17,8 @@ from streampca.labels import Labels
 from streampca.linalg.eigen import DENSE_LIMIT, relative_precision
 from streampca.linalg.selection import NComponents, is_count
 from streampca.models import certificate_sentences as sentences
-from streampca.models.integer_rounding import with_integer_rounding
 from streampca.models.pca import PCAModel
+from streampca.models.rounding import with_integer_rounding
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import Parameters
 from streampca.planning.columns import with_columns

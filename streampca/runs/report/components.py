@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import streampca.formatting as words
-from streampca.models.stored_components import slabs_of
+from streampca.models.stored import slabs_of
 from streampca.runs.report import fields, figures
 from streampca.runs.report.layouts import Layout, layout_of, picture_layout
 from streampca.runs.report.parts import Chart, Picture

@@ -18,7 +18,7 @@ from streampca.execution.readings import Reading
 from streampca.labels import Labels
 from streampca.models.pca import Model
 from streampca.models.persistence.models import load_model, load_saved
-from streampca.models.removal import residuals_of
+from streampca.models.rows import residuals_of
 from streampca.parameters import Parameters
 from streampca.planning.columns import with_columns
 from streampca.planning.memory import allowed_bytes

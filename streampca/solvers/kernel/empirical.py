@@ -13,7 +13,7 @@ from streampca.linalg.tiles import spread
 from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
-from streampca.models.stored_rows import StoredRows
+from streampca.models.stored import StoredRows
 from streampca.planning.plan import Plan
 from streampca.planning.work import Resources
 from streampca.solvers.kernel.base import KernelFit, KernelMethod

@@ -13,8 +13,8 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Readings, run_fit
 from streampca.logs import logger
-from streampca.models.integer_rounding import with_rounded_integers
 from streampca.models.kernel import KernelModel
+from streampca.models.rounding import with_rounded_integers
 from streampca.planning.plan import Plan, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.work import Resources

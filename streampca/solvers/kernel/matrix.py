@@ -13,7 +13,7 @@ from streampca.block import Block
 from streampca.errors import NotFiniteError
 from streampca.execution.readings import Reading, Readings
 from streampca.linalg.tiles import spread
-from streampca.models.stored_rows import StoredRows
+from streampca.models.stored import StoredRows
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel.plan import PAIR_SIDE
 from streampca.solvers.kernel.solving import DenseMatrix

@@ -18,7 +18,7 @@ from streampca.kernels import Kernel
 from streampca.linalg.eigen import uses_krylov
 from streampca.linalg.lanczos import basis_size
 from streampca.models.kernel import panel_rows
-from streampca.models.stored_rows import BAND_ROWS
+from streampca.models.stored import BAND_ROWS
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try
 from streampca.planning.budget import MemoryNeed, Phase
 from streampca.planning.detail import KernelDetail

@@ -10,7 +10,7 @@ import numpy as np
 
 from streampca.accumulators.kernel_features import feature_rows
 from streampca.errors import DataError, NotFiniteError
-from streampca.models.stored_rows import StoredRows
+from streampca.models.stored import StoredRows
 from streampca.typing import Array, DType, FloatArray
 
 if TYPE_CHECKING:

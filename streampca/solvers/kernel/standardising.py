@@ -11,7 +11,7 @@ from streampca.accumulators.moments import Moments, MomentsState
 from streampca.block import Block, as_block
 from streampca.kernels import Kernel, Standardised
 from streampca.linalg.scaling import reciprocals
-from streampca.models.stored_rows import StoredRows
+from streampca.models.stored import StoredRows
 from streampca.typing import Array
 
 if TYPE_CHECKING:
