@@ -173,9 +173,11 @@ class Model(Protocol):
 
     def require_decoder(self) -> None:
         """Raise `ParameterError` unless rows can be made of scores."""
+        return
 
     def require_finite(self, rows: Any, start: int) -> None:
         """Raise `NotFiniteError` if `rows`, from row `start` on, are not finite and their scores may be finite."""
+        return
 
     def count_landmarks(self, block: Block) -> int:
         """Return how many of the rows of `block` are rows that the model compares others with."""

@@ -19,7 +19,8 @@ _Record = TypeVar("_Record")
 @cache
 def hints_of(kind: type) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass by name."""
-    return {name: hint for name, hint in get_type_hints(kind).items() if name in kind.__dataclass_fields__}
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 @cache
@@ -39,7 +40,8 @@ def plain(value: Any) -> JsonValue:
 
 def record_of(kind: type[_Record], values: Mapping[str, object], what: str) -> _Record:
     """Return the dataclass `kind` with `values` as `plain` gives them; entries of other names are left out; see `values_of`."""
-    return kind(**values_of(hints_of(kind), values, what, optional_of(kind)))
+    key: Any = kind  # of which the type checker does not see that it can be hashed
+    return kind(**values_of(hints_of(key), values, what, optional_of(key)))
 
 
 def values_of(

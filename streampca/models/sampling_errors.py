@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from streampca.errors import DataError, ModelError, ParameterError
 from streampca.linalg.cross_validation import jackknife_variance
 from streampca.linalg.residual_moments import Moments
 from streampca.linalg.scaling import Scaling
-from streampca.models.plain import hints_of, plain, record_of
+from streampca.models.plain import plain, record_of
 from streampca.typing import FloatArray, Json
 
 
@@ -80,7 +80,7 @@ class SamplingErrors:
 
     def to_dict(self) -> Json:
         """Return plain data for JSON; None for NaN."""
-        named: Json = {name: plain(getattr(self, name)) for name in hints_of(type(self))}
+        named: Json = {entry.name: plain(getattr(self, entry.name)) for entry in fields(self)}
         return named | {"degenerate_groups": [list(group) for group in self.degenerate_groups]}
 
     @classmethod

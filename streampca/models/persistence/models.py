@@ -117,7 +117,7 @@ def _form(
         noun="model",
         versions=VERSIONS,
         kind=kind,
-        arrays=own | arrays | FIT_ARRAYS,
+        arrays={**own, **arrays, **FIT_ARRAYS},
         axes={"feature_name_ends": ("feature",), **axes},
         further=LABELS,
         required=frozenset(own.keys() - {name for name in own if NoneType in get_args(hints[name])}),
