@@ -148,16 +148,3 @@ def pieces(edges: IntArray, start: int, stop: int) -> Iterator[tuple[int, int, i
         end = min(stop, int(edges[group + 1]))
         yield group, start, end
         start, group = end, group + 1
-
-
-def moments_of_scores(
-    scores: FloatArray, lengths: FloatArray | None, weights: FloatArray | None, n_groups: int
-) -> GroupMoments:
-    """Return the sums of all rows, given their scores ``(n_samples, k)`` and, where known, ‖z‖² and weights ``(n_samples,)``."""
-    total = GroupMoments.empty(scores.shape[1], 0)
-    for group, start, stop in pieces(group_edges(len(scores), n_groups), 0, len(scores)):
-        rows = slice(start, stop)
-        known = None if lengths is None else lengths[rows]
-        weight = None if weights is None else weights[rows]
-        total = total.absorb(GroupMoments.of(group, start, scores[rows], known, weight, np.zeros(0)))
-    return total

@@ -14,7 +14,7 @@ from streampca.block import Block
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.score_labels import sample_axis, write_coordinates
-from streampca.execution.score_task import Writer, WrittenScores, new_array
+from streampca.execution.score_task import Arrays, Writer, new_array
 from streampca.execution.write import write_by_rows
 from streampca.labels import Dimension, Labels, Variable
 from streampca.models.pca import Model
@@ -212,12 +212,12 @@ class _RowsTask(Writer):
         with quietly():
             zarr.consolidate_metadata(self.path)  # so that xarray opens it without listing the files
 
-    def update(self, state: WrittenScores, block: Block) -> WrittenScores:
+    def update(self, state: Arrays, block: Block) -> Arrays:
         """Write the rows of `block`; `OutputError` if the directory was removed."""
         arrays = self.opened(state)
         for array, values in zip(arrays, self._labels.spread(block.values), strict=True):
             array[block.start : block.start + len(block)] = values
-        return WrittenScores(arrays)
+        return arrays
 
 
 @naming_places
@@ -242,5 +242,4 @@ def write_rows(
         If rows overflow, or are outside of the range of an integer type.
     """
     with rows.reading():
-        count, _ = write_by_rows(_RowsTask(rows, model, path.absolute(), samples), plan, progress, "reconstruction")
-        return count
+        return write_by_rows(_RowsTask(rows, model, path.absolute(), samples), plan, progress, "reconstruction")

@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.score_groups import GroupMoments, group_edges, pieces
 from streampca.accumulators.sparse import refuse_stored
-from streampca.block import Block, RowWeights, as_block
+from streampca.block import Block, as_block
 from streampca.models.diagnostics import centred_rows
 from streampca.models.pca import Model
 from streampca.typing import Array, FloatArray
@@ -25,22 +25,6 @@ def score_unit(model: Model) -> float:
     """Return a power of two near the standard deviation of the first scores, in whose units fourth powers of scores are near 1."""
     variance = float(model.score_variances[0])
     return 2.0 ** (math.frexp(variance)[1] // 2) if variance > 0 else 1.0
-
-
-@dataclass(frozen=True)
-class GroupsOfRows:
-    """Groups of consecutive rows of which products of scores are summed while the scores are written."""
-
-    n_samples: int
-    """Rows of the source."""
-    n_groups: int
-    """Number of groups."""
-    weights: RowWeights | None = None
-    """Sample weights of the fit; None = all 1."""
-
-    def slice(self, start: int, stop: int) -> GroupsOfRows:
-        """Return the groups with the weights of rows `start` to `stop` alone."""
-        return self if self.weights is None else replace(self, weights=self.weights.slice(start, stop))
 
 
 @dataclass(frozen=True)
@@ -69,16 +53,9 @@ class ScoreGroups:
         model = self.model if self.model.linear is None else replace(self.model.linear, whiten=False)
         with np.errstate(over="ignore", invalid="ignore"):
             scores = model.encode(block.values)
-        return state.absorb(self.moments(block, scores))
-
-    def moments(self, block: Block, scores: Array, q: FloatArray | None = None) -> GroupMoments:
-        """Return the sums of the rows of `block`, whose scores without whitening are `scores`, ``(n_rows, k)``.
-
-        `q` are the squared distances of the rows from the space of the components, ``(n_rows,)``, where they are known.
-        """
         counts = np.ones(len(block), dtype=bool) if block.weights is None else block.weights > 0
         if not counts.all():
-            scores, q = np.where(counts[:, None], scores, 0), None if q is None else np.where(counts, q, 0.0)
+            scores = np.where(counts[:, None], scores, 0)
         if not np.isfinite(scores).all():
             refuse = refuse_stored if issparse(block.values) else refuse_not_finite
             refuse(block.values, block.start)
@@ -89,12 +66,9 @@ class ScoreGroups:
             for start in range(first, end, step):
                 rows = slice(start - block.start, min(end, start + step) - block.start)
                 part, t = block.slice(rows.start, rows.stop), scores[rows].astype(np.float64) / unit
-                if q is None or self.scaled:
-                    lengths, features = self._lengths(part)
-                else:
-                    lengths, features = q[rows] / unit / unit + np.einsum("ij,ij->i", t, t), np.zeros(0)
+                lengths, features = self._lengths(part)
                 total = total.absorb(GroupMoments.of(group, start, t, lengths, part.weights, features))
-        return total
+        return state.absorb(total)
 
     def _lengths(self, block: Block) -> tuple[FloatArray | None, FloatArray]:
         """Return ‖z‖² of the rows, None for kernel PCA, and Σ w z² of each feature if features were scaled."""
@@ -135,7 +109,7 @@ class ScoreGroups:
         return moments_bytes(self.model.n_components, n_features if self.scaled else 0, self.n_groups)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes of an update: the scores of the block, and that of `moments`."""
+        """Return the scratch memory in bytes of an update: the scores of the block, and that of `moments_scratch_bytes`."""
         k = self.model.n_components
         return 16 * n_rows * k + moments_scratch_bytes(k, n_features, scaled=self.scaled)
 
@@ -146,7 +120,7 @@ def moments_bytes(k: int, n_features: int, n_groups: int) -> int:
 
 
 def moments_scratch_bytes(k: int, n_features: int, *, scaled: bool) -> int:
-    """Return the scratch memory in bytes of `ScoreGroups.moments`: panels of rows and of scores, and states of two groups."""
+    """Return the scratch memory in bytes of `ScoreGroups.update`: panels of rows and of scores, and states of two groups."""
     return (
         3 * max(_PANEL_BYTES, 8 * n_features)
         + 6 * max(_PANEL_BYTES, 8 * k)

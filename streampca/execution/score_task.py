@@ -1,21 +1,19 @@
-"""The task that computes the scores of a leaf and writes them, with sums of their products by groups of rows where asked for."""
+"""The task that computes the scores of a leaf and writes them."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias, TypeVar
 
 import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from streampca.accumulators.score_groups import GroupMoments
 from streampca.block import Block
 from streampca.errors import OutputError
 from streampca.execution.leaf import Task
-from streampca.execution.score_groups import GroupsOfRows, ScoreGroups
 from streampca.execution.score_labels import sample_axis, write_sample_labels
 from streampca.models.diagnostics import row_diagnostics
 from streampca.models.pca import Model
@@ -31,18 +29,8 @@ if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ZarrArray
 
 _State = TypeVar("_State")
-Sums = tuple[GroupMoments | None, ...]
-"""Sums for each of several models, None for those that have none."""
-
-
-@dataclass(frozen=True)
-class WrittenScores:
-    """What a leaf of scores has beside what is in the store."""
-
-    arrays: tuple[ZarrArray, ...] = ()
-    """The arrays that are written, once they are open."""
-    moments: GroupMoments | None = None
-    """Sums of products of the scores by groups of rows, where they are asked for."""
+Arrays: TypeAlias = "tuple[ZarrArray, ...]"
+"""The arrays that a leaf is written to, once they are open."""
 
 
 class WritingTask(Task[_State]):
@@ -53,25 +41,8 @@ class WritingTask(Task[_State]):
     def writers(self) -> tuple[Writer, ...]:
         """Return the task of each model alone, for rows without what it removes."""
 
-    @abstractmethod
-    def written(self, state: _State) -> tuple[WrittenScores, ...]:
-        """Return what the result of a leaf has for each model."""
 
-    @property
-    def no_sums(self) -> Sums | None:
-        """Return the sums of no rows for each model; None where no model has any."""
-        moments = tuple(writer.no_moments for writer in self.writers)
-        return None if all(each is None for each in moments) else moments
-
-    def with_sums(self, total: Sums | None, state: _State) -> Sums | None:
-        """Return the sums of the leaves so far with those of the next one."""
-        if total is None:
-            return None
-        pairs = zip(total, self.written(state), strict=True)
-        return tuple(None if sums is None or one.moments is None else sums.absorb(one.moments) for sums, one in pairs)
-
-
-class Writer(WritingTask[WrittenScores]):
+class Writer(WritingTask[Arrays]):
     """A task that writes arrays of one zarr group, whose first axis are the rows."""
 
     model: Model
@@ -93,32 +64,23 @@ class Writer(WritingTask[WrittenScores]):
         """Return the task itself."""
         return (self,)
 
-    def written(self, state: WrittenScores) -> tuple[WrittenScores, ...]:
-        """Return the result of a leaf."""
-        return (state,)
-
-    @property
-    def no_moments(self) -> GroupMoments | None:
-        """Return the sums of no rows; None where none are asked for."""
-        return None
-
     def for_leaf(self, leaf: Leaf) -> Self:
         """Return the task with no more of the source than `leaf` needs."""
         return replace(self, source=self.source.slice(leaf.edges[0], leaf.edges[-1]))
 
-    def init(self, leaf: Leaf) -> WrittenScores:
-        """Return the sums of no rows; the first block opens the arrays."""
-        return WrittenScores(moments=self.no_moments)
+    def init(self, leaf: Leaf) -> Arrays:
+        """Return nothing: the first block opens the arrays."""
+        return ()
 
-    def opened(self, state: WrittenScores) -> tuple[ZarrArray, ...]:
+    def opened(self, state: Arrays) -> Arrays:
         """Return the arrays, open for writing; `OutputError` if the directory was removed."""
         if not (self.path / "zarr.json").exists():  # zarr would make the directories again, for nobody
             raise OutputError(f"{self.path} is gone: the run that it was written for has ended, or somebody removed it")
-        return state.arrays or tuple(opened_for_writing(self.path / name) for name in self.by_row)
+        return state or tuple(opened_for_writing(self.path / name) for name in self.by_row)
 
-    def finish(self, state: WrittenScores) -> WrittenScores:
-        """Return the sums alone: values are in the store."""
-        return WrittenScores(moments=state.moments)
+    def finish(self, state: Arrays) -> Arrays:
+        """Return nothing: values are in the store."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -135,14 +97,6 @@ class ScoreTask(Writer):
     """Path of the zarr group."""
     diagnostics: bool = False
     """Whether T² and Q of the rows are written, too."""
-    groups: GroupsOfRows | None = None
-    """Groups of which products of scores are summed; None = no sums."""
-
-    def for_leaf(self, leaf: Leaf) -> ScoreTask:
-        """Return the task with no more of the source, and of the sample weights, than `leaf` needs."""
-        start, stop = leaf.edges[0], leaf.edges[-1]
-        groups = None if self.groups is None else self.groups.slice(start, stop)
-        return replace(self, source=self.source.slice(start, stop), groups=groups)
 
     @property
     def by_row(self) -> tuple[str, ...]:
@@ -153,13 +107,8 @@ class ScoreTask(Writer):
         """Make the group and its arrays."""
         create_scores(self.path, self.model, self.source, rows_per_chunk, diagnostics=self.diagnostics)
 
-    @property
-    def no_moments(self) -> GroupMoments | None:
-        """Return the sums of no rows; None where none are asked for."""
-        return None if self.groups is None else self._score_groups(self.groups).init(self.model.n_features)
-
-    def update(self, state: WrittenScores, block: Block) -> WrittenScores:
-        """Transform `block` and write its scores, and T² and Q; add its products of scores to the sums.
+    def update(self, state: Arrays, block: Block) -> Arrays:
+        """Transform `block` and write its scores, and T² and Q.
 
         Raises
         ------
@@ -173,24 +122,10 @@ class ScoreTask(Writer):
             values = self._values(block)
         scores = values[0]
         require_finite_scores(self.model, block.values, scores, block.start)
-        arrays, moments = self.opened(state), state.moments
+        arrays = self.opened(state)
         for array, value in zip(arrays, values, strict=True):
             array[block.start : block.start + n_rows] = value
-        if moments is not None and self.groups is not None:
-            moments = moments.absorb(self._moments(self.groups, block, values))
-        return WrittenScores(arrays, moments)
-
-    def _score_groups(self, groups: GroupsOfRows) -> ScoreGroups:
-        return ScoreGroups(self.model, groups.n_samples, groups.n_groups)
-
-    def _moments(self, groups: GroupsOfRows, block: Block, values: list[Array]) -> GroupMoments:
-        """Return the sums of the rows of `block`, whose scores, and T² and Q, are `values`."""
-        scores, pca = values[0], self.model.linear
-        if pca is not None and pca.whiten:
-            deviations = np.where(np.isfinite(pca.deviations), pca.deviations, 0.0)
-            scores = scores * deviations
-        weighted = block if groups.weights is None else groups.weights.on(block)
-        return self._score_groups(groups).moments(weighted, scores, values[2] if len(values) > 2 else None)
+        return arrays
 
     def _values(self, block: Block) -> list[Array]:
         """Return the scores of the rows of `block`, and T² and Q; of rows that all equal one another those of one are copied."""

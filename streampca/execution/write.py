@@ -15,7 +15,6 @@ import zarr
 
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.missing import refuse_infinite
-from streampca.accumulators.score_groups import GroupMoments
 from streampca.block import Block, dense
 from streampca.errors import NotFiniteError, OutputError
 from streampca.execution.checkpoint.pass_record import next_pass
@@ -24,7 +23,6 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import drive
 from streampca.execution.leaf import Task
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.score_groups import GroupsOfRows
 from streampca.execution.score_task import ScoreTask, Writer, WritingTask, create_scores
 from streampca.models.conditional import add_lost, fill_in_from
 from streampca.models.pca import Model, PCAModel
@@ -61,16 +59,14 @@ def write_scores(
     *,
     progress: ProgressCallback | None = None,
     diagnostics: bool = False,
-    groups: GroupsOfRows | None = None,
-) -> tuple[ReadCount, GroupMoments | None]:
-    """Read `source` once more and write its scores to the array ``scores`` of a new zarr group at `path`.
+) -> ReadCount:
+    """Read `source` once more, write its scores and return what reading cost.
+
+    They are written to the array ``scores`` of a new zarr group at `path`.
 
     The array has shape ``(n_samples, k)``, float32 for float32 input and float64 else; a chunk holds the rows of one
     block, so every chunk has one writer. With `diagnostics`, T² and Q of the rows are written to ``t2`` and ``q``,
     ``(n_samples,)``, in the same chunks. The caller commits the directory (`AtomicDirectory`).
-
-    Return what reading cost and, with `groups`, the sums of products of the scores by groups of rows; `plan` reads by rows
-    with either of the two. The sums have the same bits for any number of threads or workers, and if a stopped run is resumed.
 
     Raises
     ------
@@ -82,15 +78,14 @@ def write_scores(
     path = path.absolute()  # workers may have another working directory
     with source.reading():
         if plan.axis == "features" and model.linear is not None:
-            return _write_by_features(source, model.linear, plan, path, progress), None
-        count, (moments,) = write_by_rows(ScoreTask(source, model, path, diagnostics, groups), plan, progress)
-        return count, moments
+            return _write_by_features(source, model.linear, plan, path, progress)
+        return write_by_rows(ScoreTask(source, model, path, diagnostics), plan, progress)
 
 
 def write_by_rows(
     task: WritingTask[Any], plan: Plan, progress: ProgressCallback | None, phase: str = "scores"
-) -> tuple[ReadCount, tuple[GroupMoments | None, ...]]:
-    """Run `task` from where a stopped run had come; return the cost of reading and the sums of each of its writers, see `write_scores`."""
+) -> ReadCount:
+    """Run `task` from where a stopped run had come; return the cost of reading."""
     source, plan, writers = task.source, _in_small_leaves(plan), task.writers
 
     def flush(first: int, last: int) -> None:
@@ -99,10 +94,9 @@ def write_by_rows(
 
     digests = " ".join(f"{model_digest(writer.model)} {writer.source.dtype}" for writer in writers)
     record = next_pass(phase, plan, digests, before_saving=flush)
-    no_sums = task.no_sums
-    start = record.begin(no_sums)
+    start = record.begin(None)
     if start.next_leaf and not all(_are_whole(writer, plan, start.next_leaf) for writer in writers):
-        start = record.restart(no_sums)
+        start = record.restart(None)
     for writer in writers:
         if start.next_leaf:
             _sweep(writer.path)
@@ -112,8 +106,8 @@ def write_by_rows(
     client = active_client(source)
     require_writable_by_workers(client, writers[0].path)
     with one_blas_thread():
-        sums, count = drive(task, plan, record, start, task.with_sums, client=client, progress=progress)
-    return count, (None,) * len(writers) if sums is None else sums
+        _, count = drive(task, plan, record, start, lambda nothing, leaf: None, client=client, progress=progress)
+    return count
 
 
 def _remove_unfinished(path: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from streampca.block import Block
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.score_groups import GroupsOfRows
-from streampca.execution.score_task import ScoreTask, Sums, WritingTask, WrittenScores
+from streampca.execution.score_task import Arrays, ScoreTask, WritingTask
 from streampca.execution.write import write_by_rows
 from streampca.models.pca import Model
 from streampca.models.rows import residuals_step
@@ -22,7 +21,7 @@ from streampca.sources.residuals import RowResiduals
 from streampca.sources.subsets import columns_of_block, part_of
 from streampca.typing import IntArray
 
-_Written = tuple[WrittenScores, ...]
+_Written = tuple[Arrays, ...]
 
 
 @dataclass(frozen=True)
@@ -43,29 +42,21 @@ class ScoreTasks(WritingTask[_Written]):
     """For each model what takes from the rows what it removes; None where it removes nothing."""
     diagnostics: bool = False
     """Whether T² and Q of the rows are written, too."""
-    groups: tuple[GroupsOfRows | None, ...] = ()
-    """For each model the groups of which products of scores are summed, None = no sums; empty = none for any."""
 
     @property
     def writers(self) -> tuple[ScoreTask, ...]:
         """Return the task of each model alone, for rows without what it removes."""
-        groups = self.groups or (None,) * len(self.models)
-        models = zip(self.models, self.paths, groups, strict=True)
-        return tuple(ScoreTask(self.source, model, path, self.diagnostics, each) for model, path, each in models)
-
-    def written(self, state: _Written) -> _Written:
-        """Return what the result of a leaf has for each model."""
-        return state
+        models = zip(self.models, self.paths, strict=True)
+        return tuple(ScoreTask(self.source, model, path, self.diagnostics) for model, path in models)
 
     def for_leaf(self, leaf: Leaf) -> ScoreTasks:
         """Return the task with no more of the source than `leaf` needs."""
         start, stop = leaf.edges[0], leaf.edges[-1]
         residuals = tuple(None if each is None else each.slice(start, stop) for each in self.residuals)
-        groups = tuple(None if each is None else each.slice(start, stop) for each in self.groups)
-        return replace(self, source=self.source.slice(start, stop), residuals=residuals, groups=groups)
+        return replace(self, source=self.source.slice(start, stop), residuals=residuals)
 
     def init(self, leaf: Leaf) -> _Written:
-        """Return the sums of no rows for each model; the first block opens the arrays."""
+        """Return nothing for each model; the first block opens the arrays."""
         return tuple(writer.init(leaf) for writer in self.writers)
 
     def update(self, state: _Written, block: Block) -> _Written:
@@ -82,7 +73,7 @@ class ScoreTasks(WritingTask[_Written]):
         return block if residuals is None else residuals.of_block(block, column_major=self.source.column_major)
 
     def finish(self, state: _Written) -> _Written:
-        """Return the sums of each model: scores are in the store."""
+        """Return nothing for each model: scores are in the store."""
         return tuple(writer.finish(one) for writer, one in zip(self.writers, state, strict=True))
 
 
@@ -95,11 +86,10 @@ def write_scores_of_models(
     tables: Mapping[Path, Source] | None = None,
     progress: ProgressCallback | None = None,
     diagnostics: bool = False,
-    groups: Sequence[GroupsOfRows | None] = (),
-) -> tuple[ReadCount, Sums]:
+) -> ReadCount:
     """Read `source` once more and write the scores of every model to a new zarr group, as `write_scores` does for one.
 
-    Return what reading cost, and for each model the sums of products of its scores, None without `groups`.
+    Return what reading cost.
 
     Parameters
     ----------
@@ -115,8 +105,6 @@ def write_scores_of_models(
         Called with a `Progress` as blocks finish.
     diagnostics : bool
         Whether T² and Q of the rows are written, too; all models are linear then.
-    groups : sequence of GroupsOfRows or None
-        For each model the groups of rows of which products of scores are summed; empty for none.
 
     Raises
     ------
@@ -128,6 +116,6 @@ def write_scores_of_models(
     chosen = [part_of(each)[1] for each in own]
     columns = tuple(None if each is None else each.columns for each in chosen)
     residuals = tuple(residuals_step(each, model) for each, model in zip(own, models.values(), strict=True))
-    task = ScoreTasks(source, tuple(models.values()), paths, columns, residuals, diagnostics, tuple(groups))
+    task = ScoreTasks(source, tuple(models.values()), paths, columns, residuals, diagnostics)
     with source.reading():
         return write_by_rows(task, plan, progress)

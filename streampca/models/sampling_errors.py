@@ -37,8 +37,8 @@ class SamplingErrors:
     effective_n_samples: FloatArray
     """Effective number N of independent samples for the variance of each component, ``(k,)``; NaN where autocorrelations are not known."""
     method: str
-    """Where the scores came from: ``"known scores"`` without another reading, ``"scores"`` with the reading that writes scores,
-    or ``"reading"``; ``"groups"`` where the fit kept the covariances of the groups instead, and autocorrelations are not known."""
+    """Where they came from: ``"groups"``, whose covariances the fit kept, so that autocorrelations are not known, or ``"reading"``, the
+    scores of one more reading; of earlier versions also ``"scores"`` and ``"known scores"``."""
     n_blocks: int
     """Number of groups of consecutive rows that are left out one at a time."""
 
@@ -97,7 +97,7 @@ class SamplingErrors:
 
 _OF_GROUPS = ("weights", "sums", "products", "lengths", "features")
 """Sums of which there is one for each group."""
-Method = Literal["known scores", "scores", "reading", "groups"]
+Method = Literal["reading", "groups"]
 
 
 @dataclass(frozen=True)

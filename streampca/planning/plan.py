@@ -50,9 +50,8 @@ class Plan(WorkShape):
     disk_bytes: int = 0
     """Size of the temporary files."""
     sampling_errors: str = ""
-    """Where the scores for sampling errors come from: ``"known scores"`` of the solver, ``"scores"`` with the reading that writes
-    them, ``"reading"`` for one more reading; ``"groups"``: the reading of the fit keeps covariances of groups of rows; empty = there are
-    no sampling errors."""
+    """Where sampling errors come from: ``"groups"``, the covariances of groups of rows that the reading of the fit keeps, or
+    ``"reading"``, the scores of one more reading; empty = there are none."""
     detail: SolverDetail = field(default_factory=SolverDetail)
     """Settings of the solver."""
     notes: tuple[str, ...] = ()

@@ -29,7 +29,6 @@ from streampca.runs.report.models import write_models_report
 from streampca.runs.strategy import Run, Strategy, unfinished_rows, write_manifest
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import FitResult
-from streampca.solvers.sampling import groups_beside_scores
 from streampca.sources import ReadCount, Source
 from streampca.sources.subsets import part_of, view_of
 from streampca.storage.directories import write_commit_record
@@ -196,20 +195,16 @@ class SeveralModels(Strategy):
             return {}
         began = time.perf_counter()
         shapes = [results[name].plan.unshuffled() for name in names]
-        count, sums = write_scores_of_models(
+        count = write_scores_of_models(
             source,
             {places[name]: results[name].model for name in names},
             together.divided_as(limited_shape(shapes, together)),
             tables={places[name]: tables[name] for name in names},
             progress=self.progress,
             diagnostics=output.diagnostics,
-            groups=[
-                groups_beside_scores(results[name].plan, self.jobs[name].fit.parameters, source.shape[0])
-                for name in names
-            ],
         )
         seconds = time.perf_counter() - began
-        return {name: Scored(count, seconds, moments) for name, moments in zip(names, sums, strict=True)}
+        return {name: Scored(count, seconds) for name in names}
 
 
 def sources_of(models: ModelsConfig, source: Source) -> dict[str, Source]:

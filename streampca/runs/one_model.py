@@ -52,7 +52,6 @@ from streampca.runs.quality import record_quality
 from streampca.runs.strategy import AnyPlan, Run, Strategy, identity_of_run, unfinished_rows, write_manifest
 from streampca.solvers.fit import report_rows
 from streampca.solvers.result import FitResult
-from streampca.solvers.sampling import groups_beside_scores, with_errors
 from streampca.sources import ReadCount, Source, open_source
 from streampca.sources.store_record import record_of_store
 from streampca.storage.directories import read_record, write_commit_record
@@ -62,7 +61,6 @@ from streampca.typing import Array, Json
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
-    from streampca.accumulators.score_groups import GroupMoments
 
 _ROWS_AT_ONCE = 64
 
@@ -75,8 +73,6 @@ class Scored:
     """What reading for them cost."""
     seconds: float
     """How long it took."""
-    moments: GroupMoments | None
-    """Sums of their products by groups of rows, where sampling errors follow from them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +204,6 @@ class OneModel(Strategy):
         if samples is not None:
             _write_samples(samples, path / "samples.zarr", self.classes)
         scored = scored or self._write_scores(fitted, path / "scores.zarr")
-        fitted = with_errors(fitted, scored.moments if scored else None, self.fit.parameters)
         reads = {"fit": _reads(fitted.count, fitted.plan, fitted.stream_seconds), "scores": None}
         reads["reconstruction"] = rows_read = self._write_reconstruction(fitted, path)
         recorded = self._write_model(fitted, path / "model.zarr", log.identity.run_id)
@@ -291,9 +286,8 @@ class OneModel(Strategy):
         """Write scores if the configuration asks for them; None where nothing was read for them."""
         output, resources = self.config.output, self.config.resources
         diagnostics = output.diagnostics
-        groups = groups_beside_scores(fitted.plan, self.fit.parameters, self.source.shape[0])
-        beside, began = diagnostics or groups is not None, time.perf_counter()
-        if not output.scores or (not beside and fitted.write_known_scores(self.source, path)):
+        began = time.perf_counter()
+        if not output.scores or (not diagnostics and fitted.write_known_scores(self.source, path)):
             return None
         source, plan = residuals_of(self.source, fitted.model), fitted.plan.unshuffled()
         if plan.axis == "features":  # such a plan has no memory for rows, which the scores of rows with holes take
@@ -305,10 +299,8 @@ class OneModel(Strategy):
                 diagnostics=diagnostics,
                 read_ahead=resources.read_ahead_bytes,
             )
-        count, moments = write_scores(
-            source, fitted.model, plan, path, progress=self.progress, diagnostics=diagnostics, groups=groups
-        )
-        return Scored(count, time.perf_counter() - began, moments)
+        count = write_scores(source, fitted.model, plan, path, progress=self.progress, diagnostics=diagnostics)
+        return Scored(count, time.perf_counter() - began)
 
     def _write_reconstruction(self, fitted: FitResult, path: Path) -> Json | None:
         """Write the rows that the scores give back if the configuration asks for them; return what reading the scores cost."""

@@ -291,15 +291,13 @@ _NOT_IN_THE_BITS = (
     "output.state",
     "output.storage_options",
 )
-"""Keys, or sections, that do not decide the bits of a run; scores do where sampling errors come from the reading that writes them."""
+"""Keys, or sections, that do not decide the bits of a run."""
 
 
 def identity_of_run(config: RunConfig, source: Source, parameters: object) -> dict[str, str]:
     """Return, by name, everything that decides the bits of a run."""
     tree = dict(_flat(config.to_tree()))
-    ignored = tuple(
-        f"{name}." for name in _NOT_IN_THE_BITS if name != "output.scores" or not config.statistics.sampling_errors
-    )
+    ignored = tuple(f"{name}." for name in _NOT_IN_THE_BITS)
     identity = {key: redacted(value) for key, value in tree.items() if not f"{key}.".startswith(ignored)}
     weights = {f"preprocess.{name}": getattr(parameters, name, None) for name in ("sample_weight", "feature_weight")}
     identity |= {f"contents of {key}": array_digest(value) for key, value in weights.items() if value is not None}

@@ -64,8 +64,6 @@ class PCASolver(Solver[Parameters, Fit]):
     """Whether its answer carries an error, and a certificate of it."""
     refuses: ClassVar[Table] = {}
     """Traits of rows and parameters that it does not take, and what to do instead, see `capabilities`."""
-    has_scores: ClassVar[bool] = False
-    """Whether it has the scores of all rows without reading them again, unless values are missing."""
 
     @override
     def require(self, source: Source | None, parameters: Parameters) -> None:

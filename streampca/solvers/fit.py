@@ -242,12 +242,12 @@ def report_rows(source: Source) -> int:
 def _with_sampling(
     plan: Plan, source: Source, parameters: Parameters, resources: Resources, analysis: Analysis | None
 ) -> Plan:
-    """Return `plan` with what sampling errors take: covariances of groups where no scores are written, else products of scores.
+    """Return `plan` with what sampling errors take: covariances of groups of rows, else one more reading.
 
     Those of an analysis follow from covariances alone.
     """
-    n_groups, solver, scores = parameters.sampling_errors, SOLVERS[plan.solver], resources.scores
-    if n_groups and (not scores or analysis is not None):
+    n_groups, solver = parameters.sampling_errors, SOLVERS[plan.solver]
+    if n_groups:
         always = analysis is not None
         grouped = solver.plan_with_groups(source, parameters, resources, plan, always=always)
         if grouped is not None:
@@ -257,8 +257,7 @@ def _with_sampling(
             f"sampling_errors={n_groups} of {analysis.kind.name} follow from covariances of groups of rows, in memory and without `remove`: set "
             "sampling_errors=0, or remove that part of the rows before"
         )
-    scaled = parameters.scaling is not False
-    return with_sampling(plan, source, n_groups, scaled=scaled, known=solver.has_scores, scores=scores)
+    return with_sampling(plan, source, n_groups, scaled=parameters.scaling is not False)
 
 
 def _choose(source: Source, parameters: Parameters, resources: Resources) -> Plan:

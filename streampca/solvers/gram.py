@@ -349,18 +349,6 @@ def _scores(spectrum: Spectrum, reduced: GramOperator, gram: Gram, wide: WideCom
     return every
 
 
-def _lengths(reduced: GramOperator, gram: Gram) -> FloatArray:
-    """Return the squared lengths of all centred and scaled samples, ``(n_samples,)``; 0 for those of weight 0."""
-    lengths: FloatArray = reduced.diagonal * reduced.divisor
-    if gram.roots is not None:
-        lengths /= np.square(gram.roots)
-    if gram.counted is None:
-        return lengths
-    every = np.zeros(len(gram.counted))
-    every[gram.counted] = lengths
-    return every
-
-
 class GramSolver(PCASolver):
     """Exact, by the n × n Gram matrix of wide data."""
 
@@ -371,7 +359,6 @@ class GramSolver(PCASolver):
         "forgetting": "use solver='covariance'",
         "n_components='cross_validation'": "use solver='covariance'",
     }
-    has_scores = True
 
     def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
         """Return the plan of a fit, with components on disk if they do not fit in memory.
@@ -444,7 +431,6 @@ class GramSolver(PCASolver):
             (state,) = (yield Reading(features, (gram,), plan)).take()
             reduced = replace(gram, n_threads=plan.threads).finalize(state)
             spectrum = with_moments(_spectrum(reduced, parameters, plan), reduced, parameters.seed)
-            lengths = _lengths(reduced, gram) if parameters.sampling_errors else None
             del state
             reduced, gram = replace(reduced, products=np.empty(0)), gram.for_components(reduced.mean, reduced.variance)
             release_freed_memory()
@@ -460,9 +446,7 @@ class GramSolver(PCASolver):
         if not model.conditional or (not reduced.n_missing and gram.counted is None):
             scores = _scores(spectrum, reduced, gram, wide)
         samples = RowsState(chosen, wide.samples) if len(chosen) else None
-        return Fit(
-            model=model, plan=plan, samples=samples, scores=scores, lengths=lengths if scores is not None else None
-        )
+        return Fit(model=model, plan=plan, samples=samples, scores=scores)
 
 
 def _components_task(

@@ -97,10 +97,6 @@ class FitResult(ABC):
         """Tell whether the solver has the scores of all rows as they are written, without another reading."""
         return False
 
-    def known_scores(self) -> tuple[FloatArray | None, FloatArray | None]:
-        """Return the scores of all rows, ``(n_samples, k)``, and their squared lengths, ``(n_samples,)``, each None if not known."""
-        return None, None
-
     @abstractmethod
     def warnings(self) -> list[str]:
         """Return sentences about what limits the use of the result, or makes it other than was asked for."""
@@ -134,9 +130,6 @@ class Fit(FitResult):
     scores: FloatArray | None = None
     """Scores of all samples where the solver has them without reading again, ``(n_samples, k)``."""
 
-    lengths: FloatArray | None = None
-    """Squared lengths of all centred and scaled samples where `scores` are there, ``(n_samples,)``; None: not computed."""
-
     @property
     def has_scores(self) -> bool:
         """Tell whether the solver has the scores of all rows as they are written, without another reading."""
@@ -153,10 +146,6 @@ class Fit(FitResult):
         return (
             warnings + model.concerns + sentences.warnings_of_pca(model.certificate, self.plan.solver, self.plan.sketch)
         )
-
-    def known_scores(self) -> tuple[FloatArray | None, FloatArray | None]:
-        """Return the scores of all rows, ``(n_samples, k)``, and their squared lengths, ``(n_samples,)``, each None if not known."""
-        return self.scores, self.lengths
 
     def rotated(self, method: Rotation) -> Fit:
         """Return the fit with its components rotated, which keeps no state; errors are those of `streampca.PCA.rotate`."""

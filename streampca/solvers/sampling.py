@@ -1,25 +1,21 @@
-"""Sampling errors of a fit: planned before it, and computed after it from its scores."""
+"""Sampling errors of a fit: planned before it, and computed after it from groups that it kept or one more reading."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
 
-from streampca.accumulators.score_groups import GroupMoments, moments_of_scores
-from streampca.block import RowWeights
 from streampca.errors import ParameterError
 from streampca.execution.readings import Meters, Reading, Readings, relayed
 from streampca.execution.score_groups import (
-    GroupsOfRows,
     ScoreGroups,
     moments_bytes,
     moments_scratch_bytes,
-    score_unit,
 )
 from streampca.linalg.scaling import Scaling
 from streampca.models.pca import Model
 from streampca.models.rows import residuals_of
-from streampca.models.sampling_errors import Method, SamplingErrors
+from streampca.models.sampling_errors import SamplingErrors
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit
@@ -44,8 +40,8 @@ def require_sampling(n_groups: int, n_samples: int) -> None:
         )
 
 
-def with_sampling(plan: Plan, source: Source, n_groups: int, *, scaled: bool, known: bool, scores: bool) -> Plan:
-    """Return `plan` with what sampling errors by `n_groups` take: nothing, a share of the scores' reading, or one more reading.
+def with_sampling(plan: Plan, source: Source, n_groups: int, *, scaled: bool) -> Plan:
+    """Return `plan` with what sampling errors by `n_groups` take: one more reading.
 
     Parameters
     ----------
@@ -57,10 +53,6 @@ def with_sampling(plan: Plan, source: Source, n_groups: int, *, scaled: bool, kn
         Number of groups; 0 returns the plan as it is.
     scaled : bool
         Whether features are scaled.
-    known : bool
-        Whether the solver has the scores of all rows without reading.
-    scores : bool
-        Whether scores are written after the fit.
 
     Raises
     ------
@@ -72,21 +64,18 @@ def with_sampling(plan: Plan, source: Source, n_groups: int, *, scaled: bool, kn
     k = plan.n_components or min(source.shape)
     extra = moments_bytes(k, source.shape[1] if scaled else 0, n_groups) * (2 + plan.leaves_in_flight)
     extra += plan.leaves_in_flight * moments_scratch_bytes(k, source.shape[1], scaled=scaled)
-    written = scores and not known and plan.axis == "samples"
-    method: Method = "known scores" if known and not scaled else "scores" if written else "reading"
-    budget = plan.budget.plus(extra, plan.allowed_bytes, "scores" if method == "scores" else None)
+    budget = plan.budget.plus(extra, plan.allowed_bytes)
     if not budget.fits:
         raise budget.refusal(f"sampling errors take {extra:,} bytes; set sampling_errors=0, or ")
-    plan = replace(plan, budget=budget, sampling_errors=method)
-    note = "the solver has the scores: no further reading"
-    if method == "scores":
-        note = "from the reading that writes the scores"
-    if method == "reading":
-        one = plan.bytes_to_read // max(1, plan.passes)
-        flops = plan.flops + 2.0 * source.shape[0] * source.shape[1] * k
-        plan = replace(plan, passes=plan.passes + 1, bytes_to_read=plan.bytes_to_read + one, flops=flops)
-        note = "one more reading, for the scores"
-    return plan.with_notes([f"sampling errors by {n_groups} groups of rows: {note}"])
+    plan = replace(
+        plan,
+        budget=budget,
+        sampling_errors="reading",
+        passes=plan.passes + 1,
+        bytes_to_read=plan.bytes_to_read + plan.bytes_to_read // max(1, plan.passes),
+        flops=plan.flops + 2.0 * source.shape[0] * source.shape[1] * k,
+    )
+    return plan.with_notes([f"sampling errors by {n_groups} groups of rows: one more reading, for the scores"])
 
 
 @dataclass(frozen=True)
@@ -108,13 +97,6 @@ class Sampling:
     threads: int | None = None
     """Threads of the fit."""
 
-    def of_scores(self, model: Model, scores: FloatArray, lengths: FloatArray | None) -> SamplingErrors:
-        """Return the sampling errors from the scores of all rows, ``(n_samples, k)``, and, where known, their squared lengths."""
-        unit = score_unit(model)
-        known = None if lengths is None else lengths / unit / unit
-        moments = moments_of_scores(scores / unit, known, self.weights, self.n_groups)
-        return errors_of(model, moments, "known scores")
-
     def by_reading(self, model: Model) -> Readings[SamplingErrors]:
         """Ask for one more reading of the rows and return the sampling errors."""
         rows, plan = residuals_of(self.source, model), self.plan.unshuffled()
@@ -125,12 +107,9 @@ class Sampling:
         return errors_of(model, moments, "reading", self.scaling)
 
     def added_to(self, fit: AnyFit) -> Readings[AnyFit]:
-        """Return `fit` with its sampling errors if its plan has them computed now: from scores, groups, or another reading."""
-        model, method = fit.model, self.plan.sampling_errors
-        scores, lengths = fit.known_scores()
-        if method == "known scores" and scores is not None:
-            return replace(fit, model=model.changed(sampling_errors=self.of_scores(model, scores, lengths)))
-        if method == "groups" and model.linear is not None and fit.fitted_state is not None:
+        """Return `fit` with its sampling errors from the groups that it kept, or by another reading."""
+        model = fit.model
+        if self.plan.sampling_errors == "groups" and model.linear is not None and fit.fitted_state is not None:
             began, state = time.perf_counter(), fit.fitted_state
             errors = errors_of_groups(
                 model.linear, state.accumulator.grid(state.n_features), state.groups, self.scaling
@@ -141,8 +120,6 @@ class Sampling:
                 fitted_state=replace(state, groups=()),
                 solve_seconds=fit.solve_seconds + time.perf_counter() - began,
             )
-        if method not in ("known scores", "reading"):
-            return fit
         meters = Meters()
         errors = yield from relayed(self.by_reading(model), meters)
         return replace(
@@ -152,20 +129,3 @@ class Sampling:
             n_passes=fit.passes + meters.n_readings,
             stream_seconds=fit.stream_seconds + meters.seconds,
         )
-
-
-def groups_beside_scores(plan: Plan, parameters: object, n_samples: int) -> GroupsOfRows | None:
-    """Return the groups whose products are summed while scores are written; None if `plan` has the errors computed otherwise."""
-    if plan.sampling_errors != "scores":
-        return None
-    weights = getattr(parameters, "sample_weight", None)
-    n_groups: int = getattr(parameters, "sampling_errors", 0)
-    return GroupsOfRows(n_samples, n_groups, None if weights is None else RowWeights(weights))
-
-
-def with_errors(fit: AnyFit, moments: GroupMoments | None, parameters: object) -> AnyFit:
-    """Return `fit` with the sampling errors from the `moments` of the scores that were written; None returns it as it is."""
-    if moments is None:
-        return fit
-    errors = errors_of(fit.model, moments, "scores", getattr(parameters, "scaling", False))
-    return replace(fit, model=fit.model.changed(sampling_errors=errors))

@@ -196,7 +196,7 @@ def test_states_of_groups_are_not_kept_with_the_state_that_rows_are_added_to(row
 @pytest.mark.deep(keep=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("lines", [(), ("preprocess: {scale: true}",)])
-def test_runs_without_scores_record_the_errors_and_verify_measures_them_again(
+def test_runs_record_the_errors_and_verify_measures_them_again(
     rows: Rows, tmp_path: Path, lines: tuple[str, ...]
 ) -> None:
     store = write_store(tmp_path / "x.zarr", rows, chunks=(CHUNK, D))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from streampca.models import certificate_sentences as sentences
 from streampca.models.kernel import KernelModel
 from streampca.planning.plan import Plan
@@ -24,15 +22,8 @@ class KernelFit(FitResult):
     """The model."""
     plan: Plan
     """The plan that was carried out."""
-    lengths: FloatArray | None = None
-    """Squared lengths of all rows in kernel space, ``(n_samples,)``; None where they are not known."""
     eigenvectors: FloatArray | None = None
     """Eigenvectors of the kernel matrix of all rows where the method has them in memory, ``(n_samples, k)``."""
-
-    def known_scores(self) -> tuple[FloatArray | None, FloatArray | None]:
-        """Return the scores of all rows, ``(n_samples, k)``, and their squared lengths, ``(n_samples,)``, each None if not known."""
-        vectors = self.eigenvectors
-        return None if vectors is None else vectors * np.sqrt(self.model.eigenvalues), self.lengths
 
     def warnings(self) -> list[str]:
         """Return sentences about what limits the use of the result, or makes it other than was asked for."""

@@ -146,7 +146,6 @@ class ExactMethod(KernelMethod):
         rho = value_rounding(kernel, rows.astype(dtype, copy=False)[:: -(-n // SAMPLE)])
         allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
         model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
-        lengths = np.asarray(matrix.diagonal, dtype=np.float64)
         del matrix
         model = with_preimage(model, parameters, eigenvectors)
-        return KernelFit(model=model, plan=plan, lengths=lengths, eigenvectors=eigenvectors)
+        return KernelFit(model=model, plan=plan, eigenvectors=eigenvectors)

@@ -87,8 +87,7 @@ def plan_kernel(
             plan = METHODS[method].plan(source, parameters, resources)
     except PlanError as error:
         raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
-    known = method in ("exact", "empirical_map")
-    plan = with_sampling(plan, source, parameters.sampling_errors, scaled=False, known=known, scores=scores)
+    plan = with_sampling(plan, source, parameters.sampling_errors, scaled=False)
     plan = with_repeated_reads(replace(plan, reason=f"{plan.reason}; {why}"), source)
     edges = source.block_edges(plan.rows_per_block) if plan.n_leaves > 1 else None
     plan = with_read_ahead(plan.with_edges(edges), source, parameters.read_ahead)

@@ -95,13 +95,13 @@ def test_power_sums_of_the_eigenvalues_left_out_stand_for_them_in_the_angles(spe
     assert np.allclose(by_sums, known, rtol=1e-9 if spectrum == "two values" else 0.2)
 
 
-def test_gram_has_the_errors_of_covariance_without_another_reading() -> None:
+def test_gram_has_the_errors_of_covariance() -> None:
     rows = np.random.default_rng(0).standard_normal((60, 700)) * np.geomspace(9, 0.1, 700)
     gram = sp.PCA(3, solver="gram", sampling_errors=10).fit(rows)
     covariance = sp.PCA(3, solver="covariance", sampling_errors=10).fit(rows)
     one, other = gram.sampling_error_, covariance.sampling_error_
-    assert (one.method, other.method) == ("known scores", "reading")
-    assert (gram.n_passes_, covariance.n_passes_) == (2, 2)
+    assert (one.method, other.method) == ("reading", "reading")
+    assert (gram.n_passes_, covariance.n_passes_) == (3, 2)
     assert covariance.plan_.passes == 2
     assert "one more reading" in covariance.plan_.notes[-1]
     for name in ("eigenvalues", "shares", "north", "effective_n_samples"):
@@ -134,7 +134,7 @@ def test_the_reading_for_sampling_errors_is_no_pass_of_the_certificate(rows: Row
 def test_kernel_pca_with_a_linear_kernel_has_the_relative_errors_of_pca(rows: Rows) -> None:
     rows = rows[:400]
     linear = sp.PCA(3, solver="qr", sampling_errors=N_GROUPS, ddof=0).fit(rows).sampling_error_
-    for method, passes in (("exact", 1), ("nystrom", 3), ("empirical_map", 1)):
+    for method, passes in (("exact", 2), ("nystrom", 3), ("empirical_map", 2)):
         kernel: Any = sp.KernelPCA(3, kernel="linear", method=method, n_landmarks=50, sampling_errors=N_GROUPS).fit(
             rows
         )
