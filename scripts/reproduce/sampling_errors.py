@@ -23,7 +23,7 @@ from _report import Part, Report, main, note
 from numpy.typing import NDArray
 
 import streampca as sp
-from streampca.accumulators.score_groups import moments_of_scores
+from streampca.accumulators.score_groups import GroupMoments, group_edges, pieces
 from streampca.models.sampling_errors import Population, SamplingErrors, sampling_errors
 
 FloatArray = NDArray[np.float64]
@@ -69,7 +69,10 @@ def fitted(rows: FloatArray, n_groups: int) -> tuple[SamplingErrors, FloatArray,
     values, vectors = np.linalg.eigh(centred.T @ centred / (n - 1))
     values, components = values[::-1], vectors.T[::-1][:N_COMPONENTS]
     scores, lengths = centred @ components.T, np.einsum("ij,ij->i", centred, centred)
-    moments = moments_of_scores(scores, lengths, None, n_groups)
+    moments = GroupMoments.empty(N_COMPONENTS, 0)
+    for group, start, stop in pieces(group_edges(n, n_groups), 0, n):
+        rows_of_group = scores[start:stop], lengths[start:stop]
+        moments = moments.absorb(GroupMoments.of(group, start, *rows_of_group, None, np.zeros(0)))
     leading = values[:N_COMPONENTS]
     population = Population(leading, 1, True, float(values.sum()), d - N_COMPONENTS, others=values[N_COMPONENTS:])
     return sampling_errors(moments, population, "known scores"), components, leading / values.sum()
