@@ -113,7 +113,7 @@ def test_fitted_attributes_are_read_only_and_follow_the_model(estimator: Any) ->
     fitted = clone(estimator).fit(ROWS)
     known = facade.fitted_attributes(fitted)
     assert {"n_components_", "n_features_in_", "n_samples_seen_"} <= known.keys()
-    for name in [*known, "plan_", "error_", "labels_", "feature_names_in_"]:
+    for name in [*known, "plan_", "labels_", "feature_names_in_"]:
         with pytest.raises(AttributeError, match=f"{name}.*(is read-only|has no setter)"):
             setattr(fitted, name, None)
     for other in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
