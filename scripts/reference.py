@@ -19,9 +19,9 @@ from typing import Any, get_args
 
 from streampca.accumulators import PairwiseCovariance
 from streampca.accumulators.quality import Quality
-from streampca.execution.score_groups import moments_bytes, moments_scratch_bytes
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
+from streampca.models.score_groups import moments_bytes, moments_scratch_bytes
 from streampca.parameters import (
     COUPLED_PARAMETERS,
     FACTOR_PARAMETERS,

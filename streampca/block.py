@@ -131,3 +131,11 @@ class RowWeights:
         """Return `block` with the weights of its rows."""
         start = block.start - self.start
         return replace(block, weights=self.values[start : start + len(block)])
+
+
+def take_columns(values: Array, columns: IntArray, out: Array) -> Array:
+    """Write some `columns` of `values` to `out`, ``(n_rows, n_columns)``, in the order of memory of both."""
+    if out.flags.c_contiguous:
+        return np.take(values, columns, axis=1, out=out, mode="clip")
+    np.take(values.T, columns, axis=0, out=out.T, mode="clip")
+    return out

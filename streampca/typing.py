@@ -11,6 +11,13 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from scipy.sparse._base import _spbase
+    from typing_extensions import override as override
+else:
+
+    def override(method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `method`: accumulators need numpy and scipy alone."""
+        return method
+
 
 Array = NDArray[Any]
 """An array of any type of numbers."""

@@ -23,8 +23,8 @@ from _report import Part, Report, main, note
 from numpy.typing import NDArray
 
 import streampca as sp
-from streampca.accumulators.score_groups import GroupMoments, group_edges, pieces
-from streampca.models.sampling_errors import Population, SamplingErrors, sampling_errors
+from streampca.linalg.cross_validation import group_edges, pieces
+from streampca.models.sampling_errors import GroupMoments, Population, SamplingErrors, sampling_errors
 
 FloatArray = NDArray[np.float64]
 

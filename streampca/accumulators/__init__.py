@@ -23,14 +23,14 @@ _EXPORTS = {
     "IncrementalSVD": "streampca.accumulators.adaptive",
     "rescaled": "streampca.accumulators.adaptive",
     "Accumulator": "streampca.accumulators.base",
-    "ByGroup": "streampca.accumulators.by_group",
-    "ConsecutiveGroups": "streampca.accumulators.by_group",
-    "GroupStates": "streampca.accumulators.by_group",
+    "ByGroup": "streampca.accumulators.wrappers",
+    "ConsecutiveGroups": "streampca.accumulators.wrappers",
+    "GroupStates": "streampca.accumulators.wrappers",
     "Covariance": "streampca.accumulators.covariance",
     "CovarianceState": "streampca.accumulators.covariance",
     "ExactIntegerCovariance": "streampca.accumulators.integer",
     "IntegerState": "streampca.accumulators.integer",
-    "Joint": "streampca.accumulators.joint",
+    "Joint": "streampca.accumulators.wrappers",
     "KernelFeatures": "streampca.accumulators.kernel_features",
     "KernelFeaturesState": "streampca.accumulators.kernel_features",
     "KernelSums": "streampca.accumulators.kernel_features",
@@ -39,8 +39,8 @@ _EXPORTS = {
     "LandmarksState": "streampca.accumulators.landmarks",
     "UniformLandmarks": "streampca.accumulators.landmarks",
     "WeightedLandmarks": "streampca.accumulators.landmarks",
-    "CompleteRows": "streampca.accumulators.missing",
-    "CompleteRowsState": "streampca.accumulators.missing",
+    "CompleteRows": "streampca.accumulators.wrappers",
+    "CompleteRowsState": "streampca.accumulators.wrappers",
     "Moments": "streampca.accumulators.moments",
     "MomentsState": "streampca.accumulators.moments",
     "PairwiseCovariance": "streampca.accumulators.pairwise",
@@ -75,14 +75,10 @@ if TYPE_CHECKING:
     from streampca.accumulators.adaptive import IncrementalSVD as IncrementalSVD
     from streampca.accumulators.adaptive import rescaled as rescaled
     from streampca.accumulators.base import Accumulator as Accumulator
-    from streampca.accumulators.by_group import ByGroup as ByGroup
-    from streampca.accumulators.by_group import ConsecutiveGroups as ConsecutiveGroups
-    from streampca.accumulators.by_group import GroupStates as GroupStates
     from streampca.accumulators.covariance import Covariance as Covariance
     from streampca.accumulators.covariance import CovarianceState as CovarianceState
     from streampca.accumulators.integer import ExactIntegerCovariance as ExactIntegerCovariance
     from streampca.accumulators.integer import IntegerState as IntegerState
-    from streampca.accumulators.joint import Joint as Joint
     from streampca.accumulators.kernel_features import KernelFeatures as KernelFeatures
     from streampca.accumulators.kernel_features import KernelFeaturesState as KernelFeaturesState
     from streampca.accumulators.kernel_features import KernelSums as KernelSums
@@ -91,8 +87,6 @@ if TYPE_CHECKING:
     from streampca.accumulators.landmarks import LandmarksState as LandmarksState
     from streampca.accumulators.landmarks import UniformLandmarks as UniformLandmarks
     from streampca.accumulators.landmarks import WeightedLandmarks as WeightedLandmarks
-    from streampca.accumulators.missing import CompleteRows as CompleteRows
-    from streampca.accumulators.missing import CompleteRowsState as CompleteRowsState
     from streampca.accumulators.moments import Moments as Moments
     from streampca.accumulators.moments import MomentsState as MomentsState
     from streampca.accumulators.pairwise import PairwiseCovariance as PairwiseCovariance
@@ -108,6 +102,12 @@ if TYPE_CHECKING:
     from streampca.accumulators.sparse import SparseCovariance as SparseCovariance
     from streampca.accumulators.triangle import QRFactor as QRFactor
     from streampca.accumulators.triangle import TriangleState as TriangleState
+    from streampca.accumulators.wrappers import ByGroup as ByGroup
+    from streampca.accumulators.wrappers import CompleteRows as CompleteRows
+    from streampca.accumulators.wrappers import CompleteRowsState as CompleteRowsState
+    from streampca.accumulators.wrappers import ConsecutiveGroups as ConsecutiveGroups
+    from streampca.accumulators.wrappers import GroupStates as GroupStates
+    from streampca.accumulators.wrappers import Joint as Joint
     from streampca.linalg.tiles import TileGrid as TileGrid
 
 

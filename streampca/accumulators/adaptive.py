@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from streampca.accumulators.base import SequentialMerge, StateAboutOrigin
+from streampca.accumulators.base import Accumulator, StateAboutOrigin
 from streampca.accumulators.centring import Centred, centre, refuse_not_finite, step_between, weigh, work_dtype
 from streampca.accumulators.single_precision import weights_within_float32
 from streampca.accumulators.stacked import Stack, tile_bytes, tiles
@@ -72,7 +72,7 @@ class IncrementalBasis:
 
 
 @dataclass(frozen=True)
-class IncrementalSVD(SequentialMerge[AdaptiveState]):
+class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
     """Incremental singular value decomposition of the centred rows, truncated to `rank` after every batch.
 
     For a basis S of n₁ rows and a centred batch X of n₂ rows, whose means differ by δ,

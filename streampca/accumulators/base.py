@@ -1,4 +1,4 @@
-"""The accumulator protocol, its laws, and the merge that all accumulators with `absorb` share.
+"""The base class of accumulators, with their laws and all members that other packages use.
 
 Up to rounding, `merge` is associative and commutative, `init` is its identity, and accumulating the same rows in any
 chunks gives the same state. ``tests/property/test_laws.py`` tests these laws; a new accumulator joins by one entry in
@@ -7,12 +7,15 @@ its table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import fields, replace
+from functools import reduce
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from streampca.block import Block
 from streampca.errors import MergeError
-from streampca.typing import Array, FloatArray
+from streampca.typing import Array, FloatArray, override
 
 State = TypeVar("State")
 Result = TypeVar("Result", covariant=True)
@@ -44,15 +47,13 @@ class StateAboutOrigin:
         return self.origin + self.offset
 
 
-SizedState = TypeVar("SizedState", bound=AccumulatedState)
-
-
-class Accumulator(Protocol[State, Result]):
-    """Protocol of a frozen configuration without data; all data is in the state, a frozen dataclass of arrays and integers.
+class Accumulator(ABC, Generic[State, Result]):
+    """Base class of frozen configurations without data; all data is in the state, a frozen dataclass of arrays and integers.
 
     Up to rounding, `merge` is associative and commutative, the state of `init` is its identity, and the division of the rows
     into blocks does not change the result. `update` and `absorb` may reuse the memory of their first argument: use only
-    the state that they return.
+    the state that they return. A subclass defines `init`, `update`, `absorb`, `state_bytes` and `scratch_bytes`, and overrides
+    of the other methods those whose defaults do not hold.
 
     Examples
     --------
@@ -68,10 +69,24 @@ class Accumulator(Protocol[State, Result]):
     True
     """
 
-    def init(self, n_features: int) -> State:
-        """Return the state of no rows, for rows of `n_features` features."""
-        ...
+    reuses_states: ClassVar[bool] = False
+    """Whether `init_within` takes no new memory."""
+    n_threads: int = 0
+    """Threads that share one update; 0 where an update has one thread."""
+    ddof: int = 0
+    """What `divisor` subtracts from the weight."""
+    shares_states: ClassVar[bool] = False
+    """Whether equal accumulators make the same states of the same rows, so that fits that read together share one."""
 
+    @abstractmethod
+    def init(self, n_features: int) -> State:
+        """Return the state of no rows, for rows of `n_features` features: the identity of `merge`."""
+
+    def init_within(self, n_features: int, state: State) -> State:
+        """Return the state of no rows, in the memory of `state`, which is needed no more, if the accumulator can reuse it."""
+        return self.init(n_features)
+
+    @abstractmethod
     def update(self, state: State, block: Block | Array) -> State:
         """Return `state` with the rows of `block` added; may reuse the memory of `state`, never that of `block`.
 
@@ -88,86 +103,116 @@ class Accumulator(Protocol[State, Result]):
         NotFiniteError
             If the rows hold NaN or infinity, unless the accumulator allows missing values.
         """
-        ...
 
-    def merge(self, states: Sequence[State]) -> State:
-        """Return the state of all rows behind `states`, at least one; does not change any of them.
+    @abstractmethod
+    def absorb(self, state: State, other: State) -> State:
+        """Return the state of the rows behind both; may reuse the memory of `state`, and leaves `other` unchanged.
 
         Raises
         ------
         MergeError
             If the states were made with different parameters.
         """
-        ...
 
-    def absorb(self, state: State, other: State) -> State:
-        """Return `state` merged with `other`; may reuse the memory of `state`, and leaves `other` unchanged."""
-        ...
+    def merge(self, states: Sequence[State]) -> State:
+        """Return the state of all rows behind `states`, at least one, merged from left to right; does not change any of them.
+
+        Raises
+        ------
+        MergeError
+            If the states were made with different parameters.
+        """
+        first: Any = states[0]
+        return reduce(self.absorb, states, self.init(first.n_features))
+
+    def subtract(self, state: State, other: State, precision: float = 1e-14) -> tuple[State, float]:
+        """Remove the rows of `other` from `state`, in its memory: the inverse of `absorb`.
+
+        `precision` is the size of rounding errors relative to the variances of `state`. The second returned value is the factor
+        by which the relative error grows.
+
+        Raises
+        ------
+        MergeError
+            If the accumulator cannot, or `other` has rows that `state` does not have.
+        """
+        raise MergeError(f"states of {type(self).__name__} cannot be subtracted: fit the rows that remain")
 
     def finalize(self, state: State) -> Result:
-        """Return the result for the rows behind `state`."""
-        ...
+        """Return the result for the rows behind `state`; by default the state itself, whose fields are the result."""
+        return cast("Result", state)
 
+    def divisor(self, state: State) -> float:
+        """Return the divisor of variances: by default W − ddof."""
+        counted: Any = state
+        return float(counted.weight - self.ddof)
+
+    def with_counts(self, state: State, of: Any) -> State:
+        """Return `state` with the number of rows and the weights of the state `of`, as far as it has them."""
+        counted: Any = state
+        names = {one.name for one in fields(counted)} & {"n_samples", "weight", "weight_squares"}
+        return cast("State", replace(counted, **{name: getattr(of, name) for name in names}))
+
+    def with_threads(self, n_threads: int) -> Self:
+        """Return the accumulator with `n_threads` threads for one update, which do not change its bits."""
+        own: Any = self
+        return cast("Self", replace(own, n_threads=n_threads)) if self.n_threads else self
+
+    def for_reading(self) -> Hashable | None:
+        """Return the accumulator without what only `finalize` uses: equal ones make the same states of the same rows.
+
+        None where accumulators are not compared.
+        """
+        return self if self.shares_states else None
+
+    @abstractmethod
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes."""
-        ...
 
+    @abstractmethod
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes of an update with blocks of `n_rows` rows in one thread."""
-        ...
+        """Return the scratch memory in bytes of an update with blocks of `n_rows` rows in one thread.
+
+        `itemsize` is that of the floating type of the rows.
+        """
+
+    def finalize_bytes(self, n_features: int) -> int:
+        """Return the memory in bytes of `finalize`, without the state."""
+        return 0
 
 
 AnyAccumulator: TypeAlias = Accumulator[Any, Any]
 """An accumulator of any states, which only it reads."""
 
 
-class Forwarding:
-    """Base class of accumulators that update the states of another one; it forwards all else."""
+class Forwarding(Accumulator[Any, Any]):
+    """Base class of accumulators that update the states of another one, and forward all else to it."""
 
     accumulator: AnyAccumulator
 
+    @override
     def init(self, n_features: int) -> Any:
-        """Return the state of no rows."""
         return self.accumulator.init(n_features)
 
+    @override
     def merge(self, states: Sequence[Any]) -> Any:
-        """Merge states."""
         return self.accumulator.merge(states)
 
+    @override
     def absorb(self, state: Any, other: Any) -> Any:
-        """Absorb a state."""
         return self.accumulator.absorb(state, other)
 
+    @override
     def finalize(self, state: Any) -> Any:
-        """Return the result."""
         return self.accumulator.finalize(state)
 
+    @override
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
         return self.accumulator.state_bytes(n_features)
 
-
-class SequentialMerge(Generic[SizedState]):
-    """Base class that defines `merge` as repeated `absorb`, from left to right, into a new empty state."""
-
-    def init(self, n_features: int) -> SizedState:
-        """Return the state of no rows."""
-        raise NotImplementedError
-
-    def absorb(self, state: SizedState, other: SizedState) -> SizedState:
-        """Return `state` merged with `other`; may reuse the memory of `state`."""
-        raise NotImplementedError
-
-    def merge(self, states: Sequence[SizedState]) -> SizedState:
-        """Return the state of all rows behind `states`, merged from left to right; does not change any of them."""
-        total = self.init(states[0].n_features)
-        for state in states:
-            total = self.absorb(total, state)
-        return total
-
+    @override
     def finalize_bytes(self, n_features: int) -> int:
-        """Return the memory in bytes of `finalize`, without the state."""
-        return 0
+        return self.accumulator.finalize_bytes(n_features)
 
 
 def require_same_layout(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from streampca.accumulators.base import SequentialMerge, StateAboutOrigin, require_same_layout
+from streampca.accumulators.base import Accumulator, StateAboutOrigin, require_same_layout
 from streampca.accumulators.centring import (
     Centred,
     centre_columns,
@@ -34,7 +34,7 @@ from streampca.linalg.scaling import Scaling
 from streampca.linalg.tiles import TileGrid, spread, tile_grid
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import Array, DType, FloatArray, override
 
 _PANEL_BYTES = 32 * 2**20
 _PANEL_ROWS = (1024, 8192)
@@ -78,7 +78,7 @@ class CovarianceState(StateAboutOrigin):
 
 
 @dataclass(frozen=True)
-class Covariance(SequentialMerge[CovarianceState]):
+class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
     """Covariance (or correlation, or second-moment) matrix of the features.
 
     A block is split into panels of a few thousand rows. Each panel is centred by its mean (see `centring`), multiplied by
@@ -113,22 +113,23 @@ class Covariance(SequentialMerge[CovarianceState]):
     """Largest side of a tile of the scatter; enters the bits of the result."""
     n_threads: int = field(default=1, compare=False)
     """Threads that share the tiles of one update; the bits do not depend on it."""
+    reuses_states: ClassVar[bool] = True
 
+    @override
     def for_reading(self) -> Self:
-        """Return the accumulator without what only `finalize` uses: equal ones make equal states of the same rows."""
         return replace(self, center=True, scale=False, ddof=1)
 
     def grid(self, n_features: int) -> TileGrid:
         """Return the tile layout of the scatter."""
         return tile_grid(n_features, self.tile_size)
 
+    @override
     def init(self, n_features: int) -> CovarianceState:
-        """Return the state of no rows, the identity of `merge`."""
         scatter = np.zeros(self.grid(n_features).size)
         return CovarianceState(0, 0.0, 0.0, np.zeros(n_features), np.zeros(n_features), scatter)
 
+    @override
     def init_within(self, n_features: int, state: CovarianceState) -> CovarianceState:
-        """Return the state of no rows in the memory of `state`, which is needed no more."""
         self.grid(n_features).clear(state.scatter, self.n_threads)
         return CovarianceState(0, 0.0, 0.0, np.zeros(n_features), np.zeros(n_features), state.scatter)
 
@@ -375,8 +376,8 @@ class Covariance(SequentialMerge[CovarianceState]):
             n_threads=self.n_threads,
         )
 
+    @override
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
         return 8 * (self.grid(n_features).size + 2 * n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from streampca.accumulators.base import SequentialMerge
+from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import centre, refuse_not_finite, subtract, work_dtype
 from streampca.accumulators.gram_state import GramOperator, GramState
 from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
@@ -37,7 +37,7 @@ _PANEL_FEATURES = (256, 8192)
 
 
 @dataclass(frozen=True)
-class Gram(SequentialMerge[GramState]):
+class Gram(Accumulator[GramState, GramOperator]):
     """Gram matrix of the samples from blocks of whole features.
 
     A block holds features in rows, ``(n_block_features, n_samples)``, each with all samples, so centring and z-scores
@@ -82,14 +82,14 @@ class Gram(SequentialMerge[GramState]):
         """Return the number of samples of positive weight among the first `n_samples`."""
         return n_samples if self.counted is None else int(np.count_nonzero(self.counted[:n_samples]))
 
-    def divisor(self, n_samples: int) -> float:
+    def divisor_for(self, n_samples: int) -> float:
         """Return W − ddof; raise `DataError` if it is not positive."""
         weight = float(n_samples) if self.weights is None else float(self.weights[:n_samples].sum())
         return positive_divisor(n_samples, weight, self.ddof)
 
     def _least_divisor(self, n_samples: int) -> float:
         """Return the divisor of variances, 1 where it would not be positive for samples without weights."""
-        return float(max(n_samples - self.ddof, 1)) if self.weights is None else self.divisor(n_samples)
+        return float(max(n_samples - self.ddof, 1)) if self.weights is None else self.divisor_for(n_samples)
 
     def init(self, n_features: int) -> GramState:
         """Return the state of no features; `n_features` is the length of a row of a block: the number of samples."""
@@ -339,14 +339,14 @@ class Gram(SequentialMerge[GramState]):
             means = np.concatenate([state.means[run] for run in runs])
             variances = np.concatenate([state.variances[run] for run in runs])
         require_observed(~np.isnan(means))
-        squares, weight = variances * self.divisor(state.n_samples), self.divisor(state.n_samples) + self.ddof
+        squares, weight = variances * self.divisor_for(state.n_samples), self.divisor_for(state.n_samples) + self.ddof
         squares = squares if self.center or self.scale else sums_about_zero(squares, means, weight)
         refuse_underflow(squares, weight, scale=self.scale)
         grid, n = self.grid(state.n_samples), state.n_samples
         roots = np.ones(n) if self.roots is None else self.roots
         unit = roots / np.linalg.norm(roots) if self.center else None
         return GramOperator(
-            grid, state.products, unit, self.divisor(n), means, variances, self.n_threads, state.n_missing
+            grid, state.products, unit, self.divisor_for(n), means, variances, self.n_threads, state.n_missing
         )
 
     def for_components(self, means: FloatArray, variances: FloatArray) -> Gram:

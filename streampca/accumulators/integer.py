@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import DTypeLike
 
-from streampca.accumulators.base import SequentialMerge, require_same_layout
+from streampca.accumulators.base import Accumulator, require_same_layout
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import ParameterError
@@ -16,7 +16,7 @@ from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
-from streampca.typing import Array, FloatArray
+from streampca.typing import Array, FloatArray, override
 
 _EXACT = 2.0**24  # sums of whole numbers are exact in float32 while no partial sum exceeds this
 _SAMPLE_ROWS = 128
@@ -42,7 +42,7 @@ class IntegerState:
 
 
 @dataclass(frozen=True)
-class ExactIntegerCovariance(SequentialMerge[IntegerState]):
+class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
     """Covariance of rows of bool, int8 or uint8, without weights.
 
     A panel is centred by a whole number near its mean and divided by what divides all its differences (255 for masks of 0
@@ -86,12 +86,12 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
         """Return the tile layout of the products."""
         return self.covariance.grid(n_features)
 
+    @override
     def for_reading(self) -> ExactIntegerCovariance:
-        """Return the accumulator without what only `finalize` uses: equal ones make equal states of the same rows."""
         return replace(self, covariance=self.covariance.for_reading())
 
+    @override
     def init(self, n_features: int) -> IntegerState:
-        """Return the state of no rows, the identity of `merge`."""
         return IntegerState(0, np.zeros(n_features), np.zeros(self.grid(n_features).size))
 
     def update(self, state: IntegerState, block: Block | Array) -> IntegerState:
@@ -146,8 +146,8 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
         spread(add, grid.pairs, self.n_threads)
         return IntegerState(state.n_samples + n_rows, state.total + total + n_rows * step, state.products)
 
+    @override
     def absorb(self, state: IntegerState, other: IntegerState) -> IntegerState:
-        """Return the state of the rows behind both, in the memory of `state`."""
         require_same_layout(state, other, (state.products.size, other.products.size))
         if other.n_samples == 0:
             return state
@@ -171,16 +171,16 @@ class ExactIntegerCovariance(SequentialMerge[IntegerState]):
         grid.add_outer(scatter, -remainder[:, None], (remainder / n)[None], self.n_threads)
         return CovarianceState(n, float(n), float(n), self.shift + middle, remainder / n, scatter)
 
+    @override
     def divisor(self, state: IntegerState) -> float:
-        """Return the divisor of the scatter."""
         return float(state.n_samples - self.covariance.ddof)
 
     def finalize(self, state: IntegerState) -> SymmetricOperator:
         """Return the symmetric matrix whose eigenpairs are the principal components; `state` is not changed."""
         return replace(self.covariance, n_threads=self.n_threads).finalize(self.to_covariance(state))
 
+    @override
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
         return 8 * (self.grid(n_features).size + n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:

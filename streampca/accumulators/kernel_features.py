@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from streampca.accumulators.base import SequentialMerge
+from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import Centred, centre_columns, refuse_not_finite
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, EqualRows, as_block
@@ -16,7 +16,7 @@ from streampca.errors import NotFiniteError
 from streampca.kernels.rows import dense
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import Array, DType, FloatArray, override
 
 _SLAB_BYTES, _SLAB_ROWS = 1 << 20, 1024  # kernel values that fit in the cache between product and sum
 
@@ -68,7 +68,7 @@ class KernelSums:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelFeatures(SequentialMerge[KernelFeaturesState]):
+class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
     """Accumulate the covariance of kernel values k(x) = (κ(x, z₁), …, κ(x, z_m)), or of Aᵀ(k(x) − c), and Σ κ(x, x).
 
     Kernel values are computed while the rows are in the cache, shifted by c, the mean of the landmarks' kernel values,
@@ -122,8 +122,8 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
         """Return the accumulator of the kernel values."""
         return Covariance(ddof=0, n_threads=self.n_threads)
 
+    @override
     def init(self, n_features: int) -> KernelFeaturesState:
-        """Return the state of no rows."""
         return KernelFeaturesState(self.covariance.init(self.n_columns), 0.0)
 
     def update(self, state: KernelFeaturesState, block: Block | Array) -> KernelFeaturesState:
@@ -199,8 +199,8 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
         if self.matrix is not None:
             np.matmul(values, self.matrix, out=out)
 
+    @override
     def absorb(self, state: KernelFeaturesState, other: KernelFeaturesState) -> KernelFeaturesState:
-        """Return `state` merged with `other`, in the memory of `state`."""
         return KernelFeaturesState(self.covariance.absorb(state.values, other.values), state.trace + other.trace)
 
     def finalize(self, state: KernelFeaturesState) -> KernelSums:
@@ -210,8 +210,8 @@ class KernelFeatures(SequentialMerge[KernelFeaturesState]):
             raise NotFiniteError(f"products of kernel values overflow {self.dtype}: rescale the data first")
         return KernelSums(state.values.n_samples, state.values.mean, scatter, state.trace)
 
+    @override
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
         return self.covariance.state_bytes(self.n_columns) + 8
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from streampca.accumulators.base import SequentialMerge
+from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
@@ -20,7 +20,7 @@ from streampca.kernels.base import Kernel, Prepared
 from streampca.kernels.rows import dense, panels
 from streampca.random import hashes
 from streampca.storage.state_file import storable
-from streampca.typing import Array, FloatArray, IntArray
+from streampca.typing import Array, FloatArray, IntArray, override
 
 _PANEL_ROWS = 1 << 15
 _LARGEST_BELOW_1 = 1 - 2.0**-53
@@ -66,7 +66,7 @@ class LandmarksState:
         return int(self.rows.shape[1])
 
 
-class Draw(SequentialMerge[LandmarksState], ABC):
+class Draw(Accumulator[LandmarksState, Landmarks], ABC):
     """Draw rows without replacement in proportion to weights, in one pass.
 
     Row i of the source has the number u_i in (0, 1), a hash of (seed, purpose, i), and the key −log(1 − u_i) / w_i, which is
@@ -85,8 +85,8 @@ class Draw(SequentialMerge[LandmarksState], ABC):
         if self.n_landmarks < 1:
             raise ParameterError(f"n_landmarks={self.n_landmarks}: expected at least 1")
 
+    @override
     def init(self, n_features: int) -> LandmarksState:
-        """Return the state of no rows."""
         nothing = np.empty(0)
         index = np.empty(0, dtype=np.int64)
         return LandmarksState(0, 0.0, nothing, index, nothing.copy(), np.empty((0, n_features), dtype=self.dtype))

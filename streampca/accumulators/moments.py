@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from streampca.accumulators.base import SequentialMerge, StateAboutOrigin
+from streampca.accumulators.base import Accumulator, StateAboutOrigin
 from streampca.accumulators.centring import centre, refuse_not_finite, refuse_overflow, step_between
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
-from streampca.typing import Array, FloatArray
+from streampca.typing import Array, FloatArray, override
 
 _FAR = 1e-2  # share of squares about the mean in those about zero, below which a feature is summed about its mean
 
@@ -34,7 +35,7 @@ class MomentsState(StateAboutOrigin):
 
 
 @dataclass(frozen=True)
-class Moments(SequentialMerge[MomentsState]):
+class Moments(Accumulator[MomentsState, MomentsState]):
     """Mean and variance of each feature, of dense or sparse rows; weights do not count.
 
     Blocks are centred before they are squared, and states are merged by the pairwise update of Chan, Golub & LeVeque
@@ -54,12 +55,10 @@ class Moments(SequentialMerge[MomentsState]):
     array([4.5, 5.5, 6.5])
     """
 
-    def for_reading(self) -> Moments:
-        """Return the accumulator itself: equal ones make the same states."""
-        return self
+    shares_states: ClassVar[bool] = True
 
+    @override
     def init(self, n_features: int) -> MomentsState:
-        """Return the state of no rows, the identity of `merge`."""
         return MomentsState(0, np.zeros(n_features), np.zeros(n_features), np.zeros(n_features))
 
     def update(self, state: MomentsState, block: Block | Array) -> MomentsState:
@@ -83,8 +82,8 @@ class Moments(SequentialMerge[MomentsState]):
         scatter = centred.squares - n_rows * centred.offset**2
         return self.absorb(state, MomentsState(n_rows, centred.origin, centred.offset, scatter))
 
+    @override
     def absorb(self, state: MomentsState, other: MomentsState) -> MomentsState:
-        """Return the state of the rows behind both."""
         if other.n_samples == 0 or state.n_samples == 0:
             return state if other.n_samples == 0 else other
         n = state.n_samples + other.n_samples
@@ -93,12 +92,8 @@ class Moments(SequentialMerge[MomentsState]):
         offset = state.offset + step * (other.n_samples / n)
         return MomentsState(n, state.origin, offset, state.scatter + other.scatter + between)
 
-    def finalize(self, state: MomentsState) -> MomentsState:
-        """Return the state itself: its fields are the result."""
-        return state
-
+    @override
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
         return 24 * n_features + 8
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:

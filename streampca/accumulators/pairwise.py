@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from streampca.accumulators.base import SequentialMerge, require_same_layout
+from streampca.accumulators.base import Accumulator, require_same_layout
 from streampca.accumulators.centring import (
     Centred,
     centre,
@@ -36,7 +36,7 @@ from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import Array, DType, FloatArray, override
 
 TileSums = tuple[Array, Array, Array, Array]
 
@@ -88,7 +88,7 @@ class PairwiseState:
 
 
 @dataclass(frozen=True)
-class PairwiseCovariance(SequentialMerge[PairwiseState]):
+class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
     """Covariance (or correlation, or second-moment) matrix of features with missing values.
 
     The state holds, for each pair of features and over the rows in which both were observed, the weight N, the sums s and
@@ -126,8 +126,8 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         """Return the tile layout of the symmetric matrices."""
         return TileGrid(n_features, self.tile_size)
 
+    @override
     def init(self, n_features: int) -> PairwiseState:
-        """Return the state of no rows, the identity of `merge`."""
         size = self.grid(n_features).size
         origin, observed, total = (np.zeros(n_features) for _ in range(3))
         return PairwiseState(
@@ -320,8 +320,8 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
                 product + left * shift[j] + right * shift[down, None] + count * np.outer(shift[down], shift[j])
             )
 
+    @override
     def absorb(self, state: PairwiseState, other: PairwiseState) -> PairwiseState:
-        """Return the state of the rows behind both, in the memory of `state`."""
         require_same_layout(state, other, (state.scatter.size, other.scatter.size))
         if other.n_samples == 0:
             return state
@@ -345,10 +345,6 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
             observed=state.observed + other.observed,
             complete_sum=state.complete_sum + other.complete_sum + other.complete * shift,
         )
-
-    def divisor(self, state: PairwiseState) -> float:
-        """Return the divisor of the scatter of features without missing values."""
-        return state.weight - self.ddof
 
     def finalize(self, state: PairwiseState) -> SymmetricOperator:
         """Return the symmetric matrix whose eigenpairs are the principal components; `state` is not changed.
@@ -419,8 +415,8 @@ class PairwiseCovariance(SequentialMerge[PairwiseState]):
         """Return the size of a state in bytes: two triangles and a square."""
         return 8 * (2 * self.grid(n_features).size + n_features**2 + 3 * n_features)
 
+    @override
     def finalize_bytes(self, n_features: int) -> int:
-        """Return the memory in bytes of `finalize`, without the state."""
         return self.state_bytes(n_features) + 8 * self.grid(n_features).size
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:

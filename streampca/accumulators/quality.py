@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from scipy.sparse import issparse
 
-from streampca.accumulators.base import SequentialMerge
+from streampca.accumulators.base import Accumulator
 from streampca.accumulators.quality_panels import (
     COUNTED_VALUES,
     PANEL_VALUES,
@@ -25,7 +26,7 @@ from streampca.accumulators.quality_panels import (
 )
 from streampca.block import Block, as_block, dense
 from streampca.storage.state_file import storable
-from streampca.typing import Array, FloatArray, IntArray
+from streampca.typing import Array, FloatArray, IntArray, override
 
 _SUMS = 2**16
 """Sums by feature and part of the file, at most, as far as that leaves `_LEAST_PARTS`."""
@@ -68,7 +69,7 @@ class QualityState:
 
 
 @dataclass(frozen=True)
-class Quality(SequentialMerge[QualityState]):
+class Quality(Accumulator[QualityState, QualityState]):
     """Examines the rows of a table; make one with `Quality.of`.
 
     Which rows and features are examined follows from their numbers in the table, so the figures do not depend on the division
@@ -91,6 +92,7 @@ class Quality(SequentialMerge[QualityState]):
     """Parts of the file, of equal numbers of rows."""
     by_features: bool = False
     """Whether the rows of blocks are features of the table."""
+    shares_states: ClassVar[bool] = True
 
     @classmethod
     def of(cls, shape: tuple[int, int], dtype: str, *, missing: bool) -> Quality:
@@ -103,10 +105,6 @@ class Quality(SequentialMerge[QualityState]):
         n_parts = max(1, examined // _ROWS_OF_A_PART, min(_FEW_PARTS, examined // _FEW_ROWS_OF_A_PART))
         n_parts = min(n_parts, _MOST_PARTS, _SUMS // followed)
         return cls(n, d, dtype, missing, every, every_feature, n_parts)
-
-    def for_reading(self) -> Quality:
-        """Return the accumulator itself: equal ones make the same states."""
-        return self
 
     @property
     def followed(self) -> IntArray:
@@ -123,8 +121,8 @@ class Quality(SequentialMerge[QualityState]):
         """Return of how many examined rows one is compared with the most common value of each feature."""
         return _EVERY_COMPARED if self.n_samples // self.every >= _LEAST_ROWS else 1
 
+    @override
     def init(self, n_features: int) -> QualityState:
-        """Return the state of no rows, the identity of `merge`."""
         d, f = self.n_features, len(self.followed)
         return QualityState(
             n_features=n_features,
@@ -230,8 +228,8 @@ class Quality(SequentialMerge[QualityState]):
         state.counts[entry], state.means[entry], state.scatter[entry] = total.counts, total.means, total.scatter
         return state
 
+    @override
     def absorb(self, state: QualityState, other: QualityState) -> QualityState:
-        """Return the state of the rows behind both, in the memory of `state`."""
         for name in ("missing", "missing_by_part", "unwritten"):
             total = getattr(state, name)
             total += getattr(other, name)
@@ -246,10 +244,6 @@ class Quality(SequentialMerge[QualityState]):
         np.copyto(state.n_common, other.n_common, where=better)
         np.copyto(state.common, other.common, where=better)
         np.add(state.n_compared, other.n_compared, out=state.n_compared)
-
-    def finalize(self, state: QualityState) -> QualityState:
-        """Return the state itself: its fields are the result."""
-        return state
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes: 8 d where NaN are counted, f (24 p + s + 16), 16 p."""

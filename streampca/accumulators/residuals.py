@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array
 
-from streampca.accumulators.base import AnyAccumulator, SequentialMerge
+from streampca.accumulators.base import Accumulator, AnyAccumulator
 from streampca.accumulators.centring import refuse_not_finite, refuse_overflow, step_between, work_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.accumulators.gram import Gram
 from streampca.accumulators.gram_state import GramState
 from streampca.accumulators.group_rotations import factor_of_indicators, merge_of_indicators
-from streampca.accumulators.joint import Joint
 from streampca.accumulators.shifting import sampled_origin, sketch_panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
 from streampca.regressors import FittedRegression, Regressors, RowRegressors
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, FloatArray, IntArray
+from streampca.typing import Array, BoolArray, FloatArray, IntArray, override
 
 _ROUNDING = 32 * float(np.finfo(np.float64).eps)
 """Share of a feature's magnitude up to which its residuals are rounding."""
@@ -56,7 +55,7 @@ class ResidualState:
 
 
 @dataclass(frozen=True)
-class Residuals(SequentialMerge[ResidualState]):
+class Residuals(Accumulator[ResidualState, object]):
     """Give the residuals of rows after regression on known regressors to an `inner` accumulator.
 
     A panel of rows X with regressors Z is replaced by its residuals about its own regression, from a QR factorisation
@@ -81,8 +80,8 @@ class Residuals(SequentialMerge[ResidualState]):
         """Return the number of regressors."""
         return self.regressors.orthogonal.size
 
+    @override
     def init(self, n_features: int) -> ResidualState:
-        """Return the state of no rows, the identity of `merge`."""
         q = self.size
         empty = np.zeros((q, q)), np.zeros((q, n_features))
         return ResidualState(0, 0.0, 0.0, np.zeros(n_features), *empty, self.inner.init(n_features))
@@ -232,17 +231,15 @@ class Residuals(SequentialMerge[ResidualState]):
 
     def inner_state(self, state: ResidualState) -> Any:
         """Return the state of the inner accumulator with the number and the weights of the rows behind `state`."""
-        if isinstance(self.inner, Joint):
-            return tuple(_counting(part, state) for part in state.inner)
-        return _counting(state.inner, state)
+        return self.inner.with_counts(state.inner, state)
 
     def regression(self, state: ResidualState) -> FittedRegression:
         """Return what regression fits to the rows."""
         coefficients = solve_triangular(state.factor, state.coefficients, check_finite=False)
         return self.regressors.fitted_regression(state.origin, coefficients)
 
+    @override
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
         return self.inner.state_bytes(n_features) + residual_factor_bytes(self.size, n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
@@ -270,12 +267,6 @@ def residual_panel_bytes(n_regressors: int, n_features: int, n_rows: int, itemsi
     return n_rows * n_features * (16 + itemsize) + beside
 
 
-def _counting(inner: Any, state: ResidualState) -> Any:
-    """Return the state `inner` with the counts of `state` in place of its own."""
-    names = {one.name for one in fields(inner)} & {"n_samples", "weight", "weight_squares"}
-    return replace(inner, **{name: getattr(state, name) for name in names})
-
-
 @storable
 @dataclass(frozen=True)
 class FeatureResidualState:
@@ -294,7 +285,7 @@ class FeatureResidualState:
 
 
 @dataclass(frozen=True)
-class FeatureResiduals(SequentialMerge[FeatureResidualState]):
+class FeatureResiduals(Accumulator[FeatureResidualState, object]):
     """Give the residuals of whole features after regression on known regressors to a Gram matrix.
 
     A block holds features in rows, each with all samples, so the regression is exact within the block: a product with the

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from streampca.accumulators.base import Forwarding
+from streampca.accumulators.base import Accumulator, Forwarding
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
-from streampca.typing import Array, IntArray
+from streampca.typing import Array, IntArray, override
 
 
 @storable
@@ -32,7 +33,7 @@ class RowsState:
 
 
 @dataclass(frozen=True)
-class RowSample:
+class RowSample(Accumulator[RowsState, RowsState]):
     """Copy `n_sampled` rows spread evenly over a source of `n_samples` rows.
 
     Memory: the sampled rows. No random numbers are used, so every division into blocks gives the same rows.
@@ -50,6 +51,7 @@ class RowSample:
     """Number of rows to copy."""
     dtype: str
     """Data type of the source."""
+    shares_states: ClassVar[bool] = True
 
     @property
     def chosen(self) -> IntArray:
@@ -57,12 +59,8 @@ class RowSample:
         n_sampled = min(self.n_sampled, self.n_samples)
         return (np.arange(n_sampled, dtype=np.int64) * self.n_samples + self.n_samples // 2) // max(1, n_sampled)
 
-    def for_reading(self) -> RowSample:
-        """Return the accumulator itself: equal ones copy the same rows."""
-        return self
-
+    @override
     def init(self, n_features: int) -> RowsState:
-        """Return the state of no rows."""
         return RowsState(np.empty(0, dtype=np.int64), np.empty((0, n_features), dtype=self.dtype))
 
     def update(self, state: RowsState, block: Block | Array) -> RowsState:
@@ -85,10 +83,6 @@ class RowSample:
     def absorb(self, state: RowsState, other: RowsState) -> RowsState:
         """Return the rows of both in ascending order."""
         return self.merge([state, other])
-
-    def finalize(self, state: RowsState) -> RowsState:
-        """Return the state itself: its fields are the result."""
-        return state
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a full state in bytes."""
@@ -114,18 +108,15 @@ class RowTotals(Forwarding):
 
     n_samples: int
     """Number of rows of the source."""
+    shares_states: ClassVar[bool] = True
 
     @property
     def accumulator(self) -> RowSample:  # type: ignore[override]
         """Return what keeps the sums."""
         return RowSample(self.n_samples, self.n_samples, "float64")
 
-    def for_reading(self) -> RowTotals:
-        """Return the accumulator itself: equal ones make the same states."""
-        return self
-
+    @override
     def init(self, n_features: int) -> RowsState:
-        """Return the state of no rows."""
         return self.accumulator.init(1)
 
     def update(self, state: RowsState, block: Block | Array) -> RowsState:

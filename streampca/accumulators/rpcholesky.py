@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streampca.accumulators.base import SequentialMerge
+from streampca.accumulators.base import Accumulator
 from streampca.accumulators.landmarks import Landmarks, require_finite_rows
 from streampca.accumulators.pivots import random_pivots
 from streampca.block import Block, as_block
@@ -16,7 +16,7 @@ from streampca.kernels.base import Kernel
 from streampca.kernels.rows import dense
 from streampca.random import generator
 from streampca.storage.state_file import storable
-from streampca.typing import Array, BoolArray, FloatArray, IntArray
+from streampca.typing import Array, BoolArray, FloatArray, IntArray, override
 
 _GROUP = 4  # rows of a group per landmark; larger groups cost less time per row and more memory
 _MOST_LEVELS = 32
@@ -70,7 +70,7 @@ class RPCholeskyState:
 
 
 @dataclass(frozen=True)
-class RPCholeskyLandmarks(SequentialMerge[RPCholeskyState]):
+class RPCholeskyLandmarks(Accumulator[RPCholeskyState, Landmarks]):
     """Choose rows that span the leading eigenspace of a kernel matrix, for kernels whose diagonal varies.
 
     Rows are collected in groups of 4 m by their index within the source. A complete group is reduced to m points by
@@ -127,8 +127,8 @@ class RPCholeskyLandmarks(SequentialMerge[RPCholeskyState]):
         """Return the number of rows of a group."""
         return _GROUP * self.n_landmarks
 
+    @override
     def init(self, n_features: int) -> RPCholeskyState:
-        """Return the state of no rows."""
         return RPCholeskyState(0, (), (), n_features)
 
     def update(self, state: RPCholeskyState, block: Block | Array) -> RPCholeskyState:
@@ -154,8 +154,8 @@ class RPCholeskyLandmarks(SequentialMerge[RPCholeskyState]):
             start = stop
         return _ordered_state(n_samples, groups, points, state.n_features)
 
+    @override
     def absorb(self, state: RPCholeskyState, other: RPCholeskyState) -> RPCholeskyState:
-        """Return the state of the rows behind both; may reuse the memory of `state`."""
         groups = {group.number: group for group in state.groups}
         points = _by_position(state.points)
         n_samples = state.n_samples + other.n_samples

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from scipy.sparse import csc_array, issparse
 
-from streampca.accumulators.base import SequentialMerge
+from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import refuse_not_finite, refuse_overflow, work_dtype
 from streampca.accumulators.missing import incomplete, refuse_infinite
 from streampca.accumulators.shifting import (
@@ -34,14 +34,14 @@ from streampca.linalg.scaling import Scaling
 from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow, mark_underflow_of_stored, underflows
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import Array, DType, FloatArray, override
 
 _SLAB_FEATURES = 2048  # rows of the products that fit in the cache during an addition
 _BANDS, _BAND_ROWS = 4, 256  # number and least size of the bands of rows of a panel, for any number of threads
 
 
 @dataclass(frozen=True, eq=False)
-class Sketch(SequentialMerge[SketchState]):
+class Sketch(Accumulator[SketchState, Sketched]):
     """Mean, variances, and the products CΩ of the covariance (or second-moment) matrix C with the columns of Ω.
 
     One pass, 4 n d q flops and 8 d q bytes for q columns; no d × d matrix is formed. All fields are sums over rows, so
@@ -133,8 +133,8 @@ class Sketch(SequentialMerge[SketchState]):
         known = self._projected_origin if origin is self._rounded_origin else None
         return project(origin[None], self.test)[0] if known is None else known
 
+    @override
     def init(self, n_features: int) -> SketchState:
-        """Return the state of no rows, the identity of `merge`."""
         zeros = np.zeros(n_features)
         origin = zeros if self._rounded_origin is None else self._rounded_origin
         observed = np.zeros(n_features if self.missing == "pairwise" else 0)
@@ -344,8 +344,8 @@ class Sketch(SequentialMerge[SketchState]):
         """Return the products of the covariance matrix; `DataError` if there are too few rows. `state` is not changed."""
         return SketchResult(state, self.test, self.center, self.scale, self.ddof).sketched()
 
+    @override
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
         return 8 * n_features * (self.n_columns + 4)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:

@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from typing_extensions import override
 
-from streampca.accumulators.base import SequentialMerge
+from streampca.accumulators.base import Accumulator
 from streampca.accumulators.quality import Quality
 from streampca.accumulators.quality_panels import PANEL_VALUES
 from streampca.block import Block, as_block
@@ -47,7 +47,7 @@ class FeatureSums:
 
 
 @dataclass(frozen=True)
-class Statistic(SequentialMerge[FeatureSums]):
+class Statistic(Accumulator[FeatureSums, FloatArray]):
     """A statistic of every followed feature, as sums over rows; a subclass says which, how two are joined, and what they mean.
 
     Sums of no rows are zeros.
@@ -55,6 +55,7 @@ class Statistic(SequentialMerge[FeatureSums]):
 
     examined: Quality
     """Which rows and features are examined."""
+    shares_states: ClassVar[bool] = True
     name: ClassVar[str]
     """Key of its figures in the manifest, under ``quality``."""
     title: ClassVar[str]
@@ -115,10 +116,6 @@ class Statistic(SequentialMerge[FeatureSums]):
     def finalize(self, state: FeatureSums) -> FloatArray:
         """Return the sums, ``(n_sums, f)``."""
         return state.sums
-
-    def for_reading(self) -> Statistic:
-        """Return the accumulator itself: equal ones make the same states."""
-        return self
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state in bytes: 8 f for each sum."""

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from streampca.accumulators.base import SequentialMerge, StateAboutOrigin, require_same_layout
+from streampca.accumulators.base import Accumulator, StateAboutOrigin, require_same_layout
 from streampca.accumulators.centring import centre, refuse_not_finite, refuse_overflow, step_between
 from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
@@ -19,7 +19,7 @@ from streampca.linalg.scaling import Scaling, feature_weights
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
-from streampca.typing import Array, FloatArray
+from streampca.typing import Array, FloatArray, override
 
 _N_ARGUMENTS = 12
 """Arguments of LAPACK's ``tpqrt``."""
@@ -93,7 +93,7 @@ class Factored:
 
 
 @dataclass(frozen=True)
-class QRFactor(SequentialMerge[TriangleState]):
+class QRFactor(Accumulator[TriangleState, Factored]):
     """Triangular factor R of a tall matrix of centred rows, by orthogonal transformations alone.
 
     A panel of centred rows X, and the step δ between the means, are annihilated against R by Householder reflections:
@@ -125,12 +125,12 @@ class QRFactor(SequentialMerge[TriangleState]):
     ddof: int = 1
     """Variances are divided by n − ddof."""
 
+    @override
     def for_reading(self) -> QRFactor:
-        """Return the accumulator without what only `finalize` uses: equal ones make equal states of the same rows."""
         return replace(self, center=True, scale=False, ddof=1)
 
+    @override
     def init(self, n_features: int) -> TriangleState:
-        """Return the state of no rows, the identity of `merge`."""
         factor = np.zeros((n_features, n_features), order="F")
         return TriangleState(0, 0.0, np.zeros(n_features), np.zeros(n_features), factor)
 
@@ -184,10 +184,6 @@ class QRFactor(SequentialMerge[TriangleState]):
         annihilate(state.factor, below, width=_width(d), n_triangular=d)
         return state
 
-    def divisor(self, state: TriangleState) -> float:
-        """Return the divisor of squared singular values."""
-        return state.weight - self.ddof
-
     def finalize(self, state: TriangleState) -> Factored:
         """Return the matrix whose singular vectors are the principal components; shares memory with `state`."""
         divisor = positive_divisor(state.n_samples, state.weight, self.ddof)
@@ -200,8 +196,8 @@ class QRFactor(SequentialMerge[TriangleState]):
         offset = None if self.center else state.mean * np.sqrt(state.weight)
         return Factored(state.factor, weights, offset, divisor, state.mean, variance, state.n_samples)
 
+    @override
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
         return 8 * (n_features**2 + 2 * n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streampca.accumulators.by_group import ByGroup
 from streampca.accumulators.moments import Moments, MomentsState
+from streampca.accumulators.wrappers import ByGroup
 from streampca.errors import DataError, ParameterError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Reading, Readings, run_together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from streampca.accumulators.base import Accumulator
 from streampca.block import Block, RowWeights
@@ -51,8 +51,7 @@ class FoldTask(Task[_State]):
             state = self.retired.pop()
         except IndexError:
             return self.accumulator.init(n_features)
-        reuse: Any = self.accumulator
-        return reuse.init_within(n_features, state)  # type: ignore[no-any-return]
+        return self.accumulator.init_within(n_features, state)
 
     def update(self, state: _State, block: Block) -> _State:
         """Return `state` with the weighted rows of `block` added."""
@@ -60,7 +59,7 @@ class FoldTask(Task[_State]):
 
     def retire(self, state: _State) -> None:
         """Keep the memory of `state` for a later leaf, if the accumulator can reuse it."""
-        if hasattr(self.accumulator, "init_within"):
+        if self.accumulator.reuses_states:
             self.retired.append(state)
 
     def release(self) -> None:

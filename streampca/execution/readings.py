@@ -13,9 +13,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-from streampca.accumulators.base import AnyAccumulator, Forwarding
-from streampca.accumulators.joint import InPieces, Joint
-from streampca.block import Block, RowWeights, as_block
+from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.wrappers import InPieces, Joint, OfFeatures
+from streampca.block import Block, RowWeights
 from streampca.execution.checkpoint.pass_record import next_pass
 from streampca.execution.checkpoint.resume import array_digest
 from streampca.execution.drive import drive
@@ -27,10 +27,10 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf, WorkShape
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.schedule import Schedule
-from streampca.sources.subsets import columns_of_block, part_of
+from streampca.sources.subsets import part_of
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.workspace import release
-from streampca.typing import Array, FloatArray, IntArray
+from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
     from streampca.typing import DaskClient
@@ -381,7 +381,8 @@ def _distinct(readings: Sequence[Reading], common: WorkShape) -> tuple[list[AnyA
         places.append([])
         subset = None if chosen is None else chosen.used.tobytes()
         for part in reading.accumulators:
-            key = (_state_key(part, len(accumulators)), pieces, subset)
+            same = part.for_reading()
+            key = (len(accumulators) if same is None else same, pieces, subset)
             if key not in known:
                 known[key] = len(accumulators)
                 of_rows = part if pieces is None else InPieces(part, pieces)
@@ -390,39 +391,3 @@ def _distinct(readings: Sequence[Reading], common: WorkShape) -> tuple[list[AnyA
                 )
             places[-1].append(known[key])
     return accumulators, places
-
-
-def _state_key(accumulator: AnyAccumulator, index: int) -> object:
-    """Return what is equal for accumulators that make the same states; `index` for those that say nothing of it."""
-    for_reading = getattr(accumulator, "for_reading", None)
-    return index if for_reading is None else for_reading()
-
-
-@dataclass(frozen=True, eq=False)
-class OfFeatures(Forwarding):
-    """An accumulator that gets some columns of every block; its states are those of the inner one."""
-
-    accumulator: AnyAccumulator
-    """The accumulator of these features."""
-    columns: IntArray
-    """Which features, ascending."""
-    column_major: bool = False
-    """Whether a block of them is in Fortran order, as that of their own source would be."""
-
-    def init(self, n_features: int) -> Any:
-        """Return the state of no rows."""
-        return self.accumulator.init(len(self.columns))
-
-    def update(self, state: Any, block: Block | Array) -> Any:
-        """Return `state` with the rows of `block` added."""
-        rows = columns_of_block(as_block(block), self.columns, column_major=self.column_major)
-        return self.accumulator.update(state, rows)
-
-    def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
-        return self.accumulator.state_bytes(len(self.columns))
-
-    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes of an update: that of the inner accumulator, and a block of the features."""
-        own = len(self.columns)
-        return self.accumulator.scratch_bytes(own, n_rows, itemsize) + n_rows * own * itemsize

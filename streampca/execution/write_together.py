@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from streampca.accumulators.wrappers import columns_of_block
 from streampca.block import Block
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.score_task import Arrays, ScoreTask, WritingTask
@@ -18,7 +19,7 @@ from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
 from streampca.sources.residuals import RowResiduals
-from streampca.sources.subsets import columns_of_block, part_of
+from streampca.sources.subsets import part_of
 from streampca.typing import IntArray
 
 _Written = tuple[Arrays, ...]

@@ -5,7 +5,7 @@ In cross-validation, values of rows that were left out are predicted from the ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -14,7 +14,7 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.linalg.tiles import TileGrid
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, IntArray
 
 N_GROUPS: Final = 7
 """Groups of consecutive rows that are left out in turn, as in Wold's (1978) implementation."""
@@ -203,3 +203,17 @@ def jackknife_variance(full: FloatArray, without: FloatArray, weights: FloatArra
     with np.errstate(over="ignore"):  # a group without which nearly no weight is left says nothing: infinity
         variance: FloatArray = np.square(roots * gaps - shift / roots).mean(axis=0)
     return variance
+
+
+def group_edges(n_samples: int, n_groups: int) -> IntArray:
+    """Return the edges of groups of consecutive rows whose sizes differ by one at most, ``(n_groups + 1,)``."""
+    return np.arange(n_groups + 1, dtype=np.int64) * n_samples // n_groups
+
+
+def pieces(edges: IntArray, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the number of each group that has some of the rows from `start` to `stop`, and the first and the end of them."""
+    group = int(np.searchsorted(edges, start, side="right")) - 1
+    while start < stop:
+        end = min(stop, int(edges[group + 1]))
+        yield group, start, end
+        start, group = end, group + 1

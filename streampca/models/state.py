@@ -65,8 +65,7 @@ class FittedState:
         """Return whether there are more rows than `ddof`, so that variances exist."""
         if not self.state.n_samples:
             return False
-        divisor = getattr(self.accumulator, "divisor", None)
-        return bool((self.state.weight - self.parameters.ddof if divisor is None else divisor(self.state)) > 0)
+        return bool(self.accumulator.divisor(self.state) > 0)
 
 
 def with_writable_state(fitted: FittedState) -> FittedState:

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from streampca.accumulators.by_group import ByGroup, ConsecutiveGroups
 from streampca.accumulators.centring import product_dtype
 from streampca.accumulators.covariance import panel_rows
 from streampca.accumulators.pairwise import PairwiseCovariance
+from streampca.accumulators.wrappers import ByGroup, ConsecutiveGroups
 from streampca.errors import PlanError
 from streampca.formatting import as_text
 from streampca.linalg.cross_validation import MOST_COMPONENTS, N_GROUPS

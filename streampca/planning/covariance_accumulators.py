@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from streampca.accumulators import (
     CompleteRows,
     CompleteRowsState,
@@ -44,7 +46,8 @@ def general_form(
     if isinstance(accumulator, ExactIntegerCovariance) and isinstance(state, IntegerState):
         return accumulator.covariance, accumulator.to_covariance(state, out=state.products), 0
     if isinstance(accumulator, CompleteRows) and isinstance(state, CompleteRowsState):
-        return accumulator.covariance, state.rows, state.n_left_out
+        inner: Any = accumulator.accumulator
+        return (*general_form(inner, state.rows)[:2], state.n_left_out)
     if isinstance(accumulator, SparseCovariance) and isinstance(state, CovarianceState):
         return Covariance(accumulator.center, accumulator.scale, accumulator.ddof), state, 0
     if isinstance(accumulator, Covariance) and isinstance(state, CovarianceState):

@@ -371,7 +371,7 @@ class GramSolver(PCASolver):
             If the weights of the samples are not more than `ddof`.
         """
         features, accumulator = source.by_features(), self.accumulator_of(source, parameters)
-        accumulator.divisor(source.shape[0])
+        accumulator.divisor_for(source.shape[0])
         selection = as_selection(parameters.n_components, min(accumulator.side(source.shape[0]), source.shape[1]))
         k = selection.n_components if isinstance(selection, Count) else None
         sizes = block_rows_to_try(features, product_dtype(source.dtype, source.shape[1]))

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.by_group import ByGroup
 from streampca.accumulators.covariance import Covariance, CovarianceState
+from streampca.accumulators.wrappers import ByGroup
 from streampca.block import Block
 from streampca.errors import DataError, NotAvailableError
 from streampca.execution.distributed.active_client import active_client

@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import product_dtype
-from streampca.accumulators.joint import Joint
 from streampca.accumulators.residuals import (
     FeatureResiduals,
     Residuals,
@@ -20,6 +19,7 @@ from streampca.accumulators.residuals import (
     residual_panel_rows,
 )
 from streampca.accumulators.rows import RowsState
+from streampca.accumulators.wrappers import Joint
 from streampca.execution.readings import Answer, AnyReading, Reading
 from streampca.models import certificate_sentences as sentences
 from streampca.models.rounding import with_decoding

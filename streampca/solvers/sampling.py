@@ -7,15 +7,11 @@ from dataclasses import dataclass, replace
 
 from streampca.errors import ParameterError
 from streampca.execution.readings import Meters, Reading, Readings, relayed
-from streampca.execution.score_groups import (
-    ScoreGroups,
-    moments_bytes,
-    moments_scratch_bytes,
-)
 from streampca.linalg.scaling import Scaling
 from streampca.models.pca import Model
 from streampca.models.rows import residuals_of
 from streampca.models.sampling_errors import SamplingErrors
+from streampca.models.score_groups import ScoreGroups, moments_bytes, moments_scratch_bytes
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_scores
 from streampca.solvers.base import AnyFit

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from streampca.accumulators.score_groups import GroupMoments
-from streampca.execution.score_groups import score_unit
 from streampca.linalg.scaling import Scaling
 from streampca.models.pca import Model
-from streampca.models.sampling_errors import Method, SamplingErrors, sampling_errors
+from streampca.models.sampling_errors import GroupMoments, Method, SamplingErrors, sampling_errors
+from streampca.models.score_groups import score_unit
 from streampca.typing import FloatArray
 
 

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh
 
-from streampca.accumulators.score_groups import GroupMoments
-from streampca.execution.score_groups import score_unit
 from streampca.linalg.cross_validation import jackknife_variance
 from streampca.linalg.scaling import Scaling
 from streampca.linalg.tiles import TileGrid
 from streampca.models.pca import PCAModel
-from streampca.models.sampling_errors import Population, SamplingErrors, scale_changes
+from streampca.models.sampling_errors import GroupMoments, Population, SamplingErrors, scale_changes
+from streampca.models.score_groups import score_unit
 from streampca.solvers.sampling_figures import errors_of, unweighted
 from streampca.typing import FloatArray
 

@@ -228,8 +228,6 @@ def _paths(sources: Sequence[Json]) -> str:
 def subtracted(fitted: FittedState, less: FittedState) -> FittedState:
     """Return `fitted` without the rows of `less`, which are among them, in the memory of `fitted`."""
     require_same(fitted, less, "subtracted")
-    if not hasattr(fitted.accumulator, "subtract"):
-        raise MergeError(f"states of solver {fitted.solver!r} cannot be subtracted: fit the rows that remain")
     precision = relative_precision(_work(fitted), fitted.n_features)
     with one_blas_thread():
         state, error_growth = fitted.accumulator.subtract(

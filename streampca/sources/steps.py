@@ -12,6 +12,7 @@ import numpy as np
 import xxhash
 from scipy.sparse import csr_array
 
+from streampca.block import take_columns
 from streampca.errors import NotAvailableError, NotFittedError
 from streampca.labels import Labels
 from streampca.sources.base import ReadCount, RowsOfSource, Source, TransposedRows, TransposedSource
@@ -147,14 +148,6 @@ class Elementwise(Step):
         out = np.empty(data.shape, dtype=self.dtype(data.dtype))
         self.of_values(data, out)
         return out, indices, indptr
-
-
-def take_columns(values: Array, columns: IntArray, out: Array) -> Array:
-    """Write some `columns` of `values` to `out`, ``(n_rows, n_columns)``, in the order of memory of both."""
-    if out.flags.c_contiguous:
-        return np.take(values, columns, axis=1, out=out, mode="clip")
-    np.take(values.T, columns, axis=0, out=out.T, mode="clip")
-    return out
 
 
 class ChosenFeatures(Step):

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from streampca.block import Block
 from streampca.sources.base import Source
-from streampca.sources.steps import ChosenFeatures, SteppedSource, take_columns
-from streampca.system.workspace import borrow
+from streampca.sources.steps import ChosenFeatures, SteppedSource
 from streampca.typing import BoolArray, IntArray
-
-
-def columns_of_block(block: Block, columns: IntArray, *, column_major: bool) -> Block:
-    """Return a block with some columns of `block`, in scratch memory."""
-    shape = (len(block), len(columns))
-    out = borrow("some features", shape[::-1] if column_major else shape, block.values.dtype)
-    out = out.T if column_major else out
-    return Block(take_columns(block.values, columns, out), block.start, block.weights)
 
 
 def with_features(source: Source, used: BoolArray, alike: Source | None = None) -> SteppedSource:

@@ -30,7 +30,7 @@ from streampca.accumulators import (
     RowTotals,
     Sketch,
 )
-from streampca.accumulators.joint import InPieces
+from streampca.accumulators.wrappers import InPieces
 
 pytestmark = pytest.mark.numerical
 

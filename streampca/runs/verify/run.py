@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.joint import Joint
+from streampca.accumulators.wrappers import Joint
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Reading

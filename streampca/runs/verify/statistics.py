@@ -12,13 +12,13 @@ import numpy as np
 
 from streampca.accumulators import ByGroup, GroupStates
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.joint import Joint
+from streampca.accumulators.wrappers import Joint
 from streampca.errors import ModelError
-from streampca.execution.score_groups import ScoreGroups
 from streampca.linalg.cross_validation import best_count
 from streampca.linalg.scaling import Scaling
 from streampca.models.pca import Model, PCAModel
 from streampca.models.sampling_errors import SamplingErrors
+from streampca.models.score_groups import ScoreGroups
 from streampca.parameters import Parameters
 from streampca.planning.covariance import grouped_accumulator
 from streampca.planning.covariance_accumulators import general_form

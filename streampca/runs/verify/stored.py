@@ -11,7 +11,9 @@ from typing import cast
 
 import numpy as np
 import zarr
+from typing_extensions import override
 
+from streampca.accumulators.base import Accumulator
 from streampca.block import Block, as_block
 from streampca.models.diagnostics import centred_rows, row_diagnostics, scratch_bytes
 from streampca.models.kernel import KernelModel
@@ -52,7 +54,7 @@ class RowsState:
 
 
 @dataclass(frozen=True)
-class StoredRows:
+class StoredRows(Accumulator[RowsState, RowsState]):
     """Accumulator that compares stored scores, T² and Q with those that the model gives for the rows."""
 
     model: Model
@@ -60,8 +62,8 @@ class StoredRows:
     stored: dict[str, ZarrArray]
     """Arrays by name: ``scores``, ``(n_samples, k)``, ``t2`` and ``q``, ``(n_samples,)``, where the run has them."""
 
+    @override
     def init(self, n_features: int) -> RowsState:
-        """Return the state of no rows."""
         k = self.model.n_components
         return RowsState(0, 0, np.zeros(k), 0.0, np.zeros(k), np.zeros(2))
 
@@ -96,8 +98,8 @@ class StoredRows:
         longest = float(lengths[np.isfinite(lengths)].max(initial=0.0))
         return RowsState(len(block), self.model.count_landmarks(block), squares, longest, differences, of_diagnostics)
 
+    @override
     def absorb(self, state: RowsState, other: RowsState) -> RowsState:
-        """Return the state of the rows behind both."""
         return RowsState(
             state.n_samples + other.n_samples,
             state.n_landmarks + other.n_landmarks,
@@ -107,16 +109,12 @@ class StoredRows:
             np.maximum(state.diagnostics, other.diagnostics),
         )
 
+    @override
     def merge(self, states: Sequence[RowsState]) -> RowsState:
-        """Return the state of all rows behind `states`."""
         return reduce(self.absorb, states)
 
-    def finalize(self, state: RowsState) -> RowsState:
-        """Return the state itself."""
-        return state
-
+    @override
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes."""
         return 8 * (2 * self.model.n_components + 5)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:

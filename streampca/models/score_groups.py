@@ -9,13 +9,16 @@ from functools import reduce
 
 import numpy as np
 from scipy.sparse import issparse
+from typing_extensions import override
 
+from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import refuse_not_finite
-from streampca.accumulators.score_groups import GroupMoments, group_edges, pieces
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
+from streampca.linalg.cross_validation import group_edges, pieces
 from streampca.models.diagnostics import centred_rows
 from streampca.models.pca import Model
+from streampca.models.sampling_errors import GroupMoments
 from streampca.typing import Array, FloatArray
 
 _PANEL_BYTES = 2**20
@@ -28,7 +31,7 @@ def score_unit(model: Model) -> float:
 
 
 @dataclass(frozen=True)
-class ScoreGroups:
+class ScoreGroups(Accumulator[GroupMoments, GroupMoments]):
     """Accumulates `GroupMoments` of the rows that a model was fitted on, with scores and rows in units of `score_unit`."""
 
     model: Model
@@ -43,8 +46,8 @@ class ScoreGroups:
         """Tell whether the squares of every feature are summed, because features were scaled."""
         return self.model.linear is not None and self.model.linear.scale is not None
 
+    @override
     def init(self, n_features: int) -> GroupMoments:
-        """Return the sums of no rows."""
         return GroupMoments.empty(self.model.n_components, n_features if self.scaled else 0)
 
     def update(self, state: GroupMoments, block: Block | Array) -> GroupMoments:
@@ -92,17 +95,13 @@ class ScoreGroups:
                 features += np.einsum("ij,ij->j", z, weighted)
         return lengths, features
 
+    @override
     def absorb(self, state: GroupMoments, other: GroupMoments) -> GroupMoments:
-        """Return the sums of the rows behind both."""
         return state.absorb(other)
 
+    @override
     def merge(self, states: Sequence[GroupMoments]) -> GroupMoments:
-        """Return the sums of all rows behind `states`."""
         return reduce(self.absorb, states)
-
-    def finalize(self, state: GroupMoments) -> GroupMoments:
-        """Return the state itself."""
-        return state
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of a state with all groups in bytes."""
