@@ -95,7 +95,7 @@ def kinds_of_rows(law: Any, same: Any, right: Any, assert_within: Any) -> list[A
     def right_rows_kept(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
         whole = ~np.isnan(holes_in(rows, 0)).any(axis=1)
         assert state.n_left_out == len(rows) - whole.sum()
-        right(accumulator.covariance, state.rows, holes_in(rows, 0)[whole])
+        right(accumulator.accumulator, state.rows, holes_in(rows, 0)[whole])
 
     def same_pairs(accumulator: Any, left: Any, other: Any, rows: NDArray[Any]) -> None:
         assert (left.n_samples, left.n_missing, left.complete) == (other.n_samples, other.n_missing, other.complete)
