@@ -48,8 +48,8 @@ _EXPORTS = {
     "RowSample": "streampca.accumulators.rows",
     "RowTotals": "streampca.accumulators.rows",
     "RowsState": "streampca.accumulators.rows",
-    "RPCholeskyLandmarks": "streampca.accumulators.rpcholesky",
-    "RPCholeskyState": "streampca.accumulators.rpcholesky",
+    "RPCholeskyLandmarks": "streampca.accumulators.landmarks",
+    "RPCholeskyState": "streampca.accumulators.landmarks",
     "Sketch": "streampca.accumulators.sketch",
     "Sketched": "streampca.accumulators.sketched",
     "SketchState": "streampca.accumulators.sketched",
@@ -85,6 +85,8 @@ if TYPE_CHECKING:
     from streampca.accumulators.landmarks import ColumnNormLandmarks as ColumnNormLandmarks
     from streampca.accumulators.landmarks import Landmarks as Landmarks
     from streampca.accumulators.landmarks import LandmarksState as LandmarksState
+    from streampca.accumulators.landmarks import RPCholeskyLandmarks as RPCholeskyLandmarks
+    from streampca.accumulators.landmarks import RPCholeskyState as RPCholeskyState
     from streampca.accumulators.landmarks import UniformLandmarks as UniformLandmarks
     from streampca.accumulators.landmarks import WeightedLandmarks as WeightedLandmarks
     from streampca.accumulators.moments import Moments as Moments
@@ -94,8 +96,6 @@ if TYPE_CHECKING:
     from streampca.accumulators.rows import RowSample as RowSample
     from streampca.accumulators.rows import RowsState as RowsState
     from streampca.accumulators.rows import RowTotals as RowTotals
-    from streampca.accumulators.rpcholesky import RPCholeskyLandmarks as RPCholeskyLandmarks
-    from streampca.accumulators.rpcholesky import RPCholeskyState as RPCholeskyState
     from streampca.accumulators.sketch import Sketch as Sketch
     from streampca.accumulators.sketched import Sketched as Sketched
     from streampca.accumulators.sketched import SketchState as SketchState

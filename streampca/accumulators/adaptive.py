@@ -7,13 +7,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from streampca.accumulators.base import Accumulator, StateAboutOrigin
-from streampca.accumulators.centring import Centred, centre, refuse_not_finite, step_between, weigh, work_dtype
-from streampca.accumulators.single_precision import weights_within_float32
-from streampca.accumulators.stacked import Stack, tile_bytes, tiles
-from streampca.accumulators.truncation import n_images, truncate, truncation_bytes
+from streampca.accumulators.centring import (
+    Centred,
+    centre,
+    refuse_not_finite,
+    step_between,
+    weigh,
+    weights_within_float32,
+    work_dtype,
+)
 from streampca.block import Block, as_block
 from streampca.errors import MergeError, NotFiniteError, ParameterError
 from streampca.linalg.tiles import spread
+from streampca.linalg.truncation import Stack, n_images, tile_bytes, tiles, truncate, truncation_bytes
 from streampca.random import generator
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow

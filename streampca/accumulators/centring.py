@@ -1,4 +1,4 @@
-"""Centring of rows without cancellation errors for means far from zero."""
+"""Panels of rows: centring without cancellation errors, where float32 products have too few digits, and missing values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import DTypeLike
 
-from streampca.errors import NotFiniteError
+from streampca.block import Block
+from streampca.errors import DataError, NotFiniteError
 from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, DType, FloatArray
+from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
 
 _SLAB_BYTES = 1 << 19  # size of rows that fit in the cache between subtraction and sum
 _SLAB_ROWS = 256  # also bounds the rounding of float32 column sums
@@ -237,3 +238,132 @@ def refuse_not_finite(rows: Array, start: int, first_column: int = 0) -> None:
             f"Input contains {value}: first at row {start + row}, column {first_column + column} ({count} such value(s) in rows {start} to "
             f"{start + len(rows) - 1}; reading stopped there): expected finite numbers; {advice}"
         )
+
+
+WIDE_ROWS = 128
+"""Rows that are converted to float64 at a time."""
+# Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow.
+_SAFE_SQUARES = (1e-28, 1e37)
+_SAFE_WEIGHTS = (1e-6, 1e6)
+# Largest difference between an entry of a diagonal and a sum of squares, relative to the squares about the mean: standard
+# deviations have an error of 4e-7 then.
+_MOST_ROUNDING = 7e-7
+_MOST_TOGETHER = (
+    1e-7  # of their sums: rounding of continuous values averages out over features, that of few values does not
+)
+_NARROW_ROWS = 16  # rows of a panel of features that fit in the cache
+
+
+def may_be_overwritten(block: Block) -> bool:
+    """Return whether rows are float32 in memory that can be restored, and a sample of them says that their products are float32, too."""
+    values = block.values
+    if block.read_again is None or block.weights is not None or values.dtype != np.float32 or not len(block):
+        return False
+    sample = values[:: -(-len(values) // _SAMPLE_ROWS)].astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = len(values) * sample.var(axis=0)
+    low, high = _SAFE_SQUARES
+    return values.flags.c_contiguous and bool(((squares == 0) | ((squares > low) & (squares < high))).all())
+
+
+def within_float32(squares: FloatArray, rows: Array) -> bool:
+    """Return whether float32 represents products of the centred `rows` without loss of digits."""
+    low, high = _SAFE_SQUARES
+    if not (squares < high).all() or ((squares > 0) & (squares < low)).any():
+        return False
+    zero = squares == 0
+    return not (zero.any() and any(rows[i : i + 256, zero].any() for i in range(0, len(rows), 256)))
+
+
+def weights_within_float32(weights: FloatArray) -> bool:
+    """Return whether float32 represents rows times √`weights` without loss of digits; small weights may underflow."""
+    low, high = _SAFE_WEIGHTS
+    return bool(low <= weights.max() <= high)
+
+
+def lost_digits(diagonal: Array, squares: FloatArray, about_mean: FloatArray | None = None) -> bool:
+    """Return whether the diagonal of a float32 product lost digits: `squares` are more accurate.
+
+    `about_mean` are the sums of squares about the mean, where rows are not centred: what is subtracted later leaves the rounding.
+    """
+    difference, of = diagonal - squares, squares if about_mean is None else about_mean
+    together = abs(float(difference.sum())) > _MOST_TOGETHER * float(of.sum())
+    return together or bool((np.abs(difference) > _MOST_ROUNDING * of).any())
+
+
+def squares_of_rows(rows: Array) -> FloatArray:
+    """Return the sum of squares of each row, in float64."""
+    total = np.empty(len(rows))
+    for start in range(0, len(rows), _NARROW_ROWS):
+        some = rows[start : start + _NARROW_ROWS]
+        wide = borrow("squares", some.shape, np.float64)
+        np.copyto(wide, some)
+        np.vecdot(wide, wide, out=total[start : start + _NARROW_ROWS])
+    return total
+
+
+def add_product_in_float64(tile: FloatArray, one: Array, other: Array) -> None:
+    """Add oneᵀ other to `tile`, with float64 products of 128 rows at a time."""
+    product = borrow("product", tile.shape, np.dtype(np.float64))
+    for start in range(0, len(one), WIDE_ROWS):
+        slab = slice(start, start + WIDE_ROWS)
+        tile += np.matmul(one[slab].astype(np.float64).T, other[slab].astype(np.float64), out=product)
+
+
+def incomplete(rows: Array) -> BoolArray:
+    """Return for each row whether it holds NaN, ``(n_rows,)``."""
+    result = np.zeros(len(rows), dtype=bool)
+    if rows.dtype.kind == "f":
+        for start in range(0, len(rows), _SLAB_ROWS):
+            slab = slice(start, start + _SLAB_ROWS)
+            np.isnan(rows[slab]).any(axis=1, out=result[slab])
+    return result
+
+
+def refuse_infinite(rows: Array, start: int, first_column: int = 0) -> None:
+    """Raise `NotFiniteError` if `rows`, with first entry (`start`, `first_column`) of the source, hold infinity; NaN is allowed."""
+    bad = np.isinf(rows)
+    if bad.any():
+        row, column = (int(index) for index in np.argwhere(bad)[0])
+        raise NotFiniteError(
+            f"Input contains infinity: first at row {start + row}, column {first_column + column} ({int(bad.sum())} such value(s) in rows "
+            f"{start} to {start + len(rows) - 1}; reading stopped there): only NaN counts as missing; clean these values first"
+        )
+
+
+def centre_observed(values: Array, missing: BoolArray, n_observed: IntArray, out: Array) -> Centred:
+    """Write the observed values minus their means (rounded to the type of `out`) to `out`, and 0 for missing values."""
+    observed = n_observed > 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        low = np.where(observed, np.fmin.reduce(values, axis=0), 0).astype(np.float64)
+        np.subtract(values, low, out=out, dtype=out.dtype, casting="same_kind")
+        out[missing] = 0
+        # A constant column is centred to exact zeros, because its smallest value is its mean.
+        above = out.sum(axis=0, dtype=np.float64)
+        middle = (low + np.divide(above, n_observed, out=np.zeros_like(low), where=observed)).astype(out.dtype)
+        np.subtract(values, middle, out=out, dtype=out.dtype, casting="same_kind")
+        out[missing] = 0
+        squares = squares_of_columns(out)
+        mark_underflow(out, squares)
+    return Centred(middle.astype(np.float64), np.where(np.isfinite(squares), 0.0, np.inf), squares)
+
+
+def require_observed(observed: BoolArray) -> None:
+    """Raise `DataError` unless every feature is `observed` in some row."""
+    never = np.flatnonzero(~observed)
+    if len(never):
+        first = ", ".join(map(str, never[:5]))
+        raise DataError(
+            f"{len(never)} feature(s) were observed in no row, first: {first}: leave them out (sp.open(…, mask='survey') does)"
+        )
+
+
+def left_out(missing: str, rows: Array, start: int, scores: Array) -> bool:
+    """Return whether all `scores` that are not finite belong to rows with NaN that `missing` excludes.
+
+    Raises `NotFiniteError` if NaN is allowed and `rows`, with first row `start` of the source, hold infinity.
+    """
+    if missing == "error" or rows.dtype.kind != "f" or not isinstance(rows, np.ndarray):
+        return False
+    refuse_infinite(rows, start)
+    return missing == "drop_rows" and bool(np.isfinite(scores[~incomplete(rows)]).all())

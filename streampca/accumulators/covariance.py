@@ -10,20 +10,18 @@ import numpy as np
 
 from streampca.accumulators.base import Accumulator, StateAboutOrigin, require_same_layout
 from streampca.accumulators.centring import (
+    WIDE_ROWS,
     Centred,
+    add_product_in_float64,
     centre_columns,
+    lost_digits,
+    may_be_overwritten,
     product_dtype,
     refuse_not_finite,
     refuse_overflow,
     squares_of_columns,
     step_between,
     weigh,
-)
-from streampca.accumulators.single_precision import (
-    WIDE_ROWS,
-    add_product_in_float64,
-    lost_digits,
-    may_be_overwritten,
     weights_within_float32,
     within_float32,
 )

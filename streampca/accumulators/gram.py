@@ -7,30 +7,137 @@ from functools import cached_property
 from itertools import chain
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csc_array, csr_array, issparse
 
 from streampca.accumulators.base import Accumulator
-from streampca.accumulators.centring import centre, refuse_not_finite, subtract, work_dtype
-from streampca.accumulators.gram_state import GramOperator, GramState
-from streampca.accumulators.missing import centre_observed, refuse_infinite, require_observed
-from streampca.accumulators.shifting import observed_moments
-from streampca.accumulators.single_precision import (
+from streampca.accumulators.centring import (
     WIDE_ROWS,
     add_product_in_float64,
+    centre,
+    centre_observed,
     lost_digits,
+    refuse_infinite,
+    refuse_not_finite,
+    require_observed,
     squares_of_rows,
+    subtract,
     weights_within_float32,
     within_float32,
+    work_dtype,
 )
-from streampca.accumulators.sparse_gram import FewStored, few_stored, overflow_of, refuse_values
+from streampca.accumulators.shifting import observed_moments
 from streampca.block import Block, as_block
-from streampca.errors import DataError, MergeError
+from streampca.errors import DataError, MergeError, NotFiniteError
 from streampca.linalg.eigen import positive_divisor
 from streampca.linalg.scaling import Scaling, deviations, reciprocals
 from streampca.linalg.tiles import TileGrid, spread
-from streampca.linalg.underflow import refuse_underflow, sums_about_zero
+from streampca.linalg.underflow import mark_underflow_of_stored, refuse_underflow, sums_about_zero
+from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
+
+
+@storable
+@dataclass(frozen=True)
+class GramState:
+    """Gram matrix of the accumulated features, with their means and variances."""
+
+    n_samples: int
+    """Number of samples; those of positive weight are the side of the matrix."""
+    products: FloatArray
+    """Sum over features of the outer products of their (shifted, weighted) values, flat tiles of ``(n, n)``."""
+    starts: IntArray
+    """First feature of each accumulated run of features."""
+    lengths: IntArray
+    """Number of features of each run."""
+    means: FloatArray
+    """Mean of each feature in the order of the runs, ``(n_accumulated,)``."""
+    variances: FloatArray
+    """Variance of each feature (divisor n − ddof) in the order of the runs, ``(n_accumulated,)``."""
+    n_missing: int = 0
+    """Number of values that are missing (NaN) in samples of positive weight."""
+
+    @property
+    def n_features(self) -> int:
+        """Return the length of a row."""
+        return self.n_samples
+
+
+@dataclass(frozen=True)
+class GramOperator:
+    """The matrix H G H / (W − ddof) of inner products between centred samples; G as tiles, H = 1 − u uᵀ.
+
+    Samples are multiplied by the square roots √w of their weights, W is the sum of these weights, and u = √w / √W.
+    """
+
+    grid: TileGrid
+    """Layout of `products`."""
+    products: FloatArray
+    """G as flat tiles; shares memory with the state, so it must not be changed."""
+    centre: FloatArray | None
+    """The unit vector u, ``(n_samples,)``, or None where H is not applied."""
+    divisor: float
+    """W − ddof."""
+    mean: FloatArray
+    """Mean of each feature, ``(n_features,)``."""
+    variance: FloatArray
+    """Variance of each feature about its mean, ``(n_features,)``."""
+    n_threads: int
+    """Threads for products with the matrix."""
+    n_missing: int = 0
+    """Number of values that were missing."""
+
+    @property
+    def n_samples(self) -> int:
+        """Return the number of samples of positive weight."""
+        return self.grid.n_features
+
+    @property
+    def side(self) -> int:
+        """Return the side of the matrix: the number of samples."""
+        return self.grid.n_features
+
+    @property
+    def rank_limit(self) -> int:
+        """Return the largest possible number of components."""
+        return min(self.side, len(self.mean))
+
+    def _on_centre(self, centre: FloatArray) -> FloatArray:
+        return self.grid.multiply(self.products, centre[:, None], self.n_threads)[:, 0]
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """Return the diagonal of the matrix, ``(n_samples,)``."""
+        diagonal = self.grid.diagonal(self.products)
+        if self.centre is not None:
+            image = self._on_centre(self.centre)
+            diagonal = diagonal - 2 * self.centre * image + (self.centre @ image) * self.centre**2
+        return diagonal / self.divisor
+
+    def multiply(self, vectors: FloatArray) -> FloatArray:
+        """Return the matrix times `vectors`, ``(n_samples, n_vectors)``."""
+        if self.centre is not None:
+            vectors = vectors - np.outer(self.centre, self.centre @ vectors)
+        product = self.grid.multiply(self.products, vectors, self.n_threads)
+        if self.centre is not None:
+            product -= np.outer(self.centre, self.centre @ product)
+        product /= self.divisor
+        return product
+
+    def dense(self) -> FloatArray:
+        """Return the matrix as a new array, ``(n_samples, n_samples)``."""
+        matrix = self.grid.dense(self.products)
+        if np.shares_memory(matrix, self.products):
+            matrix = matrix.copy()
+        if self.centre is not None:
+            u, image = self.centre, self._on_centre(self.centre)
+            image -= (u @ image / 2) * u
+            for start in range(0, len(matrix), 256):  # in bands, because an outer product is as large as the matrix
+                band = slice(start, start + 256)
+                matrix[band] -= np.outer(u[band], image) + np.outer(image[band], u)
+        matrix /= self.divisor
+        return matrix
+
 
 _PANEL_BYTES = 32 * 2**20 - 2**16
 _PANEL_FEATURES = (256, 8192)
@@ -387,3 +494,76 @@ def panel_features(n_samples: int, dtype: DType) -> int:
     """Return the number of features of a panel."""
     low, high = _PANEL_FEATURES
     return max(low, min(high, _PANEL_BYTES // max(1, n_samples * dtype.itemsize)))
+
+
+DENSE_FROM = 0.03
+"""Fraction of stored values from which the products of a feature are faster if it is made dense."""
+_LARGE = 1e140  # values below it do not overflow float64 when squared and added up
+
+
+def refuse_values(features: csr_array, start: int) -> None:
+    """Raise `NotFiniteError` if `features`, the first of which is column `start` of the source, store NaN or infinity, or overflow."""
+    if features.dtype.kind != "f" or features.nnz == 0:
+        return
+    bad = ~np.isfinite(features.data)
+    if bad.any():
+        entry = int(np.flatnonzero(bad)[0])
+        feature = int(np.searchsorted(features.indptr, entry, "right")) - 1
+        refuse_not_finite(features[[feature]].toarray().T, 0, start + feature)
+    if float(np.abs(features.data).max()) > _LARGE:
+        with np.errstate(over="ignore"):
+            squares = np.asarray(features.multiply(features).sum(axis=1))
+        if not np.isfinite(squares).all():
+            raise overflow_of(start + int(np.flatnonzero(~np.isfinite(squares))[0]))
+
+
+def overflow_of(column: int) -> NotFiniteError:
+    """Return the error for a `column` of the source whose squares overflow."""
+    return NotFiniteError(
+        f"column {column} overflows float64 when squared: expected magnitudes below 1e150; rescale this feature first"
+    )
+
+
+def few_stored(features: csr_array, weights: FloatArray | None, most: float = DENSE_FROM) -> BoolArray:
+    """Return which of the `features`, ``(n_features, n_samples)``, are multiplied as sparse ones.
+
+    They store less than a fraction `most` of their values, in samples of at most half the weight, so that sums of squares about zero are at most twice
+    those about the mean and the mean can be subtracted afterwards without a loss of digits.
+    """
+    few: BoolArray = np.diff(features.indptr) < most * features.shape[1]
+    if weights is not None:
+        stored = csr_array((weights[features.indices], features.indices, features.indptr), shape=features.shape)
+        few &= np.asarray(stored.sum(axis=1)) <= weights.sum() / 2
+    return few
+
+
+@dataclass(frozen=True)
+class FewStored:
+    """Features with few stored values, in float64, and their moments."""
+
+    columns: csc_array
+    """The features, ``(n_samples, n_features)``."""
+    means: FloatArray
+    """Mean of each, ``(n_features,)``."""
+    squares: FloatArray
+    """Sum of weighted squares of each about its mean, ``(n_features,)``."""
+
+    @classmethod
+    def of(cls, features: csr_array, weights: FloatArray | None) -> FewStored:
+        """Return the `features`, ``(n_features, n_samples)``, with moments under the `weights` of the samples; may share memory."""
+        columns = csc_array(features.astype(np.float64, copy=False).T)
+        mark_underflow_of_stored(columns)
+        n = columns.shape[0]
+        total, each = (float(n), np.ones(n)) if weights is None else (float(weights.sum()), weights)
+        means = np.asarray(columns.T @ each) / total
+        squares = np.asarray(columns.multiply(columns).T @ each)
+        return cls(columns, means, np.maximum(squares - total * means**2, 0.0))
+
+    def scaled(self, roots: FloatArray | None, factors: FloatArray | None) -> csc_array:
+        """Return the features times the `roots` of the weights and their `factors`, by samples: ``(n_features, n_samples)``."""
+        samples = csc_array(self.columns.T)
+        if roots is not None:
+            samples.data *= np.repeat(roots, np.diff(samples.indptr))
+        if factors is not None:
+            samples.data *= factors[samples.indices]
+        return samples

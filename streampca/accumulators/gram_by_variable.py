@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streampca.accumulators.gram import Gram
-from streampca.accumulators.gram_state import GramOperator, GramState
+from streampca.accumulators.gram import Gram, GramOperator, GramState
 from streampca.block import Block, as_block
 from streampca.linalg.scaling import feature_weights, reciprocals, root_sums
 from streampca.typing import Array, FloatArray

@@ -9,24 +9,25 @@ import numpy as np
 from streampca.accumulators.base import Accumulator, require_same_layout
 from streampca.accumulators.centring import (
     Centred,
+    add_product_in_float64,
     centre,
+    centre_observed,
+    incomplete,
+    lost_digits,
     product_dtype,
+    refuse_infinite,
     refuse_not_finite,
     refuse_overflow,
+    require_observed,
     squares_of_columns,
     step_between,
     weigh,
+    weights_within_float32,
+    within_float32,
 )
 from streampca.accumulators.covariance import (
     Covariance,
     panel_rows,
-)
-from streampca.accumulators.missing import centre_observed, incomplete, refuse_infinite, require_observed
-from streampca.accumulators.single_precision import (
-    add_product_in_float64,
-    lost_digits,
-    weights_within_float32,
-    within_float32,
 )
 from streampca.block import Block, as_block
 from streampca.errors import DataError

@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 
 from streampca.accumulators.base import Accumulator, AnyAccumulator
 from streampca.accumulators.centring import refuse_not_finite, refuse_overflow, step_between, work_dtype
 from streampca.accumulators.covariance import panel_rows
-from streampca.accumulators.gram import Gram
-from streampca.accumulators.gram_state import GramState
-from streampca.accumulators.group_rotations import factor_of_indicators, merge_of_indicators
+from streampca.accumulators.gram import Gram, GramState
 from streampca.accumulators.shifting import sampled_origin, sketch_panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
+from streampca.linalg.scaling import reciprocals
 from streampca.regressors import FittedRegression, Regressors, RowRegressors
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -387,3 +386,28 @@ class FeatureResiduals(Accumulator[FeatureResidualState, object]):
 def feature_panel_bytes(n_samples: int, n_rows: int, itemsize: int, *, weighted: bool) -> int:
     """Return the memory in bytes of the residuals of `n_rows` features: with weights, of those of positive weight twice more."""
     return n_rows * n_samples * (16 + (8 if weighted else 0) + itemsize)
+
+
+def factor_of_indicators(codes: IntArray, roots: FloatArray | None, n_groups: int) -> tuple[csr_array, FloatArray]:
+    """Return Q, sparse ``(n_rows, n_groups)``, and R, ``(n_groups, n_groups)``, of the indicators of the groups `codes`.
+
+    Rows are multiplied by `roots`, the roots of their weights; None for 1. Groups without rows have columns of zeros.
+    """
+    roots = np.ones(len(codes)) if roots is None else roots
+    lengths = np.sqrt(np.bincount(codes, roots**2, n_groups))
+    entries = roots * reciprocals(lengths)[codes]
+    return csr_array((entries, codes, np.arange(len(codes) + 1)), shape=(len(codes), n_groups)), np.diag(lengths)
+
+
+def merge_of_indicators(first: FloatArray, second: FloatArray) -> tuple[csr_array, FloatArray]:
+    """Return Qᵀ, sparse ``(2 q, 2 q)``, and R, ``(q, q)``, of the diagonal factors `first` over `second`, ``(q, q)`` each.
+
+    A Givens rotation for each group; groups without rows on one side leave rows of zeros.
+    """
+    a, b = first.diagonal(), second.diagonal()
+    lengths, q = np.hypot(a, b), len(a)
+    cosine, sine = a * reciprocals(lengths), b * reciprocals(lengths)
+    upper, lower = np.arange(q), np.arange(q, 2 * q)
+    rows, columns = np.concatenate([upper, upper, lower, lower]), np.concatenate([upper, lower, upper, lower])
+    entries = np.concatenate([cosine, sine, -sine, cosine])
+    return coo_array((entries, (rows, columns)), shape=(2 * q, 2 * q)).tocsr(), np.diag(lengths)

@@ -11,8 +11,15 @@ import xxhash
 from scipy.sparse import csc_array, issparse
 
 from streampca.accumulators.base import Accumulator
-from streampca.accumulators.centring import refuse_not_finite, refuse_overflow, work_dtype
-from streampca.accumulators.missing import incomplete, refuse_infinite
+from streampca.accumulators.centring import (
+    incomplete,
+    refuse_infinite,
+    refuse_not_finite,
+    refuse_overflow,
+    weights_within_float32,
+    within_float32,
+    work_dtype,
+)
 from streampca.accumulators.shifting import (
     DIRECT_ROWS,
     SAFE_SQUARES,
@@ -25,7 +32,6 @@ from streampca.accumulators.shifting import (
     sketch_panel_rows,
     weighted_moments,
 )
-from streampca.accumulators.single_precision import weights_within_float32, within_float32
 from streampca.accumulators.sketched import Sketched, SketchResult, SketchState, project
 from streampca.accumulators.sparse import refuse_stored, shift_full_columns
 from streampca.block import Block, EqualRows, as_block

@@ -1,6 +1,6 @@
 """Statistics of features that come along with any fit: what is summed over the examined rows, and its figures for the manifest.
 
-A statistic is a subclass of `Statistic` in a module of its own, `zeros` for example, and an entry of `STATISTICS` in
+A statistic is a subclass of `Statistic`, `Zeros` for example, and an entry of `STATISTICS` in
 `streampca.solvers.quality`: then every solver accumulates it, plans count its memory, checkpoints hold it, the manifest has its
 figures, the report a row for it, and ``streampca verify`` measures them again.
 """
@@ -15,8 +15,7 @@ import numpy as np
 from typing_extensions import override
 
 from streampca.accumulators.base import Accumulator
-from streampca.accumulators.quality import Quality
-from streampca.accumulators.quality_panels import PANEL_VALUES
+from streampca.accumulators.quality import PANEL_VALUES, Quality
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
 from streampca.typing import Array, FloatArray, IntArray, Json
@@ -126,3 +125,35 @@ class Statistic(Accumulator[FeatureSums, FloatArray]):
         followed, values = len(self.examined.followed), max(PANEL_VALUES, self.examined.n_features)
         made = max(PANEL_VALUES, followed) * self.scratch_of_value
         return values * itemsize + made + 3 * 8 * self.n_sums * followed
+
+
+MOSTLY = 0.9
+"""Share of zeros from which a feature is listed."""
+
+
+@dataclass(frozen=True)
+class Zeros(Statistic):
+    """Counts values that are not missing, and zeros among them."""
+
+    name: ClassVar[str] = "zeros"
+    title: ClassVar[str] = "features that are mostly zeros"
+    is_share: ClassVar[bool] = True
+    n_sums: ClassVar[int] = 2
+    scratch_of_value: ClassVar[int] = 16
+
+    @override
+    def of_rows(self, rows: Array, numbers: range) -> FloatArray:
+        return np.array([len(rows) - np.isnan(rows).sum(axis=0), (rows == 0).sum(axis=0)], dtype=np.float64)
+
+    @override
+    def figures(self, sums: FloatArray, name: Namer) -> Json:
+        counts, zeros = sums
+        shares = zeros / np.maximum(counts, 1)
+        chosen = np.flatnonzero((shares >= MOSTLY) & (shares < 1))
+        order = chosen[np.argsort(-shares[chosen], kind="stable")]
+        return {
+            "share": float(zeros.sum() / max(counts.sum(), 1)),
+            "least": MOSTLY,
+            "count": len(order),
+            "features": self.listed(order, name, shares),
+        }

@@ -11,9 +11,8 @@ import numpy as np
 from scipy.sparse import issparse
 
 from streampca.accumulators.base import Accumulator, AnyAccumulator, Forwarding
-from streampca.accumulators.centring import refuse_not_finite
+from streampca.accumulators.centring import incomplete, refuse_infinite, refuse_not_finite
 from streampca.accumulators.covariance import Covariance
-from streampca.accumulators.missing import incomplete, refuse_infinite
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block, take_columns
 from streampca.errors import NotFiniteError

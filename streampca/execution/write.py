@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import zarr
 
-from streampca.accumulators.centring import refuse_not_finite
-from streampca.accumulators.missing import refuse_infinite
+from streampca.accumulators.centring import refuse_infinite, refuse_not_finite
 from streampca.block import Block, dense
 from streampca.errors import NotFiniteError, OutputError
 from streampca.execution.checkpoint.pass_record import next_pass

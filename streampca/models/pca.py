@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import numpy as np
 from typing_extensions import override
 
-from streampca.accumulators.gram_state import GramOperator
+from streampca.accumulators.gram import GramOperator
 from streampca.accumulators.sketched import Sketched
 from streampca.accumulators.triangle import Factored
 from streampca.block import Block

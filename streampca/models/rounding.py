@@ -19,7 +19,7 @@ from streampca.typing import DType, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from streampca.accumulators import CovarianceState, PairwiseState, SketchState
-    from streampca.accumulators.gram_state import GramOperator
+    from streampca.accumulators.gram import GramOperator
 
 
 def with_missing(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.accumulators.centring import refuse_not_finite
-from streampca.accumulators.missing import left_out, refuse_infinite
+from streampca.accumulators.centring import left_out, refuse_infinite, refuse_not_finite
 from streampca.accumulators.sparse import refuse_stored
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
 from streampca.labels import Labels, SampleColumns

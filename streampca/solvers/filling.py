@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.accumulators.centring import product_dtype
-from streampca.accumulators.missing import require_observed
+from streampca.accumulators.centring import product_dtype, require_observed
 from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import SketchState
 from streampca.execution.readings import Reading, ReadingAlone, Readings

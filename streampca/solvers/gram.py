@@ -13,12 +13,10 @@ from scipy.sparse import csr_array, issparse
 from typing_extensions import override
 
 from streampca.accumulators.centring import product_dtype, work_dtype
-from streampca.accumulators.gram import Gram, panel_features
+from streampca.accumulators.gram import DENSE_FROM, Gram, GramOperator, few_stored, panel_features
 from streampca.accumulators.gram_by_variable import GramByVariable
-from streampca.accumulators.gram_state import GramOperator
 from streampca.accumulators.residuals import feature_panel_bytes
 from streampca.accumulators.rows import RowSample, RowsState
-from streampca.accumulators.sparse_gram import DENSE_FROM, few_stored
 from streampca.block import Block, dense
 from streampca.execution.checkpoint.pass_record import PassRecord, next_pass
 from streampca.execution.drive import drive

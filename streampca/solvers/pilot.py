@@ -10,10 +10,10 @@ import numpy as np
 from scipy.sparse import issparse
 
 from streampca.accumulators.centring import (
+    refuse_infinite,
     refuse_not_finite,
     work_dtype,
 )
-from streampca.accumulators.missing import refuse_infinite
 from streampca.accumulators.shifting import sampled_origin
 from streampca.accumulators.sparse import refuse_stored
 from streampca.execution.distributed.retries import read_with_retries

@@ -8,8 +8,7 @@ from typing import Any
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.quality import Quality
-from streampca.accumulators.statistics import Statistic
-from streampca.accumulators.zeros import Zeros
+from streampca.accumulators.statistics import Statistic, Zeros
 from streampca.planning.plan import Plan
 from streampca.sources.base import Source
 from streampca.typing import FloatArray

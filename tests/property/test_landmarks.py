@@ -20,7 +20,7 @@ from scipy.stats import chi2
 from sklearn.datasets import load_digits
 
 from streampca.accumulators import ColumnNormLandmarks, RPCholeskyLandmarks, UniformLandmarks, WeightedLandmarks
-from streampca.accumulators.pivots import random_pivots
+from streampca.accumulators.landmarks import random_pivots
 from streampca.errors import DataError, NotFiniteError, ParameterError
 from streampca.kernels import RBF, Custom, Linear, Polynomial, Sigmoid
 from streampca.system.workspace import release

@@ -12,10 +12,10 @@ from streampca.accumulators.kernel_features import in_panel
 from streampca.accumulators.landmarks import (
     ColumnNormLandmarks,
     LandmarksState,
+    RPCholeskyLandmarks,
     UniformLandmarks,
     WeightedLandmarks,
 )
-from streampca.accumulators.rpcholesky import RPCholeskyLandmarks
 from streampca.block import Block
 from streampca.errors import DataError, ParameterError
 from streampca.execution.distributed.retries import read_with_retries
