@@ -29,7 +29,7 @@ from streampca.accumulators.shifting import observed_moments
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError, NotFiniteError
 from streampca.linalg.eigen import positive_divisor
-from streampca.linalg.scaling import Scaling, deviations, reciprocals
+from streampca.linalg.scaling import deviations, reciprocals
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import mark_underflow_of_stored, refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
@@ -154,8 +154,8 @@ class Gram(Accumulator[GramState, GramOperator]):
 
     center: bool = True
     """Subtract the mean of every feature."""
-    scale: Scaling = False
-    """How features are scaled; edges of variables are for `GramByVariable`."""
+    scale: bool | str = False
+    """How features are scaled: by their standard deviation, or by the one that their mean tells."""
     ddof: int = 1
     """Variances are divided by n − ddof."""
     factors: FloatArray | None = None
@@ -354,7 +354,7 @@ class Gram(Accumulator[GramState, GramOperator]):
     def factors_of(self, start: int, means: FloatArray, variances: FloatArray) -> FloatArray | None:
         """Return the factors of the features from `start` on, which have these means and variances; None for factors of 1."""
         factors = None
-        if self.scale and not isinstance(self.scale, tuple):
+        if self.scale:
             factors = reciprocals(deviations(variances, means, self.scale, start))
         if self.factors is not None:
             given = self.factors[start : start + len(variances)]
@@ -455,10 +455,6 @@ class Gram(Accumulator[GramState, GramOperator]):
         return GramOperator(
             grid, state.products, unit, self.divisor_for(n), means, variances, self.n_threads, state.n_missing
         )
-
-    def for_components(self, means: FloatArray, variances: FloatArray) -> Gram:
-        """Return the accumulator with the factors of the second reading, given the means and variances of all features."""
-        return self
 
     def state_bytes(self, n_features: int) -> int:
         """Return the size of the matrix of `n_features` samples in bytes; 16 bytes for each feature are added to that."""

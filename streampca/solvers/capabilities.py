@@ -69,6 +69,9 @@ TRAITS: dict[str, Finder] = {
     "remove": _named("remove", lambda source, parameters: parameters.remove is not None),
     "center=False": _written("center", False),
     "scale by means": _written("scale", *EXPECTED),
+    "scale='block'": lambda source, parameters: (
+        "scale='block'" if parameters.scale == "block" or isinstance(parameters.scale, tuple) else None
+    ),
     "sampling_errors": lambda source, parameters: (
         f"sampling_errors={parameters.sampling_errors}" if parameters.sampling_errors else None
     ),

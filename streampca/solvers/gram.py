@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, cast
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from streampca.accumulators.centring import product_dtype, work_dtype
 from streampca.accumulators.gram import DENSE_FROM, Gram, GramOperator, few_stored, panel_features
-from streampca.accumulators.gram_by_variable import GramByVariable
 from streampca.accumulators.residuals import feature_panel_bytes
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.block import Block, dense
@@ -355,6 +354,7 @@ class GramSolver(PCASolver):
         "missing='drop_rows'": "use solver='covariance' or missing='mean'",
         "missing='pairwise'": "use solver='covariance' or missing='mean'",
         "forgetting": "use solver='covariance'",
+        "scale='block'": "use solver='covariance', or 'sketch' where its matrix does not fit",
         "n_components='cross_validation'": "use solver='covariance'",
     }
 
@@ -392,10 +392,9 @@ class GramSolver(PCASolver):
 
     def accumulator_of(self, source: Source, parameters: Parameters) -> Gram:
         """Return the accumulator of the Gram matrix."""
-        kind = GramByVariable if isinstance(parameters.scaling, tuple) else Gram
-        return kind(
+        return Gram(
             center=parameters.center,
-            scale=parameters.scaling,
+            scale=cast("bool | str", parameters.scaling),  # `refuses` names edges of variables
             ddof=parameters.ddof,
             factors=None if parameters.feature_weight is None else np.sqrt(parameters.feature_weight),
             weights=parameters.sample_weight,
@@ -430,7 +429,7 @@ class GramSolver(PCASolver):
             reduced = replace(gram, n_threads=plan.threads).finalize(state)
             spectrum = with_moments(_spectrum(reduced, parameters, plan), reduced, parameters.seed)
             del state
-            reduced, gram = replace(reduced, products=np.empty(0)), gram.for_components(reduced.mean, reduced.variance)
+            reduced = replace(reduced, products=np.empty(0))
             release_freed_memory()
             chosen = RowSample(source.shape[0], 0 if scratch else asked.keep_rows, str(source.dtype)).chosen
             if asked.removing is not None:
