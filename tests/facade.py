@@ -35,7 +35,7 @@ from streampca.runs.verify import verify_run
 from streampca.solvers.capabilities import CONFLICTS
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.solvers.fit import fit as fit_source
-from streampca.solvers.kernel.fit import fit_kernel, plan_kernel
+from streampca.solvers.kernel.fit import plan_kernel
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.quality import quality_of, with_statistics
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
@@ -303,9 +303,10 @@ def plan(
 
 def fit(data: Any, plan: Any = None, *, k: Any = None, options: Any = None, **parameters: Any) -> Any:
     """Carry out a plan; return what the fit found, with ``.model``, ``.state`` and ``.reads``."""
-    if "kernel" in parameters:
-        return fit_kernel(open_source(data), KernelParameters(n_components=k, **parameters), plan, **(options or {}))
-    return fit_source(open_source(data), Parameters(k, **parameters), plan, **(options or {}))
+    source, kernel = open_source(data), "kernel" in parameters
+    checked: Any = KernelParameters(n_components=k, **parameters) if kernel else Parameters(k, **parameters)
+    plan = plan or (plan_kernel if kernel else plan_fit)(source, checked)
+    return fit_source(source, checked, plan, **(options or {}))
 
 
 def examining(data: Any, missing: str = "mean") -> dict[str, Any]:

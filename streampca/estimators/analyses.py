@@ -30,7 +30,7 @@ from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.cost import warn_of_probe
 from streampca.planning.plan import Plan
 from streampca.solvers.analyses import Analysis, Factors
-from streampca.solvers.fit import Fit, fit, plan_fit, readings_of_fit
+from streampca.solvers.fit import Fit, plan_fit, readings_of_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import solve
 from streampca.sources import Source
@@ -170,10 +170,6 @@ class StateEstimator(Continuing):
     def _plan_source(self, source: Source, parameters: Parameters, **options: Any) -> Plan:
         """Plan a fit of a source with checked parameters."""
         return plan_fit(source, parameters, analysis=self._analysis(source), **options)
-
-    def _fit_source(self, source: Source, parameters: Parameters, plan: Plan | None = None, **options: Any) -> Fit:
-        """Fit a source by a plan."""
-        return fit(source, parameters, plan, analysis=self._analysis(source), **options)
 
     def _readings_of_fit(self, source: Source, parameters: Parameters, plan: Plan, **options: Any) -> Readings[Fit]:
         """Ask for the readings of such a fit, to share them."""

@@ -36,6 +36,7 @@ from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_fit, recorded_plan
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
+from streampca.execution.readings import run_fit
 from streampca.export.formats import SUFFIXES, Exported
 from streampca.labels import Labels
 from streampca.models.fit_record import FitRecord
@@ -54,6 +55,7 @@ from streampca.models.stored import StoredArray
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_rows, plan_scores
 from streampca.solvers.base import Solver
+from streampca.solvers.fit import readings_of_fit
 from streampca.sources import Source, open_source
 from streampca.sources.base import require_unmasked
 from streampca.sources.cells.objects import is_anndata
@@ -61,6 +63,7 @@ from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import labelled_as, numeric_frame
 from streampca.sources.like import counting_as, open_like, open_xarray_like, with_features_of
+from streampca.sources.naming import places_named
 from streampca.sources.packing import with_nan
 from streampca.sources.steps import SteppedSource
 from streampca.sources.xarray_data import is_in_memory
@@ -93,10 +96,8 @@ class StreamEstimator(BaseEstimator):
     """Its solvers by name."""
     _plan_source: ClassVar[Callable[..., Any]]
     """Plans a fit of a source with checked parameters: `plan_fit` or `plan_kernel`."""
-    _fit_source: ClassVar[Callable[..., Any]]
-    """Fits a source by a plan: `fit` or `fit_kernel`."""
-    _readings_of_fit: ClassVar[Callable[..., Any]]
-    """Asks for the readings of such a fit, to share them: `readings_of_fit` or `readings_of_kernel`."""
+    _readings_of_fit: Callable[..., Any] = staticmethod(readings_of_fit)
+    """Asks for the readings of such a fit."""
 
     if TYPE_CHECKING:
         _model: Model
@@ -134,13 +135,16 @@ class StreamEstimator(BaseEstimator):
 
     def _fit_or_resume(self, source: Source, parameters: Any) -> Any:
         """Return the fit of `source`, resumed from `checkpoint` if that is a directory with the checkpoint of this fit."""
+        client = active_client(source)
+        with places_named(source):
+            plan = self._plan_source(source, parameters, client=client)
         if self.checkpoint is None:
-            return self._fit_source(source, parameters, progress=self.progress)
+            return run_fit(self._readings_of_fit(source, parameters, plan), client, self.progress)
 
         def fit(log: ProgressLog) -> Any:
-            plan = recorded_plan(log, self._plan_source(source, parameters, client=active_client(source)))
-            log.plan = plan.to_dict()
-            return self._fit_source(source, parameters, plan, progress=self.progress)
+            recorded = recorded_plan(log, plan)
+            log.plan = recorded.to_dict()
+            return run_fit(self._readings_of_fit(source, parameters, recorded), client, self.progress)
 
         return fit_with_checkpoint(Path(self.checkpoint), identity_of_fit(source, parameters), fit)
 

@@ -28,7 +28,7 @@ from streampca.parameters import KERNEL_PCA_PARAMETERS, checked, documented
 from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
 from streampca.solvers.kernel import METHODS
-from streampca.solvers.kernel.fit import fit_kernel, plan_kernel, readings_of_kernel
+from streampca.solvers.kernel.fit import plan_kernel
 from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.sources import Source
 from streampca.sources.base import require_unmasked
@@ -291,8 +291,6 @@ class KernelPCA(StreamEstimator):
         )
 
     _plan_source = staticmethod(plan_kernel)
-    _fit_source = staticmethod(fit_kernel)
-    _readings_of_fit = staticmethod(readings_of_kernel)
 
     def _take(self, result: Any, source: Source) -> None:
         super()._take(result, source)

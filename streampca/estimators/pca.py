@@ -44,8 +44,7 @@ from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.cost import warn_of_probe
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of
-from streampca.solvers.fit import fit as fit_source
-from streampca.solvers.fit import plan_fit, readings_of_fit
+from streampca.solvers.fit import plan_fit
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import with_eigenvalues
 from streampca.sources.alignment import is_placed
@@ -658,8 +657,6 @@ class PCA(Continuing, Patterns):
         return Parameters(**named, given=given, threads=threads)
 
     _plan_source = staticmethod(plan_fit)
-    _fit_source = staticmethod(fit_source)
-    _readings_of_fit = staticmethod(readings_of_fit)
 
 
 @dataclass(eq=False, repr=False)

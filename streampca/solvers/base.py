@@ -11,6 +11,7 @@ from typing_extensions import override
 from streampca.accumulators.base import AnyAccumulator
 from streampca.execution.readings import Readings
 from streampca.models.pca import PCAModel
+from streampca.models.rounding import with_integer_rounding
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.cost import Rates, nominal_rates, solve_seconds
@@ -33,6 +34,8 @@ class Solver(ABC, Generic[AnyParameters, AnyFit]):
 
     name: ClassVar[str]
     """Name by which users ask for it."""
+    copies_rows: ClassVar[bool] = False
+    """Whether, where it reads by features, it copies rows for a report itself (`Asked.keep_rows`)."""
 
     @abstractmethod
     def plan(self, source: Source, parameters: AnyParameters, resources: Resources) -> Plan:
@@ -48,6 +51,10 @@ class Solver(ABC, Generic[AnyParameters, AnyFit]):
         What reading took, and how long, is measured by who makes the readings.
         """
 
+    @abstractmethod
+    def finished(self, fit: AnyFit, source: Source) -> AnyFit:
+        """Return the fit of `source` with what is known of its model in the end; raise `DataError` if its numbers are no use."""
+
     def model_bytes(self, plan: Plan, n_components: int) -> int:
         """Return the size of a saved model."""
         return 8 * n_components * plan.n_features
@@ -62,12 +69,20 @@ class PCASolver(Solver[Parameters, Fit]):
 
     approximate: ClassVar[bool] = False
     """Whether its answer carries an error, and a certificate of it."""
+    copies_rows: ClassVar[bool] = True
     refuses: ClassVar[Table] = {}
     """Traits of rows and parameters that it does not take, and what to do instead, see `capabilities`."""
 
     @override
     def require(self, source: Source | None, parameters: Parameters) -> None:
         require_taken(self.name, self.refuses, source, parameters)
+
+    @override
+    def finished(self, fit: Fit, source: Source) -> Fit:
+        model = with_integer_rounding(fit.model)
+        described = model.source | {"solver": fit.plan.solver}
+        state = None if fit.fitted_state is None else replace(fit.fitted_state, source=described)
+        return replace(fit, model=replace(model, source=described), fitted_state=state)
 
     def nominal_rates(self, plan: Plan) -> Rates:
         """Return the rates that times are expected by: those of products of rows."""

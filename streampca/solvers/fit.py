@@ -1,11 +1,11 @@
-"""Plans of fits of linear PCA, and fits by the solver that a plan names."""
+"""Plans of fits of linear PCA, and fits of any kind by the solver that a plan names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Readings, relayed, run_fit
 from streampca.linalg.selection import Count
 from streampca.logs import logger
-from streampca.models.rounding import with_integer_rounding
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows, require_rule
 from streampca.planning.columns import with_columns
@@ -27,8 +26,10 @@ from streampca.planning.work import Resources
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.analyses import Analysis, plan_of_analysis
+from streampca.solvers.base import AnyParameters, Solver
 from streampca.solvers.capabilities import require_together
 from streampca.solvers.fitted_steps import with_steps
+from streampca.solvers.kernel import METHODS
 from streampca.solvers.measuring import measured
 from streampca.solvers.options import Asked
 from streampca.solvers.plan_sketch import reading_limits
@@ -180,58 +181,55 @@ def naming_the_limit(resources: Resources, limits: list[WorkerLimits]) -> Iterat
 
 def fit(
     source: Source,
-    parameters: Parameters,
-    plan: Plan | None = None,
+    parameters: AnyParameters,
+    plan: Plan,
     *,
     keep_rows: int = 0,
     quality: bool = False,
     progress: ProgressCallback | None = None,
     analysis: Analysis | None = None,
-) -> Fit:
-    """Carry out `plan` and return the model, with `keep_rows` rows copied out of the stream and, if asked for, their quality."""
-    client = active_client(source)
-    with places_named(source):
-        plan = plan or plan_fit(source, with_columns(parameters, source), client=client, analysis=analysis)
+) -> Any:
+    """Carry out `plan` and return what `readings_of_fit` returns."""
     readings = readings_of_fit(source, parameters, plan, keep_rows=keep_rows, quality=quality, analysis=analysis)
-    return run_fit(readings, client, progress)
+    return run_fit(readings, active_client(source), progress)
 
 
 def readings_of_fit(
     source: Source,
-    parameters: Parameters,
+    parameters: AnyParameters,
     plan: Plan,
     *,
     keep_rows: int = 0,
     quality: bool = False,
     analysis: Analysis | None = None,
-) -> Readings[Fit]:
-    """Ask for the readings of a fit by `plan`, and return what `fit` returns."""
+) -> Readings[Any]:
+    """Ask for the readings of a fit by `plan`, of PCA, an `analysis` or kernel PCA; return the fit with its model.
+
+    `keep_rows` rows are copied out of the stream, and the `quality` of the data is examined, if asked for.
+    """
     _log.info("plan: %r", plan)
+    solver: Solver[Any, Any] = SOLVERS[plan.solver] if plan.solver in SOLVERS else METHODS[plan.solver]
     with places_named(source):
-        parameters = with_columns(parameters, source)
-        regressors = regressors_of(source, parameters)
-        removing = None
+        given: Any = with_columns(parameters, source)
+        regressors, removing = regressors_of(source, given), None
         if regressors is not None:
             removing = Removing(regressors, source, np.dtype(plan.work_dtype))
-            parameters = replace(parameters, n_regressors=regressors.orthogonal.size)
-        by_features = plan.axis == "features"
-        asked = Asked(keep_rows if by_features else 0, removing, analysis)
-        solving = SOLVERS[plan.solver].readings(source, parameters, plan, asked)
+            given = replace(given, n_regressors=regressors.orthogonal.size)
+        by_features = solver.copies_rows and plan.axis == "features"
+        solving = solver.readings(source, given, plan, Asked(keep_rows if by_features else 0, removing, analysis))
         if removing is not None:
             solving = relayed(solving, removing)
-        examining = quality_beside(source, plan, parameters.missing) if quality else ()
+        examining = quality_beside(source, plan, given.missing) if quality else ()
         fitted = yield from measured(solving, source, plan, 0 if by_features else keep_rows, examining)
         if removing is not None:
             fitted = removing.finished(fitted, copied_residuals=by_features)
-        if parameters.sampling_errors and analysis is None:
-            weights, limits = parameters.sample_weight, (parameters.memory, parameters.threads)
-            sampling = Sampling(source, plan, parameters.sampling_errors, weights, parameters.scaling, *limits)
+        fitted = solver.finished(fitted, source)
+        if given.sampling_errors and analysis is None:
+            limits = given.memory, given.threads
+            sampling = Sampling(source, plan, given.sampling_errors, given.sample_weight, given.scaling, *limits)
             fitted = yield from sampling.added_to(fitted)
-        fitted = replace(fitted, model=with_integer_rounding(fitted.model))
-        described = fitted.model.source | {"solver": plan.solver}
         labels = None if source.labels is None else source.labels.without_sample_coordinates()
-        state = None if fitted.fitted_state is None else replace(fitted.fitted_state, source=described)
-        return replace(fitted, model=replace(fitted.model, source=described, labels=labels), fitted_state=state)
+        return replace(fitted, model=replace(fitted.model, labels=labels))
 
 
 def report_rows(source: Source) -> int:

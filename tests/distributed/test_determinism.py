@@ -93,7 +93,7 @@ def test_the_number_of_threads_that_a_user_asks_for(store: Path, solver: str) ->
     each = [replace(parameters, threads=threads) for threads in (1, 2, 5)]
     plans = [plan_fit(source, one) for one in each]
     assert len({(plan.rows_per_block, plan.n_leaves, plan.tile) for plan in plans}) == 1
-    digests = {digest(fit(source, one).model) for one in each}
+    digests = {digest(fit(source, one, plan_fit(source, one)).model) for one in each}
     if solver == "covariance":
         digests.add(digest(alone(source, parameters, plans[0])))
     assert len(digests) == 1

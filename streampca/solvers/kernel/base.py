@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from streampca.errors import NotFiniteError
 from streampca.models import certificate_sentences as sentences
 from streampca.models.kernel import KernelModel
+from streampca.models.rounding import with_rounded_integers
 from streampca.planning.plan import Plan
 from streampca.solvers.base import Solver
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import settings_of
 from streampca.solvers.result import FitResult
+from streampca.sources.base import Source
 from streampca.typing import FloatArray
 
 
@@ -37,3 +42,18 @@ class KernelMethod(Solver[KernelParameters, KernelFit]):
     def model_bytes(self, plan: Plan, n_components: int) -> int:
         """Return the size of a saved model: landmarks, their coefficients, and two vectors."""
         return 8 * settings_of(plan).n_landmarks * (plan.n_features + n_components + 2)
+
+    def finished(self, fit: KernelFit, source: Source) -> KernelFit:
+        """Return the fit with what rounding of integers may change; raise `NotFiniteError` where numbers leave their range."""
+        model = fit.model
+        numbers = (model.eigenvalues, model.coefficients, model.centre, np.array(model.total))
+        if not all(np.isfinite(each).all() for each in numbers):
+            raise NotFiniteError("kernel values or their products overflow float64: rescale the data first")
+        limits, longest = np.finfo(model.score_dtype(source.dtype)), float(np.sqrt(model.eigenvalues[0]))
+        smallest = float(limits.tiny) * model.n_samples**0.5 / float(limits.eps)
+        if longest and not smallest <= longest <= float(limits.max):
+            raise NotFiniteError(
+                f"scores of length {longest:.3g} leave the range of {limits.dtype}, in which scores of {source.dtype} rows are "
+                "returned: rescale the data first, or convert it to float64"
+            )
+        return replace(fit, model=with_rounded_integers(model, source.dtype))

@@ -170,7 +170,7 @@ def _certificate(
         trace=sentences.EXACT_TRACE,
         residual_trace=None,
         sigma=None if error is None else error**0.5,
-        **parameters.missing(int(np.count_nonzero(values > 0))),
+        **parameters.components_missing(int(np.count_nonzero(values > 0))),
         **shares(values, total, 0.0),
     )
 

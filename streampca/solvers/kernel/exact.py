@@ -98,7 +98,7 @@ def _model(
             numerical_rank=spectrum.numerical_rank,
             eigen_solver=spectrum.method,
             definite=parameters.kernel.definite,
-            **parameters.missing(int(np.count_nonzero(roots))),
+            **parameters.components_missing(int(np.count_nonzero(roots))),
             **shares(spectrum.values, spectrum.total, allowed * len(spectrum.values)),
         ),
         source=source.describe(),

@@ -70,7 +70,7 @@ def _model(source: Source, parameters: KernelParameters, landmarks: ChosenLandma
             residual_trace=None,
             sigma=None,
             eigenvalue_intervals=None,
-            **parameters.missing(int(np.count_nonzero(values > 0))),
+            **parameters.components_missing(int(np.count_nonzero(values > 0))),
             **shares(values, spectrum.total, 0.0),
         ),
         source=source.describe(),

@@ -1,4 +1,4 @@
-"""Plans of fits of kernel PCA, and fits by the method that a plan names."""
+"""Plans of fits of kernel PCA."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from streampca.errors import DataError, NotAvailableError, NotFiniteError, PlanError, StreamPCAError
-from streampca.execution.distributed.active_client import active_client
-from streampca.execution.progress import ProgressCallback
-from streampca.execution.readings import Readings, run_fit
-from streampca.logs import logger
-from streampca.models.kernel import KernelModel
-from streampca.models.rounding import with_rounded_integers
+from streampca.errors import DataError, NotAvailableError, PlanError, StreamPCAError
 from streampca.planning.plan import Plan, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.work import Resources
@@ -23,21 +15,16 @@ from streampca.solvers.alternatives import figures_of
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.fitted_steps import with_steps
 from streampca.solvers.kernel import METHODS
-from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import with_seconds
-from streampca.solvers.measuring import measured
-from streampca.solvers.options import Asked
-from streampca.solvers.quality import quality_beside, quality_bytes
-from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
+from streampca.solvers.quality import quality_bytes
+from streampca.solvers.sampling import require_sampling, with_sampling
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct
-from streampca.sources.naming import places_named
 
 if TYPE_CHECKING:
     from streampca.typing import DaskClient
 
-_log = logger(__name__)
 _EXACT_FLOPS = 1e13
 """Work above which ``"auto"`` does not choose the exact method: some minutes on one thread."""
 
@@ -103,57 +90,6 @@ def plan_kernel(
         others = tuple(figures_of(name, partial(planned, name)) for name in METHODS if name != method)
         plan = replace(plan, alternatives=others)
     return with_steps(with_seconds(plan), source)
-
-
-def fit_kernel(
-    source: Source,
-    parameters: KernelParameters,
-    plan: Plan | None = None,
-    *,
-    keep_rows: int = 0,
-    quality: bool = False,
-    progress: ProgressCallback | None = None,
-) -> KernelFit:
-    """Carry out `plan` and return the model, with `keep_rows` rows copied out of the stream and, if asked for, their quality."""
-    client = active_client(source)
-    with places_named(source):
-        plan = plan or plan_kernel(source, parameters, client=client)
-    readings = readings_of_kernel(source, parameters, plan, keep_rows=keep_rows, quality=quality)
-    return run_fit(readings, client, progress)
-
-
-def readings_of_kernel(
-    source: Source, parameters: KernelParameters, plan: Plan, *, keep_rows: int = 0, quality: bool = False
-) -> Readings[KernelFit]:
-    """Ask for the readings of a fit by `plan`, and return what `fit_kernel` returns."""
-    _log.info("plan: %r", plan)
-    with places_named(source):
-        solving = METHODS[plan.solver].readings(source, parameters, plan, Asked())
-        examining = quality_beside(source, plan, "error") if quality else ()
-        fitted = yield from measured(solving, source, plan, keep_rows, examining)
-        _require_range(fitted.model, source)
-        fitted = replace(fitted, model=with_rounded_integers(fitted.model, source.dtype))
-        if parameters.sampling_errors:
-            limits = parameters.memory, parameters.threads
-            sampling = Sampling(source, plan, parameters.sampling_errors, None, False, *limits)
-            fitted = yield from sampling.added_to(fitted)
-        if source.labels is None:
-            return fitted
-        return replace(fitted, model=replace(fitted.model, labels=source.labels.without_sample_coordinates()))
-
-
-def _require_range(model: KernelModel, source: Source) -> None:
-    """Raise `NotFiniteError` if numbers of the model are not finite, or its scores leave the range of their type."""
-    numbers = (model.eigenvalues, model.coefficients, model.centre, np.array(model.total))
-    if not all(np.isfinite(each).all() for each in numbers):
-        raise NotFiniteError("kernel values or their products overflow float64: rescale the data first")
-    limits, longest = np.finfo(model.score_dtype(source.dtype)), float(np.sqrt(model.eigenvalues[0]))
-    smallest = float(limits.tiny) * model.n_samples**0.5 / float(limits.eps)
-    if longest and not smallest <= longest <= float(limits.max):
-        raise NotFiniteError(
-            f"scores of length {longest:.3g} leave the range of {limits.dtype}, in which scores of {source.dtype} rows are "
-            "returned: rescale the data first, or convert it to float64"
-        )
 
 
 def _choose(source: Source, parameters: KernelParameters, resources: Resources) -> tuple[str, str]:

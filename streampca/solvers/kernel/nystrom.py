@@ -104,7 +104,7 @@ def solve_features(
         landmark_indices=landmarks.index,
         sampling=landmarks.sampling,
         certificate=replace(
-            certificate, trace_of_kernel=sums.trace, **parameters.missing(int(np.count_nonzero(values > 0)))
+            certificate, trace_of_kernel=sums.trace, **parameters.components_missing(int(np.count_nonzero(values > 0)))
         ),
         source=source.describe(),
     )

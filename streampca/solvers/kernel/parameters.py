@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -61,6 +61,12 @@ class KernelParameters:
     read_ahead: int | None = None
     """Most bytes for reading ahead from a remote store; None = 128 MiB, where the ceiling leaves them."""
 
+    # What parameters of PCA say, and kernel PCA does not do.
+    missing: ClassVar[str] = "error"
+    remove: ClassVar[None] = None
+    sample_weight: ClassVar[None] = None
+    scaling: ClassVar[bool] = False
+
     def n_wanted(self, n_samples: int) -> int:
         """Return how many landmarks there will be of `n_samples` rows."""
         return len(self.given) if self.given is not None else min(self.n_landmarks, n_samples)
@@ -78,7 +84,7 @@ class KernelParameters:
             return Count(min(int(k), limit))
         return as_selection(k, limit)
 
-    def missing(self, n_found: int) -> Json:
+    def components_missing(self, n_found: int) -> Json:
         """Return what a certificate says if `n_found` positive eigenvalues are fewer than were asked for; else nothing."""
         k = self.n_components
         asked = int(k) if is_count(k) else n_found

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from facade import fit_source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -166,7 +167,7 @@ def test_several_leaves_and_blocks_smaller_than_the_number_of_regressors_give_th
             source, parameters = open_source(rows), sp.PCA(24, solver=solver, remove=remove)._parameters()
             plan = sp.PCA(24, solver=solver, remove=remove).plan(rows)
             plan = plan.replace(rows_per_block=n_rows, n_blocks=-(-300 // n_rows), n_leaves=6)
-            model = sp.PCA(24, solver=solver)._fit_source(source, parameters, plan).model
+            model = fit_source(source, parameters, plan).model
             expected = Oracle.of(rows, design).values
             assert np.abs(model.explained_variance - expected).max() <= 1e-10 * expected[0]
 
@@ -415,7 +416,7 @@ def test_rows_of_a_report_are_residuals_about_the_mean() -> None:
     rows, remove, design = make_case()
     for solver in ("covariance", "gram", "sketch"):
         pca = sp.PCA(3, solver=solver, remove=remove)
-        samples = pca._fit_source(open_source(rows), pca._parameters(), keep_rows=40).samples
+        samples = fit_source(open_source(rows), pca._parameters(), pca.plan(rows), keep_rows=40).samples
         assert samples is not None
         expected = Oracle.of(rows, design).residuals[samples.index] + rows.mean(axis=0)
         assert np.abs(samples.values - expected).max() <= 1e-10
