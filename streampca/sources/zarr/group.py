@@ -62,7 +62,8 @@ class ZarrArrays(NamedArrays):
             require_codecs(error, f"{self.label}: {name}")
             if "data type" in str(error):
                 raise DataError(f"{self.label}: {name} cannot be opened: {one_line(error)}") from error
-            incomplete = isinstance(error, KeyError) and error.args[:1] not in ((name,), (name.rpartition("/")[2],))
+            # The error of an absent array names it, by itself or in a sentence; that of an absent entry names the entry.
+            incomplete = isinstance(error, KeyError) and name.rpartition("/")[2] not in str(error)
             if incomplete or isinstance(error, MetadataValidationError):
                 raise DataError(
                     f"{self.label}: {name} has incomplete metadata: {one_line(error)}; restore it"
