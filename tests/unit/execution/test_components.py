@@ -101,15 +101,15 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_disk_they_are_what_they_are_in_memory(dtype: str, n: int, d: int, k: int | None) -> None:
     rows = wide(n, d, dtype)
     near, far = both(rows, k)
-    components = far.inverse_transform(np.eye(len(near.components))) - far.mean
+    components = far.decode(np.eye(len(near.components))) - far.mean
     np.testing.assert_allclose(components, near.components, rtol=0, atol=1e-14 * np.abs(near.mean).max())
     np.testing.assert_array_equal(far.explained_variance, near.explained_variance)
     assert far.certificate["orthonormality"] <= 1e-12
     # Sums over slabs are rounded elsewhere than one product: float32 scores by its rounding, float64 by its own.
-    scores = near.transform(rows)
+    scores = near.encode(rows)
     error = (1e-5 if dtype == "f4" else 1e-13) * np.abs(scores).max()
-    np.testing.assert_allclose(far.transform(rows), scores, rtol=0, atol=error)
-    np.testing.assert_allclose(far.inverse_transform(scores), near.inverse_transform(scores), atol=error)
+    np.testing.assert_allclose(far.encode(rows), scores, rtol=0, atol=error)
+    np.testing.assert_allclose(far.decode(scores), near.decode(scores), atol=error)
 
 
 def test_components_on_disk_are_orthonormal_and_have_their_signs(far: sp.PCA, near: sp.PCA) -> None:
@@ -126,8 +126,8 @@ def test_z_scores_weights_of_features_and_missing_values_transform_alike(whiten:
     area = np.random.default_rng(1).random(20_000)
     area[5] = 0
     near, far = both(rows, 5, scale=True, whiten=whiten, missing="mean", feature_weight=area)
-    np.testing.assert_allclose(far.transform(rows), near.transform(rows), atol=1e-10)
-    back, expected = (m.inverse_transform(near.transform(rows)) for m in (far, near))
+    np.testing.assert_allclose(far.encode(rows), near.encode(rows), atol=1e-10)
+    back, expected = (m.decode(near.encode(rows)) for m in (far, near))
     np.testing.assert_allclose(back, expected, atol=1e-10)
 
 
