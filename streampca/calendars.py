@@ -42,6 +42,8 @@ _UNITS = {
 """Names of units by their microseconds."""
 _MICROSECONDS = {name: n for n, names in _UNITS.items() for name in names}
 _NANOSECONDS = ("nanoseconds", "nanosecond", "ns")
+UNITS = frozenset((*_MICROSECONDS, *_NANOSECONDS))
+"""Units of times of every calendar."""
 _MONTHS = ("months", "month", "mon")
 """Units of 30 days in the calendar of 360 days; of another length in every month of others."""
 _DAY = 86_400_000_000

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from streampca.calendars import GREGORIAN_FROM, calendar_named, time_units
+from streampca.calendars import GREGORIAN_FROM, UNITS, calendar_named, time_units
 from streampca.errors import DataError
 from streampca.typing import Array
 
@@ -37,7 +37,7 @@ def decoded_times(values: Array, attributes: Mapping[str, object], label: str) -
     Raises
     ------
     DataError
-        If the units say a date that does not exist, or a time lies outside of what `datetime64` holds.
+        If the units say a date that does not exist or is not understood, or a time lies outside of what `datetime64` holds.
     """
     units = attributes.get("units")
     if values.dtype.kind not in "iuf" or not isinstance(units, str) or " since " not in units:
@@ -51,6 +51,8 @@ def decoded_times(values: Array, attributes: Mapping[str, object], label: str) -
         if calendar == "standard" and _YEAR_0.fullmatch(units[:200]):
             return values
         raise DataError(f"{label} has units={units[:60]!r}: there is no such date") from error
+    if known is None and units.split()[0].lower() in UNITS:  # of a date that is not understood
+        raise DataError(f"{label} has units={units[:60]!r}: expected, for example, 'days since 1990-01-01'")
     if known is None:
         return values
     try:
