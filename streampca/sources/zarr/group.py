@@ -63,7 +63,7 @@ class ZarrArrays(NamedArrays):
             if "data type" in str(error):
                 raise DataError(f"{self.label}: {name} cannot be opened: {one_line(error)}") from error
             # The error of an absent array names it, by itself or in a sentence; that of an absent entry names the entry.
-            incomplete = isinstance(error, KeyError) and name.rpartition("/")[2] not in str(error)
+            incomplete = isinstance(error, KeyError) and name.rpartition("/")[2] not in "".join(map(str, error.args))
             if incomplete or isinstance(error, MetadataValidationError):
                 raise DataError(
                     f"{self.label}: {name} has incomplete metadata: {one_line(error)}; restore it"
