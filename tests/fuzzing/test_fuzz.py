@@ -81,7 +81,8 @@ def test_wrong_attribute_is_noticed(monkeypatch: pytest.MonkeyPatch, change: Any
 
     def changed(self: Any, *given: Any, **named: Any) -> Any:
         fit(self, *given, **named)
-        setattr(self, expected, change(self))
+        value = change(self)
+        monkeypatch.setattr(judging.PCA, expected, property(lambda _: value))
         return self
 
     monkeypatch.setattr(judging.PCA, "fit", changed)
