@@ -128,7 +128,10 @@ def test_an_iterative_solution(tmp_path: Path) -> None:
     rows = np.random.default_rng(3).standard_normal((600, 1700), dtype=np.float32) * np.linspace(
         3, 0.1, 1700, dtype=np.float32
     )
-    models = [fit(open_source(rows), covariance(3, threads=threads)).model for threads in (1, 2)]
+    source, models = open_source(rows), []
+    for threads in (1, 2):
+        parameters = covariance(3, threads=threads)
+        models.append(fit(source, parameters, plan_fit(source, parameters)).model)
     assert models[0].certificate["eigen_solver"] == "block krylov"
     assert digest(models[0]) == digest(models[1])
 
