@@ -276,7 +276,17 @@ class Labels:
         n_all = sum(v.size for v in self.variables)
         return np.arange(n_all) if self.mask is None else np.flatnonzero(self.mask)
 
-    def along(self, name: str) -> list[tuple[FloatArray, Mapping[str, JsonValue]] | None]:
+    def along(self, name: str) -> FloatArray:
+        """Return the coordinate `name` at each column, ``(n_features,)``: that of a dimension, a further one, or one along several.
+
+        Of two tables side by side each has its own. NaN at the columns of variables without it. `KeyError` if no variable has it
+        with numbers.
+        """
+        found = [None if each is None else each[0] for each in self.by_variable(name)]
+        sizes = [at.stop - at.start for _, at, _ in self.places()]
+        return np.concatenate([np.full(n, np.nan) if one is None else one for one, n in zip(found, sizes, strict=True)])
+
+    def by_variable(self, name: str) -> list[tuple[FloatArray, Mapping[str, JsonValue]] | None]:
         """Return the coordinate `name` at the columns of each variable, ``(n_columns,)``, with its attributes.
 
         It is the coordinate of a dimension, a further one along it, or one along several dimensions. Of two tables side by side each

@@ -92,7 +92,7 @@ def weights_by(text: str, labels: Labels | None) -> FloatArray:
             "the weights as numbers"
         )
     try:
-        along = labels.along(name)
+        along = labels.by_variable(name)
     except KeyError:
         every = (each for dimension in labels.features for each in (dimension, *dimension.others.values()))
         of_dimensions = (d.name for d in every if d.coordinate is not None and d.coordinate.dtype.kind in "iuf")

@@ -168,7 +168,7 @@ def test_labels_are_the_coordinates_that_xarray_reads(packed: Path, field: Any) 
     stacked = field.stack(column=("lat", "lon")).dropna("column")
     assert stacked.sizes["column"] == table.shape[1]
     for name in ("lat", "lon"):
-        np.testing.assert_array_equal(table.labels.along(name)[0][0], stacked[name].values)
+        np.testing.assert_array_equal(table.labels.along(name), stacked[name].values)
     np.testing.assert_array_equal(table.labels.sample_values("time"), field["time"].values)
 
 
