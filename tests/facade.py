@@ -18,7 +18,7 @@ import numpy as np
 
 from streampca.block import Block, as_block
 from streampca.cli import cli, main
-from streampca.estimators.base import export
+from streampca.estimators.exporting import export
 from streampca.execution.checkpoint.directory import CheckpointDirectory
 from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
 from streampca.execution.distributed import cluster

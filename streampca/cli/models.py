@@ -106,7 +106,7 @@ def export(model: Path, out: Path, overwrite: bool, memory: str | None) -> Resul
     RUN is a run or a model. OUT ends with .onnx, .faiss, .npz, .nc, or .csv for a table of the loadings, and so names its format;
     what the format cannot express is refused. The line that is printed says by how much scores in float32 differ.
     """
-    from streampca.estimators.base import export as carry_out
+    from streampca.estimators.exporting import export as carry_out
     from streampca.estimators.loading import load
 
     estimator = load(model).set_params(memory=memory)

@@ -37,7 +37,7 @@ from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import run_fit
-from streampca.export.formats import SUFFIXES, Exported
+from streampca.export.formats import Exported
 from streampca.labels import Labels
 from streampca.models.fit_record import FitRecord
 from streampca.models.pca import Model
@@ -708,31 +708,3 @@ class StreamEstimator(BaseEstimator):
         """Return the names of the features, else those that their coordinates make, or None."""
         names, labels = self._model.source.get("feature_names"), self._model.labels
         return labels.known_names() if names is None and labels is not None else names
-
-
-def export(estimator: StreamEstimator, path: str | Path, *, overwrite: bool = False) -> Exported:
-    """Write a fitted estimator in the format that the end of `path` names: .onnx, .faiss, .npz, .nc, or .csv for the loadings.
-
-    Raises
-    ------
-    ParameterError
-        If it names none of these.
-    """
-    from streampca.export.arrays import write_loadings, write_netcdf, write_npz
-
-    place = Path(path)
-    kind = SUFFIXES.get(place.suffix.lower())
-    if kind is None:
-        raise ParameterError(f"{place} names no format: expected a name that ends with {', '.join(SUFFIXES)}")
-    if kind == "ONNX":
-        return estimator.to_onnx(place, overwrite=overwrite)
-    if kind == "faiss":
-        return estimator.to_faiss(place, overwrite=overwrite)
-    model = estimator._model
-    if kind == "npz":
-        return write_npz(model, place, names=estimator._known_names(), memory=estimator.memory, overwrite=overwrite)
-    if kind == "CSV":
-        prefix, names = type(estimator).__name__.lower(), estimator._known_names()
-        return write_loadings(model, place, prefix, names=names, memory=estimator.memory, overwrite=overwrite)
-    shape = (model.n_features, model.n_components)
-    return write_netcdf(dataset_of(model), place, shape, overwrite=overwrite)
