@@ -209,7 +209,11 @@ def write_model(model: Model, path: Path, fit: FitRecord | None = None) -> None:
     form, stored = (KERNEL, model) if model.linear is None else (PCA, model.linear.before_rotation)
     named = {field.name: getattr(stored, field.name) for field in fields(cast(Any, stored))}
     try:
-        attributes: Json = {name: _as_json(value) for name, value in named.items() if name in form.attributes}
+        attributes: Json = {
+            name: value.to_dict() if hasattr(value, "to_dict") else plain(value)
+            for name, value in named.items()
+            if name in form.attributes
+        }
         arrays = {name: value for name, value in named.items() if name in form.arrays and name not in attributes}
         if model.linear is None:
             digests = _parts_of_kernel(cast(KernelModel, model), arrays, group, path)
@@ -224,10 +228,6 @@ def write_model(model: Model, path: Path, fit: FitRecord | None = None) -> None:
     arrays |= arrays_of_names(names) | ({} if fit is None else fit.arrays) | coordinates
     attributes |= {"source": source, "labels": labels, "fit": None if fit is None else fit.to_attributes()}
     write_group(group, form, arrays, attributes, digests, axes)
-
-
-def _as_json(value: Any) -> Any:
-    return value.to_dict() if hasattr(value, "to_dict") else plain(value)
 
 
 def _parts_of_pca(
