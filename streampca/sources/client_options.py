@@ -46,9 +46,19 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
 _NESTED = ("client_kwargs", "config_kwargs")
 """Options of clients of fsspec that hold others."""
 _OF_THE_CLIENT = frozenset(
-    {"allow_invalid_certificates", "connect_timeout", "default_headers", "read_timeout", "root_certificate", "timeout"}
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "default_headers",
+        "http1_only",
+    }
+    | {"http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_only"}
+    | {"pool_idle_timeout", "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes", "proxy_url"}
+    | {"randomize_addresses", "read_timeout", "root_certificate", "timeout", "user_agent"}
 )
-"""Options that go into ``client_options``."""
+"""Options of the client of obstore, which go into ``client_options``: outside of these, obstore panics at them."""
 _WITHOUT_EFFECT = frozenset(
     {"asynchronous", "cache_regions", "default_block_size", "default_cache_type", "default_fill_cache", "encoded"}
     | {"listings_expiry_time", "max_concurrency", "project", "skip_instance_cache", "trust_env", "use_listings_cache"}
@@ -149,7 +159,7 @@ def translated(url: str, options: Mapping[str, Any] | None, *, warns: bool = Tru
         if known == "default_headers":
             client[known] = {**client.get(known, {}), **dict(value)}
         elif known in _OF_THE_CLIENT:
-            seconds = isinstance(value, int | float) and not isinstance(value, bool)
+            seconds = known.endswith(("timeout", "interval")) and isinstance(value, int | float)
             client[known] = timedelta(seconds=value) if seconds else value
         else:
             found[known] = value

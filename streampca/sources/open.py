@@ -17,7 +17,7 @@ from streampca.sources.arrays import ArraySource, MappedSource, mapped_file
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.coordinates import is_xarray
-from streampca.sources.files.paths import Files, Paths, cells_paths, files_below, files_of, is_files_path, is_paths
+from streampca.sources.files.paths import NPY, Files, Paths, cells_paths, files_below, files_of, is_files_path, is_paths
 from streampca.sources.files.places import LocalFile
 from streampca.sources.files.records import Fragment
 from streampca.sources.frames import is_frame, open_frame
@@ -248,7 +248,7 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
     path = str(data)
     files = files_of(path if isinstance(data, str | Path) else data, options.storage_options)
     if files is not None and (
-        files.kind != "npy" or options.mask is not None or files.description != str(files.paths[0])
+        files.kind != NPY or options.mask is not None or files.description != str(files.paths[0])
     ):
         return _open_files(files, options)
     return _kind_of_path(path).opened(path, options)

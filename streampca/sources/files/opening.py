@@ -13,19 +13,12 @@ from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.hdf5 import Hdf5File
 from streampca.sources.files.netcdf3 import Netcdf3File, is_netcdf3
 from streampca.sources.files.npy import open_npy_files
-from streampca.sources.files.paths import Files
+from streampca.sources.files.paths import ARROW, NPY, PARQUET, PLINK, Files
 from streampca.sources.masks import FROM_DATA, read_mask_file
 from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.table import table_of
-
-_NAMES = {
-    "npy": "several .npy files",
-    "parquet": "Parquet files",
-    "arrow": "Arrow files",
-    "hdf5": "HDF5 and NetCDF files",
-}
 
 
 def open_files(files: Files, options: ReadOptions) -> Source:
@@ -38,13 +31,12 @@ def open_files(files: Files, options: ReadOptions) -> Source:
     NotAvailableError
         For options that such files do not have, and if the package that reads them is not installed.
     """
-    is_bed = str(files.paths[0]).lower().endswith(".bed")
-    options.require_only("PLINK files" if is_bed else _NAMES[files.kind], files.description)
+    options.require_only(files.kind, files.description)
     columns = None
-    if files.kind == "npy":
+    if files.kind == NPY:
         readers = open_npy_files([Path(str(file)) for file in files.paths])
         source, labels = FragmentedRows(readers, files.description), None
-    elif files.kind in ("parquet", "arrow"):
+    elif files.kind in (PARQUET, ARROW):
         from streampca.sources.files.arrow import ArrowColumns, open_arrow_files
 
         rows, labels = open_arrow_files(files.paths, options, files.description)
@@ -74,13 +66,13 @@ def _nameless(source: Source) -> Labels:
 
 def arrays_of(files: Files) -> ArrayFiles:
     """Return the arrays of HDF5 and NetCDF files; each is opened by what it begins with."""
-    return ArrayFiles([_array_file(Path(str(file))) for file in files.paths], files.description)
-
-
-def _array_file(path: Path) -> ArrayFile:
-    if path.suffix.lower() == ".bed":
-        return BedFile(path)
-    return Netcdf3File(path) if is_netcdf3(path) else Hdf5File(path)
+    paths = [Path(str(file)) for file in files.paths]
+    opened: list[ArrayFile] = (
+        [BedFile(path) for path in paths]
+        if files.kind == PLINK
+        else [Netcdf3File(path) if is_netcdf3(path) else Hdf5File(path) for path in paths]
+    )
+    return ArrayFiles(opened, files.description)
 
 
 def _table(parts: Sequence[StoredVariable], labels: Labels, files: Files, options: ReadOptions) -> Source:

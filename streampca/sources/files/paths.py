@@ -21,29 +21,20 @@ from streampca.storage.regular_files import open_regular
 Paths: TypeAlias = "str | Path | Sequence[str | Path]"
 """A path, a pattern such as ``shards/*.npy``, a directory, or a list of these."""
 
-_KINDS = {
-    ".npy": "npy",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".nc": "hdf5",
-    ".nc4": "hdf5",
-    ".cdf": "hdf5",
-    ".he5": "hdf5",
-    ".hdf": "hdf5",
-    ".nwb": "hdf5",
-    ".loom": "hdf5",
-    ".mat": "hdf5",
-    ".bed": "hdf5",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".csv.gz": "csv",
+NPY, PARQUET, ARROW, HDF5, PLINK, _CSV = (
+    *("several .npy files", "Parquet files", "Arrow files"),
+    *("HDF5 and NetCDF files", "PLINK files", "CSV files"),
+)
+"""Kinds of files, as messages and `options.TAKEN` call them."""
+_ENDINGS = {
+    NPY: (".npy",),
+    PARQUET: (".parquet", ".pq"),
+    ARROW: (".arrow", ".feather", ".ipc"),
+    HDF5: (".h5", ".hdf5", ".nc", ".nc4", ".cdf", ".he5", ".hdf", ".nwb", ".loom", ".mat"),
+    PLINK: (".bed",),
+    _CSV: (".csv", ".tsv", ".csv.gz"),
 }
-"""Kinds of files by the ends of their names."""
+"""Ends of the names of files of each kind."""
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _OTHERS = {
     b"CDF": "it is a NetCDF 3 file: give it a name that ends in .nc",
@@ -59,7 +50,7 @@ _OTHERS = {
     b"\x93NUMPY": "it is an .npy file: give it a name that ends in .npy",
 }
 """First bytes of other files, and what to do with them."""
-_BEHIND_URLS = frozenset({"parquet", "arrow"})
+_BEHIND_URLS = frozenset({PARQUET, ARROW})
 """Kinds of files that are read from URLs."""
 _ZARR = ("zarr.json", ".zarray", ".zgroup")
 _PATTERN = re.compile(r"[*?\[]")
@@ -80,7 +71,7 @@ class Files(NamedTuple):
     """Files of one kind."""
 
     kind: str
-    """``npy``, ``parquet``, ``arrow`` or ``hdf5``."""
+    """One of `NPY`, `PARQUET`, `ARROW`, `HDF5` and `PLINK`."""
     paths: tuple[StoredFile, ...]
     """The files, in the order of their rows."""
     description: str
@@ -168,8 +159,8 @@ def files_below(url: str, storage_options: StorageOptions | None = None) -> File
 def _files(paths: Sequence[StoredFile], label: str) -> Files:
     """Return files that are a table; raises what `files_of` raises."""
     kinds = {kind_of(path) for path in paths}
-    if "csv" in kinds:
-        raise _csv(next(Path(str(path)) for path in paths if kind_of(path) == "csv"))
+    if _CSV in kinds:
+        raise _csv(next(Path(str(path)) for path in paths if kind_of(path) == _CSV))
     if len(kinds) > 1:
         names = ", ".join(str(next(p for p in paths if kind_of(p) == kind)) for kind in sorted(map(str, kinds)))
         raise DataError(f"{label}: files of several kinds cannot be one table: {names}; name those of one kind")
@@ -211,7 +202,7 @@ def cells_paths(data: Paths) -> tuple[str, ...] | None:
 def kind_of(path: object) -> str | None:
     """Return the kind of a file by its name, None where it is not one of rows."""
     name = os.path.basename(str(path)).lower()
-    return next((kind for end, kind in _KINDS.items() if name.endswith(end) and name != end), None)
+    return next((kind for kind, ends in _ENDINGS.items() if name.endswith(ends) and name not in ends), None)
 
 
 def found_in(path: Path) -> str:

@@ -48,6 +48,10 @@ def test_record_batches_are_chunks_that_are_read_once(form, compression, tmp_pat
     assert set(sp.PCA(1).fit_groups(table, "text")) == {"t0", "t1", "t2", "pooled", "between"}
     pca = sp.PCA(2).fit(table)
     assert pca.bytes_read_ == values.nbytes
+    np.testing.assert_array_equal(
+        pca.transform(path), pca.transform(table)
+    )  # a path is opened with the columns of the fit
+    assert pca.transform(path).shape == (250, 2)
 
 
 def test_nulls_are_known_without_reading(tmp_path, values):

@@ -13,7 +13,7 @@ from facade import BedFile
 from stores import Command
 
 import streampca as sp
-from streampca.errors import DataError
+from streampca.errors import DataError, NotAvailableError
 
 pytest.importorskip("bed_reader")
 CODES = np.array([3, 2, 0, 1])
@@ -309,3 +309,11 @@ def test_the_commands_count_the_alleles_of_the_run(
     np.testing.assert_array_equal(one.explained_variance_, two.explained_variance_)
     np.testing.assert_array_equal(one.components_, two.components_)
     assert "68 of" in Path("runs/turned/manifest.json").read_text()
+
+
+def test_genotypes_are_called_by_their_name(tmp_path: Path) -> None:
+    with pytest.raises(NotAvailableError, match="and these are PLINK files: copy them"):
+        sp.open("s3://bucket/x.bed")
+    (tmp_path / "x.h5").touch()
+    with pytest.raises(DataError, match=r"files of several kinds cannot be one table: .*x.h5, .*y.bed"):
+        sp.open([tmp_path / "x.h5", tmp_path / "y.bed"])

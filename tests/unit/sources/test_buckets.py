@@ -203,3 +203,17 @@ def test_names_of_other_clients_are_understood_and_deprecated(storage):
     assert headers["x-amz-request-payer"] == "requester"
     with pytest.warns(FutureWarning, match="names of fsspec"), pytest.raises(DataError, match="'s3' is not valid"):
         open_source("s3://bucket/x.zarr", storage_options={**given, "config_kwargs": {"s3": {"a": SECRET}}})
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_options_of_the_client_are_taken_wherever_they_are_given(storage, inside):
+    options = {"allow_http": True, "timeout": "20s", "user_agent": "tests", "pool_max_idle_per_host": "4"}
+    source = storage.source(**({"client_options": options} if inside else options))
+    np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
+    assert {headers["user-agent"] for _, headers in chunk_requests(storage)} == {"tests"}
+
+
+@pytest.mark.parametrize("given", [{"allow_htp": True}, {"client_options": {"allow_htp": True}}])
+def test_an_unknown_option_is_refused_by_its_name(storage, given):
+    with pytest.raises(DataError, match=r"allow_htp.* of obstore: expected a URL"):
+        storage.source(**given)

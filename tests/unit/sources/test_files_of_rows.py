@@ -175,7 +175,7 @@ def test_a_file_that_is_named_twice_is_refused_by_whichever_path(tmp_path, shard
         ("nothing-*.npy", DataError, "no .npy, Parquet, Arrow or HDF5 file matches"),
         (["a.npy", "x.txt"], DataError, "x.txt: expected .npy, Parquet, Arrow or HDF5 files"),
         (["a.npy", "b.parquet"], DataError, "several kinds"),
-        ("s3://bucket/x.h5", NotAvailableError, "are Parquet or Arrow, and these are hdf5"),
+        ("s3://bucket/x.h5", NotAvailableError, "are Parquet or Arrow, and these are HDF5"),
         ("table.csv", NotAvailableError, "CSV is not read.*convert it once: python -c .*ParquetWriter"),
         ("gone.csv", DataError, "no such file"),
     ],
