@@ -84,7 +84,6 @@ LOOPS = (
     Loop("missing", "missing", 1_000, 100, 0.03),
     Loop("hostile", "hostile", 20_000, 1_000, 0.02),
     Loop("s3", "s3", 40, 4, 10.0),
-    Loop("publishing", "s3", 300, 50, 0.5, function="run_publishing"),
     Loop("network", "network", 20, 5, 5.0),
     Loop("fuzz", "fuzz", 200_000, 10_000, 0.006),
     Loop("soak", "soak", 200, 200, 0.2),

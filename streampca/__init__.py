@@ -23,8 +23,6 @@ _EXPORTS = {
     "open": "streampca.sources.open",
     "run": "streampca.runs.run",
     "update": "streampca.runs.update",
-    "publish": "streampca.runs.publish",
-    "fetch": "streampca.runs.publish",
     "StreamPCAError": "streampca.errors",
 }
 _MODULES = {
@@ -37,6 +35,11 @@ _MODULES = {
     "sources": "streampca.sources",
     "states": "streampca.states",
     "transforms": "streampca.transforms",
+}
+
+_ENDED = {
+    name: f"streampca.{name} is no longer there: copy the directory of a run or model as any other, by obstore or the command line of the store"
+    for name in ("publish", "fetch")
 }
 
 __all__ = [*_EXPORTS, *_MODULES, "__version__"]
@@ -63,8 +66,6 @@ if TYPE_CHECKING:
     from streampca.linalg import conversion as conversion
     from streampca.linalg.selection import Frobenius as Frobenius
     from streampca.linalg.selection import Threshold as Threshold
-    from streampca.runs.publish import fetch as fetch
-    from streampca.runs.publish import publish as publish
     from streampca.runs.run import run as run
     from streampca.runs.update import update as update
     from streampca.sources.open import open as open
@@ -76,7 +77,7 @@ def __getattr__(name: str) -> object:
         return value
     if name in _MODULES:
         return import_module(_MODULES[name])
-    raise AttributeError(f"module 'streampca' has no attribute {name!r}")
+    raise AttributeError(_ENDED.get(name, f"module 'streampca' has no attribute {name!r}"))
 
 
 def __dir__() -> list[str]:

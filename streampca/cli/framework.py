@@ -92,6 +92,8 @@ class Group(click.Group):
         if not ctx.resilient_parsing and not name.startswith("-") and name not in self.commands:
             near = difflib.get_close_matches(name, self.commands, n=2)
             also = f": did you mean {' or '.join(near)}?" if near else ""
+            if name in ("publish", "fetch"):
+                also = ": it is no longer there; copy the directory as any other, by obstore or the command line of the store"
             raise click.UsageError(f"No such command {name!r}{also}", ctx)
         return super().resolve_command(ctx, args)
 

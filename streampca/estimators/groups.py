@@ -141,7 +141,7 @@ def _without_column(X: Any, name: str) -> tuple[Any, SampleColumns | None]:
         chosen = _column_of(name, columns, "the data frame")
         return wrapped(frame).drop(chosen).to_native(), columns
     files = files_of(X) if is_paths(X) and not str(X).startswith("builtin:") else None
-    if files is None or files.kind not in ("parquet", "arrow"):
+    if files is None or not files.has_columns:
         return X, None
     from streampca.sources.files.arrow import ArrowColumns
 

@@ -84,10 +84,10 @@ def group_by_of(config: RunConfig) -> str | None:
 
 
 def source_by_groups(config: RunConfig) -> Source:
-    """Open the source of `config`; a column of Parquet files that divides the rows is no feature of it."""
+    """Open the source of `config`; a column of Parquet or Arrow files that divides the rows is no feature of it."""
     name, path = str(group_by_of(config)), config.source.path
     files = files_of(path if isinstance(path, str) else list(path))
-    if files is None or files.kind != "parquet" or config.source.id_column is not None or name.endswith(".npy"):
+    if files is None or not files.has_columns or config.source.id_column is not None or name.endswith(".npy"):
         return source_of(config)
     try:
         return source_of(config, id_column=name)

@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import zarr
@@ -23,7 +23,6 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Readings, run_fit
 from streampca.execution.reconstruction import reconstruction, write_rows
 from streampca.execution.write import write_scores
-from streampca.formatting import as_text
 from streampca.logs import Notice
 from streampca.models.fit_record import text_arrays
 from streampca.models.pca import Model
@@ -34,9 +33,7 @@ from streampca.models.rows import residuals_of, residuals_step
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_rows, plan_scores, require_room_for_rows
-from streampca.redaction import shown
 from streampca.runs.config import RunConfig
-from streampca.runs.config.values import plain_options
 from streampca.runs.diagnostics import (
     DiagnosticsSummary,
     as_json,
@@ -47,7 +44,6 @@ from streampca.runs.diagnostics import (
 from streampca.runs.from_config import AnyConfiguredFit, fit_of, require_state, source_of
 from streampca.runs.manifest import Manifest, Times, manifest_of
 from streampca.runs.named_values import classes_of_samples
-from streampca.runs.publish import publish, require_free
 from streampca.runs.quality import record_quality
 from streampca.runs.strategy import AnyPlan, Run, Strategy, identity_of_run, unfinished_rows, write_manifest
 from streampca.solvers.fit import report_rows
@@ -113,16 +109,6 @@ class OneModel(Strategy):
             return
         run_id = str(((read_record(output.directory) if resume else None) or {}).get("run_id", ""))
         require_slots(self.source.description, self.source, run_id, replace=output.anndata == "overwrite")
-
-    @override
-    def require_free(self, run_id: str) -> None:
-        url, source = self.config.output.publish, self.config.source.path
-        if url is None:
-            return
-        ends = [each.rstrip("/") + "/" for each in (url, str(source))]
-        if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):
-            raise OutputError(f"output.publish {shown(url)} and the input lie in each other: expected separate places")
-        require_free(url, run_id, storage_options=self._storage_options)
 
     def planned(self) -> Plan:
         """Return what the run would do; reads metadata only."""
@@ -244,7 +230,7 @@ class OneModel(Strategy):
 
     @override
     def conclude(self, run: Run) -> None:
-        """Write the results into the AnnData that was read, and copy the run to an object store, as the configuration says."""
+        """Write the results into the AnnData that was read, as the configuration says."""
         config, directory = self.config, run.directory
         finished = f"the run itself is finished, in {directory}: with --resume only"
         if config.output.anndata:
@@ -254,16 +240,6 @@ class OneModel(Strategy):
                 write_run(self.source.description, model, scores, run.manifest["run_id"], replace=overwrite)
             except OutputError as error:
                 raise OutputError(f"{error}; {finished} this is done") from error
-        if config.output.publish is not None:
-            try:
-                copy = publish(directory, config.output.publish, storage_options=self._storage_options)
-            except OutputError as error:
-                raise OutputError(f"{error}; {finished} the copy is made") from error
-            self.notice(f"published to {copy.url}: {copy.n_objects:,} objects, {as_text(copy.n_bytes)}")
-
-    @property
-    def _storage_options(self) -> dict[str, Any] | None:
-        return plain_options(self.config.output.storage_options) or None
 
     def _write_model(self, fitted: FitResult, path: Path, run_id: str) -> ReadCount | None:
         """Write the model, and its state if the configuration asks for it, to the new directory `path`.

@@ -285,11 +285,9 @@ _NOT_IN_THE_BITS = (
     "checkpoint",
     "output.directory",
     "output.overwrite",
-    "output.publish",
     "output.reconstruction",
     "output.scores",
     "output.state",
-    "output.storage_options",
 )
 """Keys, or sections, that do not decide the bits of a run."""
 

@@ -243,13 +243,7 @@ def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig | ModelsC
                 "cluster, checkpoint, output.scores, output.reconstruction and output.report may be changed"
             )
     here = f"output.directory={json.dumps(str(directory))}"
-    config = load_any_config(directory / "config.yaml", [*overrides, here])
-    if isinstance(config, RunConfig) and config.output.publish is not None:
-        raise ConfigError(
-            f"{directory}: output.publish is set, and published runs are never replaced: update a run without it, and copy it with "
-            "streampca publish"
-        )
-    return config
+    return load_any_config(directory / "config.yaml", [*overrides, here])
 
 
 def _begun(place: Place) -> Json | None:

@@ -13,7 +13,7 @@ from streampca.errors import NotAvailableError
 from streampca.labels import Labels, note_on_strands
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
-from streampca.sources.files.paths import ARROW, HDF5, PARQUET, PLINK, cells_paths, files_of, is_paths
+from streampca.sources.files.paths import HDF5, PLINK, Files, cells_paths, files_of, is_paths
 from streampca.sources.genotypes import counting_others
 from streampca.sources.lagged import labels_of_samples
 from streampca.sources.open import open_source
@@ -157,7 +157,7 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> SourceKeywo
         return {"samples": samples, "features": list(first.dims)} if len(samples) + len(first.dims) > 2 else {}
     files = files_of(path or data)
     if files is not None:
-        return _of_files(files.kind, labels, described)
+        return _of_files(files, labels, described)
     first, several = labels.variables[0], len(labels.variables) > 1
     keywords: SourceKeywords = {}
     if several:
@@ -179,14 +179,14 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> SourceKeywo
     return keywords
 
 
-def _of_files(kind: str, labels: Labels, described: Json) -> SourceKeywords:
+def _of_files(files: Files, labels: Labels, described: Json) -> SourceKeywords:
     """Return the keywords for files of rows: columns by their names, the mask, and the dataset and its dimensions."""
     keywords: SourceKeywords = {} if labels.mask is None else {"mask": labels.mask}
-    if kind in (PARQUET, ARROW) and isinstance(described.get("columns"), list):
+    if files.has_columns and isinstance(described.get("columns"), list):
         keywords["columns"] = list(described["columns"])
         keywords["id_column"] = described.get("id_column")
     several = len(labels.variables) > 1
-    if kind in (HDF5, PLINK) and (several or described.get("array")):
+    if files.kind in (HDF5, PLINK) and (several or described.get("array")):
         if several:
             keywords["variables"] = [str(variable.name) for variable in labels.variables]
         else:

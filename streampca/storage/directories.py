@@ -135,8 +135,7 @@ def require_local(path: Path) -> None:
     """Raise `OutputError` if `path` was made of a URL, or is longer than file systems allow for it and the names beside it."""
     if re.fullmatch(r"[a-z][a-z0-9+.-]+:", path.parts[0] if path.parts else ""):
         raise OutputError(
-            f"{path} names a URL: expected a local directory; output.publish, or streampca publish, copies it to the store when it is "
-            "complete"
+            f"{path} names a URL: expected a local directory, which can be copied to a store when it is complete"
         )
     if not is_short_enough(path):
         raise OutputError(

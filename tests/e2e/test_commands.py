@@ -129,7 +129,6 @@ def test_check_refuses_a_place_that_cannot_be_written(call, job, tmp_path, place
     ("key", "value", "allowed"),
     [
         ("cluster.address", "host:8786", "tls://HOST:PORT or tcp://HOST:PORT"),
-        ("output.publish", "bucket/runs/x", "such as s3://bucket/runs/name, or null"),
     ],
 )
 def test_check_refuses_an_address_without_a_protocol(call, job, key, value, allowed):

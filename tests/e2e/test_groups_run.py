@@ -227,6 +227,8 @@ def test_labels_of_parquet_columns_files_and_arrays_divide_the_rows(
     output = {"report": False, "overwrite": True}
     run = sp.run(configuration(tmp_path / "x.parquet", tmp_path, "phase", output=output))
     assert_groups(run, rows, labels)
+    pytest.importorskip("pyarrow.feather").write_feather(table, tmp_path / "x.arrow")
+    assert_groups(sp.run(configuration(tmp_path / "x.arrow", tmp_path, "phase", output=output)), rows, labels)
     assert sorted(path.name for path in (run.directory / "models").iterdir()) == [
         "between.zarr",
         "early.zarr",
@@ -289,7 +291,6 @@ def test_more_groups_than_fit_are_refused_before_anything_is_read(tmp_path: Path
     ("more", "status", "message"),
     [
         ({"output": {"scores": True}}, 2, "output.scores does not go together with model.group_by: leave it out"),
-        ({"output": {"publish": "s3://b/x"}}, 2, "output.publish does not go together with model.group_by"),
         ({"model": {"solver": "sketch"}}, 2, "solver='sketch' does not take groups: use solver='covariance'"),
         ({"preprocess": {"missing": "mean"}}, 2, "fits of groups do not take missing='mean'"),
         (

@@ -109,8 +109,6 @@ RESULTS = [
     ("transform one x.zarr scores.zarr", "transform"),
     ("merge one --out merged.zarr", "merge"),
     ("export one one.npz", "export"),
-    ("publish one memory://json/one", "publish"),
-    ("fetch memory://json/one fetched", "fetch"),
 ]
 """Calls in an order in which each finds what it needs."""
 
@@ -141,8 +139,6 @@ ERRORS = [
     ("transform nothing x.zarr out", 5, "ModelError"),
     ("merge nothing --out out", 5, "ModelError"),
     ("export nothing out.npz", 5, "ModelError"),
-    ("publish nothing memory://a/b", 5, "ModelError"),
-    ("fetch memory://nothing/b out", 5, "ModelError"),
     ("inspect", 2, "UsageError"),
     ("run one.yaml --fresh --resume", 2, "ConfigError"),
     ("run --sett a=b one.yaml", 2, "UsageError"),

@@ -85,9 +85,7 @@ def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("merge model.zarr --out out", 2, "holds no state"),
         ("merge kernel.zarr --out out", 2, "found KernelPCA"),
         ("merge gone --out out", 5, "gone: no such model"),
-        ("publish text.txt s3://a/b", 5, "is neither a finished run nor a model"),
-        ("publish model.zarr out", 6, "expected a URL"),
-        ("fetch gone out", 5, "gone is not in an object store: expected a URL such as s3://bucket/runs/name"),
+        ("publish model.zarr s3://a/b", 2, "No such command 'publish': it is no longer there; copy the directory"),
     ],
 )
 def test_wrong_usage_is_one_line_and_a_status(

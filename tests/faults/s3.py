@@ -26,7 +26,7 @@ from stores import make_values, write_store
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 import streampca as sp
-from streampca.errors import OutputError, StreamPCAError
+from streampca.errors import StreamPCAError
 from streampca.sources import open_source
 
 LIMIT_SECONDS = 120.0
@@ -259,64 +259,6 @@ def run(count: int, seed: int, stall_seconds: float = 3.0) -> Score:
         bucket.faults.start(None)
     score.seconds = time.perf_counter() - began
     return score
-
-
-def run_publishing(count: int, seed: int) -> Score:
-    """Copy models to the store `count` times while writing requests fail or are not answered, every third time two at once.
-
-    One of two has to be there wholly, and the other one told; no fault may be seen.
-    """
-    score, began = Score("copies to an object store: faults while writing, two at once"), time.perf_counter()
-    with tempfile.TemporaryDirectory() as name, bucket_in(Path(name)) as bucket:
-        models = []
-        for k in (2, 3):
-            sp.PCA(k).fit(make_values(500, 8, seed=k)).save(Path(name) / f"model {k}")
-            models.append(Path(name) / f"model {k}")
-        bucket.faults.methods = ("PUT", "DELETE")
-        for own in range(seed, seed + count):
-            bucket.faults.start(WRITING, own)
-            told = _published(bucket, models if own % 3 == 0 else models[:1], f"copy-{own}")
-            score.injected += bucket.faults.injected.total() + (own % 3 == 0)
-            score.survived += 0 if told else bucket.faults.injected.total()
-            score.detected += own % 3 == 0 and not told
-            score.wrong += bool(told)
-            score.notes += [f"{told}: {again('publishing', own)}"] if told else []
-    score.seconds = time.perf_counter() - began
-    return score
-
-
-def _published(bucket: Bucket, models: list[Path], prefix: str) -> str:
-    """Publish all of `models` at one place at once; return what is wrong with what came of it."""
-    said, there = at_once(bucket, models, prefix), bucket.objects(prefix)
-    if sorted(map(bool, said)) != [False, True][: len(models)] or there not in [contents(model) for model in models]:
-        return f"{len(models)} at once: {said}, {sorted(there)}"
-    return ""
-
-
-def at_once(bucket: Bucket, directories: list[Path], prefix: str) -> list[str]:
-    """Publish all of `directories` at one place at once; return what each was told, nothing where it went well."""
-    said: list[str] = []
-
-    def write(directory: Path) -> None:
-        try:
-            sp.publish(directory, f"s3://{bucket.name}/{prefix}", storage_options=bucket.options())
-            said.append("")
-        except OutputError as error:
-            said.append(str(error))
-
-    threads = [threading.Thread(target=write, args=(directory,)) for directory in directories]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_SECONDS)
-    return said
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    """Return what all files below a directory hold."""
-    return {
-        file.relative_to(directory).as_posix(): file.read_bytes() for file in directory.rglob("*") if file.is_file()
-    }
 
 
 def _one(bucket: Bucket, name: str, seed: int, undisturbed: str, score: Score) -> None:

@@ -40,7 +40,6 @@ from streampca.runs.config.values import (
     Options,
     Positive,
     PrivateOptions,
-    PublishURL,
     RowsDType,
     RunName,
     Sampling,
@@ -377,10 +376,20 @@ class OutputConfig(Section):
     """Keep the accumulated state with the model, so that rows can be added and models merged."""
     overwrite: Flag = False
     """Replace an earlier run of streampca in the same directory."""
-    publish: PublishURL = None
-    """URL in an object store that the finished run is copied to."""
-    storage_options: Options = Field(default_factory=PrivateOptions)
-    """Options of obstore for that URL, references resolved; write them nowhere."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_publish(cls, output: object) -> object:
+        """Refuse to copy runs to object stores, which 0.4 did; configurations of earlier runs hold the keys, without a value."""
+        if not isinstance(output, dict):
+            return output
+        for key in ("publish", "storage_options"):
+            if output.get(key):
+                raise PydanticCustomError(
+                    "rule",
+                    f"{key} is no longer there: leave it out, and copy the directory when the run is complete, by obstore or the command line of the store",
+                )
+        return {key: value for key, value in output.items() if key not in ("publish", "storage_options")}
 
     @model_validator(mode="after")
     def _scores_for_others(self) -> OutputConfig:
@@ -426,7 +435,7 @@ class RunConfig(Section):
         if getattr(self.model, "group_by", None) is None:
             return self
         output = self.output
-        for key in ("reconstruction", "scores", "anndata", "publish"):
+        for key in ("reconstruction", "scores", "anndata"):
             if getattr(output, key):
                 raise PydanticCustomError(
                     "rule", f"output.{key} does not go together with model.group_by: leave it out"

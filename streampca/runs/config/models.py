@@ -62,9 +62,8 @@ def _validated(document: Document) -> RunConfig | ModelsConfig:
     tree = {key: value for key, value in document.tree.items() if key != "models"}
     common = validated(replace(document, tree=tree))
     models = _entries(document)
-    for key, given in (("anndata", common.output.anndata), ("publish", common.output.publish)):
-        if given:
-            raise document.refusal({("output", key): " does not go together with models: run the model by itself"})
+    if common.output.anndata:
+        raise document.refusal({("output", "anndata"): " does not go together with models: run the model by itself"})
     return ModelsConfig(common, {key: _config_of(document, tree, key, entry) for key, entry in models.items()})
 
 

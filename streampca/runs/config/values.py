@@ -97,12 +97,6 @@ def _as_directory(value: object) -> object:
     return value
 
 
-def _is_publishable(url: str) -> bool:
-    scheme, _, place = url.partition("://")
-    others = ("", "file", "local", "http", "https", "builtin")
-    return place.strip("/") != "" and scheme.lower() not in others
-
-
 def _is_address(path: str) -> bool:
     return path != "builtin:" and ("://" not in path or urlsplit(path) is not None)  # or urlsplit raises ValueError
 
@@ -252,13 +246,7 @@ Directory: TypeAlias = Annotated[
     Path,
     BeforeValidator(_as_directory, json_schema_input_type=str),
     _require(is_short_enough),
-    Field(
-        description="the path of a local directory, of names of at most 220 bytes, which output.publish copies to an object store when it is complete"
-    ),
-]
-PublishURL: TypeAlias = Annotated[
-    Annotated[Text, _require(_is_publishable)] | None,
-    Field(description="the URL of a place in an object store, such as s3://bucket/runs/name, or null"),
+    Field(description="the path of a local directory, of names of at most 220 bytes"),
 ]
 MemorySize: TypeAlias = Annotated[
     Annotated[int, Field(ge=MIN_MEMORY_BYTES, le=_MAX_MEMORY_BYTES)]

@@ -13,7 +13,7 @@ from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.hdf5 import Hdf5File
 from streampca.sources.files.netcdf3 import Netcdf3File, is_netcdf3
 from streampca.sources.files.npy import open_npy_files
-from streampca.sources.files.paths import ARROW, NPY, PARQUET, PLINK, Files
+from streampca.sources.files.paths import NPY, PLINK, Files
 from streampca.sources.masks import FROM_DATA, read_mask_file
 from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions
@@ -36,7 +36,7 @@ def open_files(files: Files, options: ReadOptions) -> Source:
     if files.kind == NPY:
         readers = open_npy_files([Path(str(file)) for file in files.paths])
         source, labels = FragmentedRows(readers, files.description), None
-    elif files.kind in (PARQUET, ARROW):
+    elif files.has_columns:
         from streampca.sources.files.arrow import ArrowColumns, open_arrow_files
 
         rows, labels = open_arrow_files(files.paths, options, files.description)

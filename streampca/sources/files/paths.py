@@ -77,6 +77,11 @@ class Files(NamedTuple):
     description: str
     """What messages call them all."""
 
+    @property
+    def has_columns(self) -> bool:
+        """Return whether they are tables whose columns have names."""
+        return self.kind in (PARQUET, ARROW)
+
 
 def is_paths(data: object) -> TypeGuard[Paths]:
     """Return whether `data` is a path or a list of paths."""

@@ -11,6 +11,7 @@ import yaml
 from facade import parse_config
 from stores import Command
 
+import streampca as sp
 from streampca.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -322,18 +323,17 @@ def test_defaults():
     assert config.checkpoint.every_seconds == 30.0
     assert config.output.directory == Path("runs/x")
     assert (config.output.scores, config.output.report, config.output.overwrite) == (True, True, False)
-    assert (config.output.anndata, config.output.publish, config.output.storage_options) == (False, None, {})
+    assert config.output.anndata is False
 
 
-def test_results_are_published_to_object_stores_only():
-    config = parse(SOURCE + "output: {publish: 's3://bucket/runs/x', storage_options: {secret: abcdef}}")
-    assert config.output.publish == "s3://bucket/runs/x"
-    assert "abcdef" not in repr(config)
-    for url in ("runs/x", "file:///x", "https://example.org/x", "s3://", "s3:///", "5", "''", "builtin:iris"):
-        assert refusal(SOURCE + f"output: {{publish: {url}}}").startswith("output.publish: found ")
-    said = refusal(SOURCE + "output: {storage_options: hidden}")
-    assert "hidden" not in said
-    assert said.startswith("output.storage_options: ")
+def test_copies_to_object_stores_are_no_longer_made():
+    said = refusal(SOURCE + "output: {publish: 's3://bucket/runs/x', storage_options: {secret: abcdef}}")
+    assert said.startswith("output: publish is no longer there: leave it out, and copy the directory")
+    assert "abcdef" not in said
+    earlier = parse(SOURCE + "output: {publish: null, storage_options: {}}")  # of a run of an earlier version
+    assert earlier.output == parse(SOURCE).output
+    with pytest.raises(AttributeError, match="publish is no longer there: copy the directory"):
+        sp.publish("runs/x", "s3://bucket/x")
 
 
 def test_values_are_kept_and_resolved():
@@ -439,7 +439,6 @@ class TestEnvironment:
         refusal("source: {path: x}\nname: '${STREAMPCA_SECRET}/x'")
         refusal("source: {path: x}\nresources: {memory: '${STREAMPCA_SECRET}'}")
         refusal(self.TEXT + "seed: x")
-        refusal("source: {path: x}\nmodel: {group_by: t}\noutput: {publish: 's3://${STREAMPCA_SECRET}/x'}")
 
     def test_a_missing_variable_is_named_with_its_key(self):
         expected = "the environment variable STREAMPCA_NONE is not set"
