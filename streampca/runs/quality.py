@@ -89,18 +89,6 @@ def quality_figures(found: QualityFound, source: Source, model: Model, scores: P
     }
 
 
-def quality_from(examined: Json, source: Source) -> Quality:
-    """Return the accumulator that examines the rows and features that the figure ``examined`` records."""
-    return Quality(
-        *source.shape,
-        dtype=str(source.dtype),
-        missing=bool(examined["missing"]),
-        every=int(examined["every"]),
-        every_feature=int(examined["every_feature"]),
-        n_parts=int(examined["parts"]),
-    )
-
-
 def _names(source: Source, model: Model) -> Namer:
     """Return what names a feature by its number, None where it has no name."""
     names, labels = source.feature_names, model.labels

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.wrappers import Joint
 from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError, PlanError
 from streampca.execution.progress import ProgressCallback
@@ -18,6 +17,7 @@ from streampca.execution.readings import Reading
 from streampca.labels import Labels
 from streampca.models.pca import Model
 from streampca.models.persistence.models import load_model, load_saved
+from streampca.models.persistence.state import load_record
 from streampca.models.rows import residuals_of
 from streampca.parameters import Parameters
 from streampca.planning.columns import with_columns
@@ -30,16 +30,14 @@ from streampca.runs.from_config import fit_of, source_of
 from streampca.runs.groups import groups_of_run
 from streampca.runs.manifest import Manifest, read_json, read_manifest
 from streampca.runs.named_values import groups_of_rows, source_by_groups
-from streampca.runs.verify.analyses import checks_of_analysis
 from streampca.runs.verify.checks import Check, Verification
-from streampca.runs.verify.chunks import check_of_chunks, recorded_chunks, stored_as_zarr
 from streampca.runs.verify.eigenpairs import (
     Measured,
     accumulator_for,
+    checks_of_analysis,
     checks_of_eigenpairs,
     panel_rows,
 )
-from streampca.runs.verify.statistics import checks_of_unmeasured, statistics_of
 from streampca.runs.verify.stored import (
     StoredRows,
     check_of_unusual_rows,
@@ -51,12 +49,15 @@ from streampca.solvers.fitted_steps import with_figures
 from streampca.solvers.groups import plan_fits_of_groups, read_groups
 from streampca.sources import Source
 from streampca.sources.options import SourceKeywords
-from streampca.sources.zarr.digests import default_place
+from streampca.sources.store_record import arrays_of, keys_where, note_digests
+from streampca.sources.zarr.digests import StoreRecord, default_place
+from streampca.sources.zarr.reader import ZarrSource
 from streampca.storage.directories import DIAGNOSTICS, read_record
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import n_cores
 
 _OVERRIDES = ("source.", "resources.")
+_MOST_NAMED = 3
 
 
 def verify_run(
@@ -88,9 +89,7 @@ def verify_run(
     rows, weights = residuals_of(source, model), getattr(parameters, "sample_weight", None)
     stored, checks_of_stored = stored_arrays(directory, config, model, source)
     compared_rows = StoredRows(model, stored)
-    statistics = statistics_of(model, parameters, rows, source, manifest, directory)
-    parts: list[AnyAccumulator] = [compared_rows, *(accumulator for accumulator, _ in statistics)]
-    plan, joint = _planned(rows, model, config, parts, parameters)
+    plan, joint = _planned(rows, model, config, compared_rows, parameters)
     chunks = recorded_chunks(directory, source)
     states: Any
     with one_blas_thread():
@@ -109,9 +108,13 @@ def verify_run(
             checks += checks_of(solved, measured, parameters.scaling)
         lightest = 1.0 if weights is None else float(np.min(weights[weights > 0]))
         checks += [*checks_of_stored, *checks_of_rows(compared_rows, states[0], source, lightest)]
-        for (_, checks_of), each in zip(statistics, states[1 : len(parts)], strict=True):
-            checks += checks_of(each)
-    checks += checks_of_unmeasured(config, rows, source, manifest)
+    statistics = {
+        "quality": manifest.get("quality"),
+        "sampling errors": model.sampling_errors,
+        "prediction errors": None if model.linear is None else model.linear.prediction_errors,
+    }
+    why = "of what was committed with the run alone: a new run measures them again"
+    checks += [Check(name, note=why) for name, figures in statistics.items() if figures is not None]
     if config.output.reconstruction:
         checks.append(
             Check("reconstruction", note="the rows in reconstruction.zarr are not measured: scores and model are")
@@ -234,19 +237,19 @@ def _planned(
     source: Source,
     model: Model,
     config: RunConfig,
-    parts: Sequence[AnyAccumulator],
+    rows: StoredRows,
     parameters: object,
 ) -> tuple[Plan, Joint]:
     """Return the plan of the pass, that of a transform with memory for what is measured, and the accumulators.
 
-    These are `parts`, and of linear PCA then that of the covariance, with some components alone where products with all do not fit.
+    These are `rows`, and of linear PCA then that of the covariance, with some components alone where products with all do not fit.
     """
     allowed, d, k = allowed_bytes(config.resources.memory_bytes), source.shape[1], model.n_components
     threads, refusal = config.resources.n_threads or n_cores(), "blocks of rows do not fit in the memory"
     for n_threads, columns in dict.fromkeys([(threads, k), (1, k), (1, max(1, k // 4)), (1, 1)]):
-        joint = Joint(tuple(parts))
+        joint = Joint((rows,))
         if model.linear is not None and isinstance(parameters, Parameters):
-            joint = Joint((*parts, accumulator_for(model.linear.before_rotation, parameters, source, columns)))
+            joint = Joint((rows, accumulator_for(model.linear.before_rotation, parameters, source, columns)))
         state = joint.state_bytes(d)
         needed = n_threads * (joint.scratch_bytes(d, panel_rows(d), 8) + 3 * state) + 2 * state
         try:
@@ -257,3 +260,50 @@ def _planned(
         if plan.axis == "samples":
             return replace(plan, budget=plan.budget.plus(needed, allowed)), joint
     raise PlanError(f"verifying: {refusal}")
+
+
+def stored_as_zarr(source: Source) -> list[ZarrSource]:
+    """Return the zarr arrays that a source reads; none if it reads anything else."""
+    arrays = [each for each in source.stored_arrays if isinstance(each, ZarrSource)]
+    return arrays if len(arrays) == len(source.stored_arrays) else []
+
+
+def recorded_chunks(directory: Path, source: Source) -> StoreRecord | None:
+    """Return the record of chunks that the run in `directory` has, None without one; has the digests of chunks that are read noted."""
+    record = load_record(directory / "model.zarr")
+    if record is not None:
+        note_digests(source)
+    return record
+
+
+def check_of_chunks(source: Source, record: StoreRecord | None = None) -> Check:
+    """Return the check of the stored chunks after all were read; a difference from a fingerprint would have ended the reading."""
+    digests = [array.digests for array in stored_as_zarr(source)]
+    known = [each for each in digests if each is not None]
+    if known and len(known) == len(digests):
+        whole, beside = ", ".join(each.whole for each in known), ", ".join(str(each.place) for each in known)
+        return Check("chunks", whole, whole, holds=True, note=f"every chunk is as in {beside}")
+    arrays = arrays_of(source)
+    if record is None or len(arrays) != len(record.arrays):
+        return Check("chunks", note="there is no fingerprint of them: streampca fingerprint makes one")
+    forms = [(array.layout.shape, array.deciding_metadata()) for array in arrays]
+    if forms != [(each.shape, each.metadata) for each in record.arrays]:
+        return Check("chunks", note="the store was written with other metadata than those that the run has read")
+    n_chunks = n_read = 0
+    changed = list[str]()
+    for array, each in zip(arrays, record.arrays, strict=True):
+        read = array.note_digests()
+        noted = read.any(axis=-1)
+        n_chunks, n_read = n_chunks + noted.size, n_read + int(noted.sum())
+        changed += keys_where(array, noted & (read != each.digests).any(axis=-1))
+    if changed:
+        more = f" and {len(changed) - _MOST_NAMED:,} more" if len(changed) > _MOST_NAMED else ""
+        note = (
+            f"{len(changed):,} of {n_read:,} are others than the run has read: {', '.join(changed[:_MOST_NAMED])}{more}"
+        )
+        return Check("chunks", holds=False, note=note)
+    if not n_read:
+        return Check(
+            "chunks", note="none was read whole here: streampca fingerprint makes digests that are compared in any case"
+        )
+    return Check("chunks", holds=True, note=f"{n_read:,} of {n_chunks:,} have the bytes that the run has read")
