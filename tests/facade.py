@@ -52,13 +52,12 @@ from streampca.sources.steps import Elementwise, Step, SteppedSource
 from streampca.sources.subsets import with_features
 from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import AtomicDirectory
-from streampca.storage.lock import BEAT, Lock, lock_of
+from streampca.storage.lock import Lock, lock_of
 from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
 from streampca.system.blas_threads import one_blas_thread
 from streampca.system.process import peak_bytes, process_bytes
 
 __all__ = [
-    "BEAT",
     "CONFLICTS",
     "CONTINUABLE",
     "NORMALIZE_KEYS",

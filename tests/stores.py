@@ -95,22 +95,15 @@ def resealed(model: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (model / "zarr.json").write_text(json.dumps(document))
 
 
-def write_lock(place: Path, run_id: str, pid: int | None = None, **changes: object) -> Path:
-    """Write the lock of the run `run_id` for `place`, held by a process of this machine, or by one that is gone; return its path."""
-    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE) if pid is None else None
-    number = pid or process.pid  # type: ignore[union-attr]
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+def write_lock(place: Path, run_id: str, **changes: object) -> Path:
+    """Write the lock of the run `run_id` for `place` as a run leaves it that is killed; return its path."""
     holder = {
         "format": "streampca-lock",
         "host": socket.gethostname(),
-        "place": f"{boot} {os.readlink('/proc/self/ns/pid')}",
-        "pid": number,
-        "started": Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19],
+        "pid": os.getpid(),
         "run_id": run_id,
         "since": "2026-01-01T00:00:00+00:00",
     }
-    if process is not None:
-        process.communicate()
     lock = place.with_name(f"{place.name}.lock")
     lock.write_text(json.dumps(holder | changes, sort_keys=True) + "\n")
     return lock

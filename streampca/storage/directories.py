@@ -418,7 +418,7 @@ def tidy_after(path: Path, run_id: str, *, keep_part: bool = False) -> None:
 
 
 def _tidy_after_all(path: Path, apart_from: str) -> None:
-    """Remove the leftovers of all runs that died on this machine while they built `path`; what a checkpoint needs stays."""
+    """Remove the leftovers of all runs that died while they built `path`; what a checkpoint needs stays."""
     stopped = (read_record(path.with_name(f"{path.name}.checkpoint")) or {}).get("run_id")
     for run_id in set(dead_holders(path)) - {apart_from, stopped}:
         tidy_after(path, run_id)

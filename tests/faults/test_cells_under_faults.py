@@ -13,7 +13,8 @@ import cells
 import numpy as np
 import pytest
 import slot_kills
-from stores import Command, picture, write_lock
+from facade import Lock
+from stores import Command, picture
 from strategies import in_depth
 
 import streampca as sp
@@ -46,13 +47,12 @@ def test_a_second_writer_is_refused_and_the_first_one_named(tmp_path: Path, kind
     if kind == "h5ad":
         pytest.importorskip("h5py")
     path = slot_kills.make(tmp_path, kind)
-    lock = write_lock(path, "first", os.getpid())
-    before = picture(tmp_path)
-    with pytest.raises(OutputError, match=r"first") as caught:
-        sp.anndata.pca(path, 2)
-    assert caught.value.exit_status == 6
-    assert picture(tmp_path) == before
-    lock.unlink()
+    with Lock(path, "first"):
+        before = picture(tmp_path)
+        with pytest.raises(OutputError, match=r"first") as caught:
+            sp.anndata.pca(path, 2)
+        assert caught.value.exit_status == 6
+        assert picture(tmp_path) == before
     sp.anndata.pca(path, 2)
 
 

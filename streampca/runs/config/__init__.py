@@ -380,7 +380,7 @@ class OutputConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_publish(cls, output: object) -> object:
-        """Refuse to copy runs to object stores, which 0.4 did; configurations of earlier runs hold the keys, without a value."""
+        """Refuse to copy runs to object stores, which 0.2 did; configurations of earlier runs hold the keys, without a value."""
         if not isinstance(output, dict):
             return output
         for key in ("publish", "storage_options"):
