@@ -42,10 +42,10 @@ from streampca.planning.memory import (
 )
 from streampca.planning.work import Work
 from streampca.runs.config.schema import json_schema
-from streampca.solvers import disk_covariance, gram, plan_sketch
+from streampca.solvers import disk_covariance, gram
+from streampca.solvers.approximate import ApproximateSolver
 from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.kernel.plan import ExactWork, LandmarkWork, MapWork, PairsWork, StoredMapWork
-from streampca.solvers.plan_sketch import SketchWork
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.solvers.removing import Removing
 
@@ -156,7 +156,7 @@ def formulas() -> str:
         "`gram`": (gram.GramWork.needs, gram.components_bytes),
     }
     others: dict[str, tuple[Callable[..., Any], ...]] = {
-        "`sketch` and `adaptive`": (SketchWork.needs, plan_sketch.states_bytes, plan_sketch.pilot_bytes),
+        "`sketch` and `adaptive`": (ApproximateSolver.needs,),
         "Kernel PCA by landmarks": (LandmarkWork.needs, LandmarkWork.scratch_bytes),
         "Kernel PCA by pairs of rows": (PairsWork.needs, ExactWork.sizes, MapWork.sizes, StoredMapWork.needs),
         "What comes along with any solver": (
@@ -170,8 +170,8 @@ def formulas() -> str:
     }
     listed = {function for functions in (sections | others).values() for function in functions}
     # Solvers whose formulas are one docstring need no entry here.
-    alone = [each for each in _below(Work) if getattr(each, "solver", "") in SOLVERS and each.needs not in listed]
-    sections |= {f"`{each.solver}`": (each.needs,) for each in alone} | others
+    alone = [each for each in _below(Work) if getattr(each, "name", "") in SOLVERS and each.needs not in listed]
+    sections |= {f"`{each.name}`": (each.needs,) for each in alone} | others
     lines = []
     for title, functions in sections.items():
         lines += ["", f"### {title}", ""]

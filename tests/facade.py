@@ -297,7 +297,7 @@ def plan(
     source = open_source(data)
     if allowed is None:
         return plan_fit(source, replace(checked, threads=threads))
-    return SOLVERS[checked.solver].plan(source, checked, Resources(allowed, beside, threads))
+    return SOLVERS[checked.solver](source, checked).plan(Resources(allowed, beside, threads))
 
 
 def fit(data: Any, plan: Any = None, *, k: Any = None, options: Any = None, **parameters: Any) -> Any:

@@ -92,7 +92,7 @@ def held(values: Any) -> Any:
 class StreamEstimator(BaseEstimator):
     """An estimator of scikit-learn whose input may also be a store, a lazy array or a sparse matrix."""
 
-    _solvers: ClassVar[Mapping[str, Solver[Any, Any]]]
+    _solvers: ClassVar[Mapping[str, type[Solver[Any, Any]]]]
     """Its solvers by name."""
     _plan_source: ClassVar[Callable[..., Any]]
     """Plans a fit of a source with checked parameters: `plan_fit` or `plan_kernel`."""

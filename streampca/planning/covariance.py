@@ -55,7 +55,7 @@ class CovarianceWork(Work):
     accumulator: CovarianceAccumulator | ByGroup
     """What accumulates the rows."""
 
-    solver: ClassVar[str] = "covariance"
+    name: ClassVar[str] = "covariance"
 
     @override
     @property

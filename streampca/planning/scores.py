@@ -88,7 +88,7 @@ class ScoresWork(Work):
     model: Model
     """The model."""
 
-    solver: ClassVar[str] = "scores"
+    name: ClassVar[str] = "scores"
     merge: ClassVar[str]
     """What becomes of the results of leaves."""
 
@@ -102,8 +102,8 @@ class ScoresWork(Work):
         sizes = block_rows_to_try(self.read, work_dtype(self.source.dtype))
         for rows in sizes:
             if self.budget(self.shape(rows, 1, 1)).fits:
-                return self.plan(self.loaded(rows))
-        return min((self.plan(self.shape(rows, 1, 1)) for rows in sizes), key=lambda plan: plan.projected_bytes)
+                return self.plan_for(self.loaded(rows))
+        return min((self.plan_for(self.shape(rows, 1, 1)) for rows in sizes), key=lambda plan: plan.projected_bytes)
 
     def _n_leaves(self, rows: int) -> int:
         n = self.read.shape[0]

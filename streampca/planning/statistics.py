@@ -27,7 +27,7 @@ class StatisticsWork(Work):
     accumulators: tuple[AnyAccumulator, ...]
     """The accumulators."""
 
-    solver: ClassVar[str] = "statistics"
+    name: ClassVar[str] = "statistics"
 
     @override
     @property

@@ -116,7 +116,7 @@ class Work(ABC):
     resources: Resources
     """What may be used."""
 
-    solver: ClassVar[str]
+    name: ClassVar[str]
     """Name of the solver."""
 
     @property
@@ -151,14 +151,14 @@ class Work(ABC):
         beside = [need for each in resources.companions for need in each.needs(self, shape) if need.n_bytes]
         return MemoryBudget.of([process, *beside, *self.needs(shape)], resources.allowed_bytes)
 
-    def plan(self, shape: WorkShape) -> Plan:
+    def plan_for(self, shape: WorkShape) -> Plan:
         """Return the plan for rows that are divided as `shape`; it may not fit."""
         reading = bytes_to_read(self.read, shape.rows_per_block)
         said = self.figures(shape, reading)
         n, d = self.source.shape
         plan = Plan(
             **vars(shape),
-            solver=self.solver,
+            solver=self.name,
             reason=said.reason,
             n_samples=n,
             n_features=d,
@@ -187,7 +187,7 @@ class Work(ABC):
         tried: list[Plan] = []
         first: Plan | None = None
         for size in sizes:
-            least = self.plan(self.shape(size, 1, 1))
+            least = self.plan_for(self.shape(size, 1, 1))
             tried.append(least)
             if least.budget.fits:
                 first = first or least
@@ -196,7 +196,7 @@ class Work(ABC):
                     break
         if first is None:
             return min(tried, key=lambda plan: plan.projected_bytes)
-        return self.plan(self.loaded(first.rows_per_block, side, n_tiles))
+        return self.plan_for(self.loaded(first.rows_per_block, side, n_tiles))
 
     def loaded(self, rows: int, side: int = 0, n_tiles: int = 1) -> WorkShape:
         """Return the shape with blocks of `rows` rows that fits and keeps most threads busy; one thread has to fit.

@@ -41,7 +41,7 @@ def plan_by(solver: str, source: Source, parameters: Parameters, resources: Reso
         If the work does not fit in memory.
     """
     SOLVERS[solver].require(source, parameters)
-    return with_repeated_reads(SOLVERS[solver].plan(source, parameters, resources), source)
+    return with_repeated_reads(SOLVERS[solver](source, parameters).plan(resources), source)
 
 
 def with_alternatives(plan: Plan, source: Source, parameters: Parameters, resources: Resources) -> Plan:
@@ -55,7 +55,7 @@ def with_alternatives(plan: Plan, source: Source, parameters: Parameters, resour
     refusals = {f"solver {other['solver']}: {other['why']}" for other in others}  # notes of `auto`
     notes = tuple(note for note in plan.notes if note not in refusals)
     by_name = parameters.solver != "auto"
-    why = "asked for by name" if by_name else SOLVERS[plan.solver].reason_chosen(plan, parameters)
+    why = "asked for by name" if by_name else SOLVERS[plan.solver](source, parameters).reason_chosen(plan)
     return replace(plan, alternatives=others, notes=notes, reason=f"{plan.reason}; {why}")
 
 

@@ -1,54 +1,581 @@
-"""Approximate PCA in one pass or a few: products of the covariance matrix with a few vectors, never the matrix itself."""
+"""Approximate PCA in one pass or a few: products of the covariance matrix with a few vectors, never the matrix itself.
+
+What approximate solvers have in common: the plan, the pilot, held-out columns for the certificate, later passes. One of them is a
+subclass of `ApproximateSolver` with its first pass, in a module of its own.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
 
-from streampca.accumulators.adaptive import AdaptiveState, IncrementalSVD, rescaled
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import product_dtype
-from streampca.accumulators.shifting import SAFE_SQUARES
+from streampca.accumulators.shifting import SAFE_SQUARES, sampled_origin, sketch_panel_rows
 from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import Sketched, SketchState, weighted
-from streampca.errors import DataError
-from streampca.execution.readings import Reading, Readings
-from streampca.linalg.certificate import ROUNDING_OF_REPEATED_ROWS, Evidence
+from streampca.errors import DataError, NotAvailableError, ParameterError
+from streampca.execution.readings import Reading, ReadingAlone, Readings
+from streampca.formatting import as_text
+from streampca.linalg.certificate import Evidence
 from streampca.linalg.component_rules import DEFINITIONS
 from streampca.linalg.nystrom import LowRank, Precision
+from streampca.linalg.selection import Count, Rule
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
 from streampca.models.approximate import Answer, Chain, answer_of
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
+from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, repeated_reads_note
+from streampca.planning.budget import MemoryNeed
 from streampca.planning.detail import SketchDetail
+from streampca.planning.memory import buffer_bytes, model_need, report_need, sampled_rows_need, scores_bytes
 from streampca.planning.plan import Plan
-from streampca.planning.work import Resources
-from streampca.solvers.base import PCASolver
-from streampca.solvers.capabilities import Table
-from streampca.solvers.filling import Filling
-from streampca.solvers.options import Asked
-from streampca.solvers.plan_sketch import plan_sketch, require_sketch, sizes_of
-from streampca.solvers.removing import Removing
+from streampca.planning.shape import WorkShape, count_leaves, divide, most_leaves
+from streampca.planning.work import Figures, Resources, Work
+from streampca.random import generator
+from streampca.solvers.base import NOTHING_PLANNED, PCASolver
+from streampca.solvers.capabilities import Table, needs_moments
+from streampca.solvers.filling import Filling, complete, unread, with_means_first
+from streampca.solvers.pilot import (
+    counted_rows,
+    directions,
+    means_are_near,
+    observed_origin,
+    plan_pilot,
+    prepare,
+    read_pilot,
+)
 from streampca.solvers.result import Accumulated, Fit
-from streampca.solvers.test_matrix import Start, columns_of, held_out_columns, means_are_near, start
 from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
-from streampca.system.workspace import keep_released
-from streampca.typing import Array, FloatArray
+from streampca.system.workspace import keep_released, release
+from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign
+from streampca.typing import Array, DType, FloatArray
 
-_EXCESS = 1e-3  # of the variance of a feature, known exactly, above which the answer is not below the covariance
-_UPDATE_ROUNDING = 16 * float(np.finfo(np.float64).eps)
+HELD_OUT_COLUMNS = 20  # Gaussian columns that only the certificate uses
+_SPARE_COLUMNS = 10  # beyond the components, below which an answer is not worth having
+_COMPONENTS_UNKNOWN = 32  # taken for the size of the sketch where the data decides their number
+_MOST_PASSES, _PASSES_FOR_ALL = 8, 2  # by default: until the tolerance is met, and where it is 0
+_GOOD = 0.01  # relative width of intervals that solver="auto" is content with
+_ROWS_PER_BLOCK, _MOST_BLOCK_BYTES = 1024, 128 * 2**20
+_LEAF_BYTES = 256 * 2**20
+_RETAINED_BYTES = 64 * 2**20
+"""What glibc retains of the memory that a thread has freed: twice its largest mmap threshold."""
+_SOLVE_COPIES = 4
+"""Arrays of features x columns that solving takes beside the test matrix and the products."""
 _AGAIN = 10  # held-out columns whose products are multiplied once more by later passes
 _ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
+_HEDGE_SHARE, _LEAST_HEDGE = 4, 10  # a quarter of the columns stays Gaussian, for what the pilot has not seen
+_SOME = [name for name, rule in DEFINITIONS.items() if not rule.all_eigenvalues and name != "cross_validation"]
+_RULES_OF_SOME = ", ".join(map(repr, _SOME[:-1])) + f" or {_SOME[-1]!r}"
 
 
-def _most_columns(sizes: SketchDetail, *, adaptive: bool) -> int:
-    """Return how many columns of test matrices are in memory at once; an incremental pass has none."""
-    n_matrices = sizes.passes - int(adaptive)
-    return sizes.columns * (n_matrices if sizes.keep_all else min(n_matrices, 1))
+def sizes_of(plan: Plan) -> SketchDetail:
+    """Return the settings of the approximate solver of `plan`."""
+    if not isinstance(plan.detail, SketchDetail):
+        raise TypeError(f"the solver {plan.solver} is not an approximate one")
+    return plan.detail
+
+
+@dataclass(frozen=True)
+class FirstPass:
+    """What the first pass works with."""
+
+    origin: FloatArray | None
+    """What rows are shifted by, ``(n_features,)``; None = each leaf finds a number of its own."""
+    factors: FloatArray
+    """What the pilot expects features to be multiplied by, ``(n_features,)``."""
+    test: Array
+    """Test matrix for the rows as they are, in the type of products, ``(n_features, columns)``."""
+    near: bool = False
+    """Whether means are within a few standard deviations of zero, so that rows need not be shifted."""
+
+
+@dataclass(frozen=True)
+class ApproximateSolver(Work, PCASolver):
+    """One pass over the rows, and further ones while the certificate asks for them and the plan allows."""
+
+    n_components: int | None = None
+    resources: Resources = NOTHING_PLANNED
+    columns: int = 0
+    """Columns of the test matrix, or the rank, that are planned for."""
+    keep_all: bool = True
+    """Whether the products of all passes are planned to stay in memory."""
+
+    approximate = True
+    multiplies_first: ClassVar[bool] = True
+    """Whether the first pass multiplies rows with columns for the answer, and not only with those held out for the certificate."""
+    one_pass_cost: ClassVar[float] = 1.0
+    """Operations of a fit in one pass, relative to products with as many columns."""
+    refuses: ClassVar[Table] = {
+        "forgetting": "use solver='covariance'",
+        "a share of the Frobenius norm": "the Frobenius norm is known of the whole covariance matrix alone: use solver='covariance', 'gram' or 'qr', a share of "
+        "the variance, or a count",
+        "a rule that needs all eigenvalues": f"it needs all eigenvalues; use {_RULES_OF_SOME}, which need the leading ones and the trace, or "
+        "solver='covariance', 'gram' or 'qr'",
+        "n_components='cross_validation'": "use solver='covariance'",
+    }
+
+    @property
+    @abstractmethod
+    def keeps(self) -> str:
+        """Return what the method keeps of the rows, in words."""
+
+    @property
+    def directed(self) -> bool:
+        """Tell whether leading directions of a pilot take the place of most random columns."""
+        return self.parameters.recovery == "nystrom" and self.parameters.sketch in ("auto", "gaussian")
+
+    @property
+    def needs_few_columns(self) -> bool:
+        """Tell whether twice as many columns as components are enough, where random ones are four times as many."""
+        return self.directed and self.parameters.pilot != 0
+
+    @property
+    def shares(self) -> int:
+        """Return how many threads can share a leaf."""
+        return max(1, self.source.shape[1] // 4096)
+
+    @property
+    def block_bytes(self) -> int:
+        """Return the preferred size of a block: of enough rows that adding products of features x columns costs little."""
+        return min(
+            _MOST_BLOCK_BYTES, max(BLOCK_BYTES, _ROWS_PER_BLOCK * self.source.n_features_read * self.dtype.itemsize)
+        )
+
+    def count_leaves(self, rows: int, state_bytes: int) -> int:
+        """Return the number of leaves for blocks of `rows` rows: adding products to the total takes a few parts in a hundred of making them."""
+        n, row_bytes = self.source.shape[0], self.source.row_bytes
+        n_blocks = -(-n // rows)
+        most = min(max(1, n * row_bytes // _LEAF_BYTES), most_leaves(state_bytes))
+        return min(max(most, count_leaves(n, n_blocks, row_bytes)), n_blocks)
+
+    def first_in_size(self, detail: SketchDetail, threads: int) -> Sequence[AnyAccumulator]:
+        """Return accumulators of the sizes of those of the first pass, in a leaf of so many threads."""
+        return (self.sketch_in_size(detail.columns + detail.held_out, threads),)
+
+    def first_accumulators(self, plan: Plan, begun: FirstPass, sketch: Sketch) -> tuple[AnyAccumulator, ...]:
+        """Return the accumulators of the first pass, the last of which is `sketch`."""
+        return (sketch,)
+
+    def answer_of_first(
+        self, known: Sketched, evidence: Evidence, states: tuple[Any, ...], begun: FirstPass, plan: Plan
+    ) -> tuple[Evidence, LowRank | None]:
+        """Return the evidence, and the answer where the `states` of the first pass hold one beside products."""
+        return evidence, None
+
+    def state_of(self, rows: Accumulated, plan: Plan) -> FittedState | None:
+        """Return the state to be continued; None where there is none."""
+        return None
+
+    @override
+    @classmethod
+    def require(cls, source: Source | None, parameters: Parameters) -> None:
+        super().require(source, parameters)
+        selection = parameters.selection(source)
+        k = selection.n_components if isinstance(selection, Count) else None
+        if isinstance(selection, Rule) and parameters.missing == "pairwise":
+            raise NotAvailableError(
+                f"n_components={selection.name!r} does not go together with missing='pairwise', where noise has no known law"
+            )
+        _require_recovery(parameters)
+        if not isinstance(parameters.sketch_size, str) and k is not None and parameters.sketch_size < k:
+            raise ParameterError(
+                f"sketch_size={parameters.sketch_size} is less than n_components={k}: expected at least {k + _SPARE_COLUMNS} "
+                'columns, or "auto"'
+            )
+
+    @override
+    def plan(self, resources: Resources) -> Plan:
+        """Return the plan of the fit.
+
+        Raises
+        ------
+        PlanError
+            If not even a sketch of ten columns more than components fits.
+        """
+        source, parameters = self.source, self.parameters
+        if parameters.missing == "mean":
+            filled = replace(self, source=unread(source), parameters=complete(parameters))
+            return with_means_first(filled.plan(resources), source)
+        tried, k = [], parameters.count(source)
+        for columns in self._columns_to_try(k):
+            for keep_all in (True, False):
+                work = replace(self, n_components=k, resources=resources, columns=columns, keep_all=keep_all)
+                plan = work.best(block_rows_to_try(source, self.dtype, self.block_bytes), 0, work.shares)
+                if plan.budget.fits:
+                    return plan
+                tried.append(plan)
+                if plan.passes == 1:
+                    break
+        least = min(tried, key=lambda plan: plan.projected_bytes)
+        raise least.budget.refusal(
+            "fewer components, or ",
+            beside=f", with a sketch of {sizes_of(least).columns} columns of {source.shape[1]:,} features",
+        )
+
+    @override
+    def reason_chosen(self, plan: Plan) -> str:
+        """Return why ``solver="auto"`` chose `plan`."""
+        tolerance = self.parameters.tolerance
+        if tolerance is None:
+            return "chosen because no exact solver fits in the memory"
+        return (
+            f"chosen because errors up to {tolerance:g} are allowed, and it is expected to take less time or memory "
+            "than exact solvers"
+        )
+
+    def _columns_to_try(self, k: int | None) -> list[int]:
+        """Return numbers of columns, best first."""
+        limit = max(1, min(self.source.shape))
+        if not isinstance(self.parameters.sketch_size, str):
+            return [min(int(self.parameters.sketch_size), self.source.shape[1])]
+        wanted = _COMPONENTS_UNKNOWN if k is None else k
+        size = max(2 * wanted, wanted + 32) if self.needs_few_columns else max(4 * wanted, wanted + 64)
+        sizes = [min(size, limit)]
+        least = min(wanted + _SPARE_COLUMNS, limit)
+        while sizes[-1] > least:
+            sizes.append(max(least, sizes[-1] * 3 // 4))
+        return sizes
+
+    @property
+    def dtype(self) -> DType:
+        """Return the data type of the products."""
+        return product_dtype(self.source.dtype, self.source.shape[1])
+
+    @override
+    @property
+    def work_dtype(self) -> str:
+        return str(self.dtype)
+
+    @override
+    def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:
+        n, d = self.source.shape
+        state = 8 * d * (self.columns + HELD_OUT_COLUMNS)
+        n_leaves = self.count_leaves(rows, state)
+        at_once = (min(leaves, n_leaves), threads_per_leaf, self.resources.threads)
+        return divide(n, rows, n_leaves, at_once, state_bytes=state)
+
+    def detail(self, shape: WorkShape) -> SketchDetail:
+        """Return the settings for rows that are divided as `shape`."""
+        return self._settings
+
+    @cached_property
+    def _settings(self) -> SketchDetail:
+        """Return what of the settings does not depend on the division of the rows."""
+        parameters, resources, source = self.parameters, self.resources, self.source
+        passes, tolerance = reading_limits(parameters)
+        informed = self.directed or (parameters.recovery == "nystrom" and bool(parameters.scale))
+        wanted = parameters.pilot if informed or parameters.pilot != "auto" else 0
+        shape = self.shape(1, 1, 1)
+        beside = sum(need.n_bytes for each in resources.companions for need in each.needs(self, shape))
+        free = resources.allowed_bytes - resources.process_bytes - beside
+        pilot_rows, pilot_bands, pilot_bytes = plan_pilot(source, wanted, self.columns, max(0, free) // 2)
+        return SketchDetail(
+            columns=self.columns,
+            held_out=min(HELD_OUT_COLUMNS, source.shape[1]),
+            passes=passes,
+            keep_all=self.keep_all,
+            pilot_rows=pilot_rows,
+            pilot_bands=pilot_bands,
+            pilot_bytes=pilot_bytes,
+            moments_first=needs_moments(parameters),
+            tolerance=tolerance,
+        )
+
+    @override
+    def needs(self, shape: WorkShape) -> list[MemoryNeed]:
+        """Return what an approximate fit takes, with q columns and g held out.
+
+        States: (1 + L) S, with several passes S + 8 d (q + g) more, the state of the first pass and the next basis in float64; test
+        matrix: d (q + g) w, twice with several passes; kept products: 16 d (K q + g) for K kept passes; pilot of m rows: 2 m d w + 32 d q
+        and one band of chunks, the last two only where they exist; solve: 8 d (4 K q + 4 (q + g)).
+        """
+        source, detail, resources = self.source, self.detail(shape), self.resources
+        (n, d), rows, leaves, threads = (
+            source.shape,
+            shape.rows_per_block,
+            shape.leaves_in_flight,
+            shape.threads_per_leaf,
+        )
+        k = detail.columns if self.n_components is None else min(self.n_components, detail.columns)
+        several, columns = detail.passes > 1 or detail.moments_first, detail.columns + detail.held_out
+        retained_columns = (detail.passes if detail.keep_all else 1) * detail.columns
+        itemsize = self.dtype.itemsize
+        first, later = self.first_in_size(detail, threads), self.sketch_in_size(columns, threads)
+        of_first = sum(each.state_bytes(d) for each in first)
+        states = shape.n_states * (max(of_first, later.state_bytes(d)) if several else of_first)
+        in_leaf = max(
+            sum(each.scratch_bytes(d, rows, itemsize) for each in first), later.scratch_bytes(d, rows, itemsize)
+        )
+        blocks, scratch = leaves * buffer_bytes(source, rows), leaves * in_leaf
+        band = min(n, source.chunk_rows) * source.row_bytes if detail.pilot_bands else 0
+        pilot = detail.pilot_rows * d * itemsize * 2 + band + (32 * d * detail.columns if detail.pilot_rows else 0)
+        scores = scores_bytes(source, rows, leaves, k, sketch_panel_rows(d, self.dtype)) if resources.scores else 0
+        return [
+            MemoryNeed("states", states + (of_first + 8 * d * columns if several else 0), ("reading",)),
+            MemoryNeed("test matrix", d * columns * itemsize * (2 if several else 1), ("reading",)),
+            MemoryNeed("kept products", 16 * d * (retained_columns + detail.held_out), ("reading", "solving")),
+            MemoryNeed("blocks", blocks, ("reading",)),
+            MemoryNeed("scratch", scratch, ("reading",)),
+            MemoryNeed("pilot", pilot, ("pilot",)),
+            MemoryNeed("solve", 8 * d * (retained_columns * _SOLVE_COPIES + 4 * columns), ("solving",)),
+            model_need(d, k, "solving", "scores", "report"),
+            MemoryNeed("scores", scores, ("scores",)),
+            sampled_rows_need(source, resources.report_rows),
+            report_need(report=resources.report),
+            MemoryNeed("scratch", min(blocks + scratch, leaves * _RETAINED_BYTES), ("solving", "report"), listed=False),
+        ]
+
+    def sketch_in_size(self, columns: int, threads: int) -> Sketch:
+        """Return an accumulator of products with so many columns, to ask it for sizes."""
+        return Sketch(np.empty((0, columns), dtype=self.dtype), n_threads=threads, key="plan")
+
+    @override
+    def figures(self, shape: WorkShape, reading: int) -> Figures:
+        source, (n, d), detail = self.source, self.source.shape, self.detail(shape)
+        flops = 4.0 * n * d * (detail.passes * self.columns + detail.held_out)
+        flops *= self.one_pass_cost if detail.passes == 1 else 1.0
+        reason = f"approximate, with a certificate; {self.keeps}, where the {d:,} x {d:,} matrix would take {as_text(4 * d * d)}"
+        notes = []
+        if detail.passes > 1 and detail.tolerance == 0:
+            reason += f"; reads {detail.passes} times"
+        elif detail.passes > 1:
+            reason += f"; reads at most {detail.passes} times, and stops once every eigenvalue is certified to {detail.tolerance:g}"
+        if detail.pilot_rows:
+            share = detail.pilot_bytes / (n * source.row_bytes)
+            where = f"{detail.pilot_bands:,} bands of chunks" if detail.pilot_bands else "all over the source"
+            notes.append(
+                f"before the first pass {detail.pilot_rows:,} rows from {where} are read ({as_text(detail.pilot_bytes)}, {share:.2%} of the data)"
+            )
+        if detail.moments_first:
+            notes.append(
+                "the first reading takes means and variances, the second multiplies the rows in their final scales"
+            )
+        if not detail.keep_all and detail.passes > 1:
+            notes.append(
+                "only the last block of products is kept: with more memory all of them would give smaller errors"
+            )
+        return Figures(
+            reason=reason,
+            flops=flops + 6.0 * d * (detail.passes * self.columns) ** 2,
+            passes=detail.passes + int(detail.moments_first),
+            bytes_beside=detail.pilot_bytes,
+            detail=detail,
+            notes=(*notes, *repeated_reads_note(source, reading, " in each pass")),
+        )
+
+    @override
+    def readings(self, plan: Plan) -> Readings[Fit]:
+        """Read the rows once, and again while passes are left and the certificate asks for it; return the answer."""
+        if self.parameters.missing != "mean":
+            return (yield from self._readings(plan))
+        filling = yield from Filling.read(self.source, self.parameters, plan)
+        filled = replace(self, source=filling.source, parameters=filling.parameters_of(self.parameters))
+        return filling.finished((yield from filled._readings(plan, filling.subtracted)), self.parameters)
+
+    def _readings(self, plan: Plan, subtracted: FloatArray | float = 0.0) -> Readings[Fit]:
+        sizes, removing, parameters = sizes_of(plan), self.removing, self.parameters
+        # Residuals may be float32 where products are float64.
+        rounded = plan.work_dtype == "float32" or (removing is not None and removing.dtype == np.float32)
+        work: Precision = "float32" if rounded else "float64"
+        room = plan.projected_bytes - plan.budget.by_phase["solving"]
+        with keep_released(room):
+            rows, known, evidence, low_rank = yield from self._opening(plan)
+            n_passes, state = plan.solver_passes - sizes.passes + 1, rows.state
+            n_matrices = sizes.passes - (not self.multiplies_first)
+            chain = Chain(plan.n_features, sizes.columns * (n_matrices if sizes.keep_all else min(n_matrices, 1)))
+            if low_rank is None:
+                chain.add(*split(known, sizes.held_out)[0])
+            known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
+            answer = answer_of(known, chain, evidence, parameters, work, plan.threads, low_rank)
+            while n_passes < plan.solver_passes and not answer.within(sizes.tolerance):
+                basis, width, factor = _next_test(chain, answer, evidence, plan, work)
+                del answer, low_rank
+                test, products = yield from self._again(plan, basis, known, state, n_passes + 1)
+                n_passes, low_rank = n_passes + 1, None
+                chain.add(test[:, :width], products[:, :width])
+                evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy(), factor))
+                del basis, test, products
+                answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
+            known = replace(known, mean=known.mean + subtracted)
+            model = answer.model(known, state, parameters, self.source.describe(), n_passes)
+        return Fit(model=model, plan=plan, fitted_state=self.state_of(rows, plan))
+
+    def start(self, plan: Plan) -> Readings[FirstPass]:
+        """Read the pilot that `plan` announced, and return the start of the first pass.
+
+        The columns of Ω are the leading directions of the pilot's rows and Gaussian columns made orthonormal; or those of a
+        transform, where no pilot is read. They are meant for features times their `factors`, so the rows as they are meet
+        factors · Ω (see `Sketched`). The last columns are held out for the certificate.
+        """
+        source, parameters, removing = self.source, self.parameters, self.removing
+        sizes, d = sizes_of(plan), source.shape[1]
+        weights, origin, basis, near = feature_factors(parameters, d), None, None, False
+        seen = np.zeros(d, dtype=bool)
+        if sizes.pilot_rows:
+            pilot = partial(read_pilot, source, parameters, plan, sizes)
+            ((chosen, rows),) = (yield ReadingAlone(pilot)).take()
+            chosen, rows, counted = counted_rows(chosen, rows, parameters)
+            if removing is not None:
+                rows = removing.of_pilot(rows, chosen)
+            middle = sampled_origin(rows, rows.dtype)
+            seen = np.asarray(~np.isnan(rows).all(axis=0)) & counted
+            # Sparse rows would be filled by it; and it would be off a feature that is constant in the rows that count.
+            origin = None if source.sparse or not counted else middle
+            weights, near = prepare(rows, middle, weights, parameters, plan.threads)
+            near = near and counted
+            if self.directed:
+                hedge = min(sizes.columns, max(_LEAST_HEDGE, sizes.columns // _HEDGE_SHARE))
+                basis = directions(rows, sizes.columns - hedge, plan.threads)
+            del rows
+            release()  # this thread decodes nothing more
+        if parameters.missing == "pairwise":
+            known = np.zeros(d) if origin is None else origin
+            found = partial(observed_origin, source, known, seen, parameters.sample_weight)
+            (origin,) = (yield ReadingAlone(lambda client, progress: found())).take()
+        if removing is not None:  # residuals have the mean 0
+            origin, near = np.zeros(d), True
+        held = held_out_columns(parameters, d, sizes.held_out)
+        if not self.multiplies_first:
+            basis = np.empty((d, 0))
+        elif basis is None:
+            basis = columns_of(parameters, source, sizes.columns)
+        else:
+            drawn = generator(parameters.seed, "hedge").standard_normal((d, sizes.columns - basis.shape[1]))
+            basis = orthonormal(np.hstack([basis, drawn]), n_threads=plan.threads, overwrite=True)
+        test = np.empty((d, basis.shape[1] + sizes.held_out), dtype=product_dtype(source.dtype, d, weights))
+        np.multiply(basis, weights[:, None], out=test[:, : basis.shape[1]], casting="same_kind")
+        np.multiply(held, weights[:, None], out=test[:, basis.shape[1] :], casting="same_kind")
+        return FirstPass(origin, weights, test, near)
+
+    def _opening(self, plan: Plan) -> Readings[tuple[Accumulated, Sketched, Evidence, LowRank | None]]:
+        """Read as often as it takes to have products: once, or after a reading for moments where those have to come first.
+
+        Returns the accumulated rows, moments and products, the evidence, and the answer where the first pass gave one.
+        """
+        sizes, d, factors = sizes_of(plan), plan.n_features, feature_factors(self.parameters, plan.n_features)
+        begun = yield from self.start(plan)
+        if not sizes.moments_first:
+            rows, states = yield from self.first(plan, begun)
+            known = weighted(rows.accumulator.finalize(rows.state), factors)
+            varying = known.weights > 0
+            ratio = np.divide(begun.factors, known.weights, out=np.ones(d), where=varying)
+            stretch = float(1 / ratio[varying].min()) if varying.any() else 1.0
+            evidence = Evidence(*split(known, sizes.held_out)[1], max(stretch, 1.0))
+            return rows, known, *self.answer_of_first(known, evidence, states, begun, plan)
+        rows, _ = yield from self.first(plan, replace(begun, test=begun.test[:, :0]))
+        state = rows.state
+        known = weighted(rows.accumulator.finalize(state), factors)
+        held = held_out_columns(self.parameters, d, sizes.held_out)
+        drawn = np.hstack([columns_of(self.parameters, self.source, sizes.columns), held])
+        if len(state.observed):  # products come out for these shares times the columns
+            drawn *= np.divide(state.weight, state.observed, out=np.ones(d), where=state.observed > 0)[:, None]
+        test, products = yield from self._again(plan, drawn, known, state, 2)
+        known = replace(known, test=test, products=products)
+        return rows, known, Evidence(*split(known, sizes.held_out)[1], 1.0), None
+
+    def first(self, plan: Plan, begun: FirstPass) -> Readings[tuple[Accumulated, tuple[Any, ...]]]:
+        """Read once from `begun`; return the rows as the sketch has them, and the states of all accumulators."""
+        sketch = self._sketch(plan, begun.test, begun.origin, moments=True, near=begun.near)
+        states = yield from self._accumulated(self.first_accumulators(plan, begun, sketch), plan)
+        return Accumulated(sketch, states[-1], states[-1].n_left_out), states
+
+    def _again(
+        self, plan: Plan, basis: FloatArray, known: Sketched, first: SketchState, number: int
+    ) -> Readings[tuple[FloatArray, FloatArray]]:
+        """Read once more, in pass `number`; return the test matrix as it was used, and its products.
+
+        `basis` is meant for features times ``known.weights``; the means and variances are those of the first pass.
+        """
+        wide = basis * known.weights[:, None]
+        dtype = product_dtype(self.source.dtype, len(basis), np.abs(wide).max(axis=1))
+        test = wide.astype(dtype if _within_float32(known) else np.float64)
+        origin = None if self.source.sparse else known.mean
+        near = means_are_near(known.mean, known.variance)
+        sketch = self._sketch(plan, test, origin, moments=False, near=near)
+        (state,) = yield from self._accumulated((sketch,), plan.unshuffled(), f"pass {number}")
+        if state.n_samples != first.n_samples or not np.array_equal(state.observed, first.observed):
+            raise DataError(
+                f"{self.source.description} changed between two passes: {first.n_samples} rows were counted in the first and "
+                f"{state.n_samples} in a later one; run again on data that does not change"
+            )
+        # The sums of the first pass over the same rows, moved to the origin of this one.
+        away = first.origin - state.origin
+        weight = first.observed if len(first.observed) else first.weight
+        sums, squares = first.sums + weight * away, first.squares + away * (2 * first.sums + weight * away)
+        state = replace(state, sums=sums, squares=squares)
+        scaled = weighted(sketch.finalize(state), feature_factors(self.parameters, plan.n_features))
+        return scaled.test, scaled.products
+
+    def _sketch(self, plan: Plan, test: Array, origin: FloatArray | None, *, moments: bool, near: bool) -> Sketch:
+        wanted = self.parameters
+        return Sketch(
+            test,
+            center=wanted.center,
+            scale=wanted.scaling,
+            ddof=wanted.ddof,
+            missing=wanted.missing,
+            origin=origin,
+            moments=moments,
+            copy_rows=not near,
+            n_threads=plan.threads_per_leaf,
+        )
+
+    def _accumulated(
+        self, accumulators: tuple[AnyAccumulator, ...], plan: Plan, phase: str = "fit"
+    ) -> Readings[tuple[Any, ...]]:
+        release_freed_memory()
+        states = (yield Reading(self.source, accumulators, plan, self.parameters.sample_weight, phase)).take()
+        release_freed_memory()
+        return states
+
+
+def reading_limits(parameters: Parameters) -> tuple[int, float | None]:
+    """Return how often an approximate solver may multiply the rows, and the width of intervals at which it stops.
+
+    A solver that is named reads once without a tolerance. ``"auto"`` answers for its choice: it reads on until eigenvalues
+    are certified to `_GOOD`, unless one reading is all that is allowed. The conversion has no use for further readings.
+    """
+    most, tolerance = parameters.max_passes, parameters.tolerance
+    if tolerance is None and parameters.solver == "auto":
+        tolerance = _GOOD
+    if isinstance(most, str):
+        most = _PASSES_FOR_ALL if tolerance == 0 else _MOST_PASSES
+    if tolerance is None or most == 1 or parameters.recovery == "conversion":
+        return 1, parameters.tolerance
+    return most, tolerance
+
+
+def _require_recovery(parameters: Parameters) -> None:
+    """Raise where the published conversion does not go together with what is asked for."""
+    if parameters.recovery != "conversion":
+        return
+    readings = 2 if needs_moments(parameters) else 1
+    if isinstance(parameters.max_passes, str):
+        if parameters.tolerance is None or readings == 2:
+            return
+        most = _PASSES_FOR_ALL
+    else:
+        most = parameters.max_passes
+    if most < readings:
+        raise ParameterError(
+            f"max_passes={parameters.max_passes} with recovery='conversion': expected at least 2, because z-scores and shares of "
+            "observed values have to be known before rows are multiplied; use max_passes=2 or recovery='nystrom'"
+        )
+    if most > 2 or (parameters.tolerance is not None and most > readings):
+        raise ParameterError(
+            f"max_passes={parameters.max_passes} and tolerance={parameters.tolerance} with recovery='conversion': expected {readings} "
+            "passes at most, because the published "
+            "conversion multiplies every row once and further passes would not improve it; use recovery='nystrom', or "
+            f"{'tolerance=None' if most == 2 else f'max_passes={readings}'}"
+        )
 
 
 def split(known: Sketched, held_out: int) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
@@ -56,75 +583,6 @@ def split(known: Sketched, held_out: int) -> tuple[tuple[FloatArray, FloatArray]
     first = known.test.shape[1] - held_out
     held = known.test[:, first:].copy(), known.products[:, first:].copy()
     return (known.test[:, :first], known.products[:, :first]), held
-
-
-def _first_products(
-    rows: Accumulated, expected: FloatArray, parameters: Parameters, plan: Plan
-) -> tuple[Sketched, Evidence, LowRank | None]:
-    """Return moments and products of the first pass, the evidence, and the answer where an incremental pass gave one.
-
-    `expected` are the factors of the features that the held-out columns were drawn for.
-    """
-    sizes, state = sizes_of(plan), _sketch_state(rows.state)
-    known = weighted(rows.accumulator.finalize(state), feature_factors(parameters, plan.n_features))
-    varying = known.weights > 0
-    ratio = np.divide(expected, known.weights, out=np.ones_like(expected), where=varying)
-    stretch = float(1 / ratio[varying].min()) if varying.any() else 1.0
-    held = split(known, sizes.held_out)[1]
-    if plan.solver != "adaptive":
-        return known, Evidence(*held, max(stretch, 1.0)), None
-    adapted = _adaptive(parameters, plan, expected).finalize(rows.state[0])
-    metric = _metric(expected)
-    factors = known.weights if metric is None else known.weights / metric
-    # Every update rounds relative to the largest feature in its metric, which the factors may magnify.
-    largest = float(adapted.values.max(initial=0.0)) * float(factors.max(initial=0.0)) ** 2
-    rounding = _UPDATE_ROUNDING * largest
-    unit = ROUNDING_OF_REPEATED_ROWS if plan.work_dtype == "float32" else _UPDATE_ROUNDING
-    if (factors != 1).any():
-        adapted = rescaled(adapted, factors)
-        diagonal = np.einsum("ij,j,ij->i", adapted.vectors, adapted.values, adapted.vectors)
-        _require_below(diagonal, known, unit * float(adapted.values.max(initial=0.0)))
-    low_rank = LowRank(adapted.values / known.divisor, adapted.vectors, 0.0)
-    rounding /= max(float(adapted.values.max(initial=0.0)), float(np.finfo(np.float64).tiny))
-    # What an update discards is measured in its products, so that what lies below their rounding may be missed.
-    discarded = (adapted.discarded + unit * largest) / known.divisor
-    return known, Evidence(*held, max(stretch, 1.0), discarded=discarded, rounding=rounding), low_rank
-
-
-def _require_below(diagonal: FloatArray, known: Sketched, rounding: float) -> None:
-    """Raise `DataError` if a rescaled basis gives a feature more variance than it has: rounding that a factor has magnified.
-
-    `rounding`, of sums of squares, is that of the first eigenvalue, which certificates allow for.
-    """
-    excess = ((diagonal - rounding) / known.divisor - known.diagonal * (1 + _EXCESS)) * (known.diagonal > 0)
-    if (excess > 0).any():
-        raise DataError(
-            f"feature {int(excess.argmax())} varies by so much less than others that solver='adaptive' cannot standardise it: the "
-            "updates follow unscaled features here, and its variance is below their rounding: use solver='covariance' or 'sketch', or "
-            "rescale the feature first"
-        )
-
-
-def _metric(factors: FloatArray) -> FloatArray | None:
-    """Return the metric of an incremental pass: `factors`, kept above zero; None for 1."""
-    if (factors == 1).all():
-        return None
-    metric: FloatArray = np.maximum(factors, 1e-12 * factors.max())
-    return metric
-
-
-def _adaptive(parameters: Parameters, plan: Plan, factors: FloatArray) -> IncrementalSVD:
-    sizes = sizes_of(plan)
-    rank = min(sizes.columns, plan.n_features)
-    return IncrementalSVD(
-        rank,
-        sizes.rows_per_update,
-        parameters.center,
-        _metric(factors),
-        n_threads=plan.threads_per_leaf,
-        dtype=str(product_dtype(plan.work_dtype, plan.n_features, factors)),
-        seed=parameters.seed,
-    )
 
 
 def _next_test(
@@ -165,96 +623,6 @@ def _leading(vectors: FloatArray, n_wanted: int, n_threads: int) -> FloatArray:
     return times(vectors, rotation, n_threads)
 
 
-@dataclass(frozen=True)
-class Reader:
-    """Reads the source, as often as it is asked to."""
-
-    source: Source
-    """Where the rows come from."""
-    parameters: Parameters
-    """What was asked for."""
-    plan: Plan
-    """What was planned."""
-    removing: Removing | None = None
-    """What is removed from the rows as they are read."""
-
-    def opening(self) -> Readings[tuple[Accumulated, Sketched, Evidence, LowRank | None]]:
-        """Read as often as it takes to have products: once, or after a reading for moments where those have to come first.
-
-        Returns the accumulated rows, moments and products, the evidence, and the answer where an incremental pass gave one.
-        """
-        source, parameters, plan = self.source, self.parameters, self.plan
-        begun = yield from start(source, parameters, plan, self.removing)
-        if not sizes_of(plan).moments_first:
-            rows = yield from self.first(begun)
-            return rows, *_first_products(rows, begun.factors, parameters, plan)
-        rows = yield from self.first(replace(begun, test=begun.test[:, :0]))
-        state, sizes, d = _sketch_state(rows.state), sizes_of(plan), plan.n_features
-        known = weighted(rows.accumulator.finalize(state), feature_factors(parameters, d))
-        held = held_out_columns(parameters, d, sizes.held_out)
-        drawn = np.hstack([columns_of(parameters, source, sizes.columns), held])
-        if len(state.observed):  # products come out for these shares times the columns
-            drawn *= np.divide(state.weight, state.observed, out=np.ones(d), where=state.observed > 0)[:, None]
-        test, products = yield from self.again(drawn, known, state, 2)
-        known = replace(known, test=test, products=products)
-        return rows, known, Evidence(*split(known, sizes.held_out)[1], 1.0), None
-
-    def first(self, begun: Start) -> Readings[Accumulated]:
-        """Read once from `begun`; the accumulator is that of the sketch, the state a pair with a basis before it if adaptive."""
-        plan = self.plan
-        sketch = self._sketch(begun.test, begun.origin, moments=True, near=begun.near)
-        accumulators: tuple[AnyAccumulator, ...] = (sketch,)
-        if plan.solver == "adaptive":
-            accumulators = (_adaptive(self.parameters, plan, begun.factors), sketch)
-        states = yield from self._accumulated(accumulators, plan)
-        return Accumulated(sketch, states if len(states) > 1 else states[0], states[-1].n_left_out)
-
-    def again(
-        self, basis: FloatArray, known: Sketched, first: SketchState, number: int
-    ) -> Readings[tuple[FloatArray, FloatArray]]:
-        """Read once more, in pass `number`; return the test matrix as it was used, and its products.
-
-        `basis` is meant for features times ``known.weights``; the means and variances are those of the first pass.
-        """
-        wide = basis * known.weights[:, None]
-        dtype = product_dtype(self.source.dtype, len(basis), np.abs(wide).max(axis=1))
-        test = wide.astype(dtype if _within_float32(known) else np.float64)
-        origin = None if self.source.sparse else known.mean
-        near = means_are_near(known.mean, known.variance)
-        sketch = self._sketch(test, origin, moments=False, near=near)
-        (state,) = yield from self._accumulated((sketch,), self.plan.unshuffled(), f"pass {number}")
-        if state.n_samples != first.n_samples or not np.array_equal(state.observed, first.observed):
-            raise DataError(
-                f"{self.source.description} changed between two passes: {first.n_samples} rows were counted in the first and "
-                f"{state.n_samples} in a later one; run again on data that does not change"
-            )
-        factors = feature_factors(self.parameters, self.plan.n_features)
-        scaled = weighted(sketch.finalize(_with_moments(state, first)), factors)
-        return scaled.test, scaled.products
-
-    def _sketch(self, test: Array, origin: FloatArray | None, *, moments: bool, near: bool) -> Sketch:
-        wanted = self.parameters
-        return Sketch(
-            test,
-            center=wanted.center,
-            scale=wanted.scaling,
-            ddof=wanted.ddof,
-            missing=wanted.missing,
-            origin=origin,
-            moments=moments,
-            copy_rows=not near,
-            n_threads=self.plan.threads_per_leaf,
-        )
-
-    def _accumulated(
-        self, accumulators: tuple[AnyAccumulator, ...], plan: Plan, phase: str = "fit"
-    ) -> Readings[tuple[Any, ...]]:
-        release_freed_memory()
-        states = (yield Reading(self.source, accumulators, plan, self.parameters.sample_weight, phase)).take()
-        release_freed_memory()
-        return states
-
-
 def _within_float32(known: Sketched) -> bool:
     """Tell whether float32 holds the sums of squares of all features about zero, as a pass with moments asks of every panel."""
     low, high = SAFE_SQUARES
@@ -263,117 +631,48 @@ def _within_float32(known: Sketched) -> bool:
     return bool(((squares == 0) | ((low < squares) & (squares < high))).all())
 
 
-def _sketch_state(state: SketchState | tuple[AdaptiveState, SketchState]) -> SketchState:
-    return state[-1] if isinstance(state, tuple) else state
-
-
-def _with_moments(state: SketchState, first: SketchState) -> SketchState:
-    """Return `state` with the sums of an earlier pass over the same rows, moved to its own origin."""
-    away = first.origin - state.origin
-    weight = first.observed if len(first.observed) else first.weight
-    sums = first.sums + weight * away
-    squares = first.squares + away * (2 * first.sums + weight * away)
-    return replace(state, sums=sums, squares=squares)
-
-
 def feature_factors(parameters: Parameters, n_features: int) -> FloatArray:
     """Return what centred and scaled features are multiplied by for their weights, ``(n_features,)``."""
     weight = parameters.feature_weight
     return np.ones(n_features) if weight is None else np.sqrt(weight)
 
 
-_SOME = [name for name, rule in DEFINITIONS.items() if not rule.all_eigenvalues and name != "cross_validation"]
-_RULES_OF_SOME = ", ".join(map(repr, _SOME[:-1])) + f" or {_SOME[-1]!r}"
+def held_out_columns(parameters: Parameters, n_features: int, n_columns: int) -> FloatArray:
+    """Return the standard normal columns that only the certificate uses, ``(n_features, n_columns)``."""
+    return np.asarray(generator(parameters.seed, "held-out columns").standard_normal((n_features, n_columns)))
 
 
-class ApproximateSolver(PCASolver):
-    """One pass over the source, and further ones while the certificate asks for them and the plan allows."""
-
-    approximate = True
-    refuses: ClassVar[Table] = {
-        "forgetting": "use solver='covariance'",
-        "a share of the Frobenius norm": "the Frobenius norm is known of the whole covariance matrix alone: use solver='covariance', 'gram' or 'qr', a share of "
-        "the variance, or a count",
-        "a rule that needs all eigenvalues": f"it needs all eigenvalues; use {_RULES_OF_SOME}, which need the leading ones and the trace, or "
-        "solver='covariance', 'gram' or 'qr'",
-        "n_components='cross_validation'": "use solver='covariance'",
-    }
-
-    @override
-    def require(self, source: Source | None, parameters: Parameters) -> None:
-        super().require(source, parameters)
-        require_sketch(source, parameters)
-
-    def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
-        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        return plan_sketch(source, parameters, resources, self.name)
-
-    def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
-        """Return why ``solver="auto"`` chose `plan`."""
-        if parameters.tolerance is None:
-            return "chosen because no exact solver fits in the memory"
-        return (
-            f"chosen because errors up to {parameters.tolerance:g} are allowed, and it is expected to take less time or memory "
-            "than exact solvers"
-        )
-
-    def readings(self, source: Source, parameters: Parameters, plan: Plan, asked: Asked) -> Readings[Fit]:
-        """Read `source` once, and again while passes are left and the certificate asks for it; return the answer."""
-        if parameters.missing == "mean":
-            filling = yield from Filling.read(source, parameters, plan)
-            inner = filling.parameters_of(parameters)
-            filled = self._readings(filling.source, inner, plan, asked, filling.subtracted)
-            return filling.finished((yield from filled), parameters)
-        return (yield from self._readings(source, parameters, plan, asked))
-
-    def _readings(
-        self,
-        source: Source,
-        parameters: Parameters,
-        plan: Plan,
-        asked: Asked,
-        subtracted: FloatArray | float = 0.0,
-    ) -> Readings[Fit]:
-        sizes, removing = sizes_of(plan), asked.removing
-        reader = Reader(source, parameters, plan, removing)
-        # Residuals may be float32 where products are float64.
-        rounded = plan.work_dtype == "float32" or (removing is not None and removing.dtype == np.float32)
-        work: Precision = "float32" if rounded else "float64"
-        room = plan.projected_bytes - plan.budget.by_phase["solving"]
-        with keep_released(room):
-            rows, known, evidence, low_rank = yield from reader.opening()
-            n_passes, state = plan.solver_passes - sizes.passes + 1, _sketch_state(rows.state)
-            chain = Chain(plan.n_features, _most_columns(sizes, adaptive=low_rank is not None))
-            if low_rank is None:
-                chain.add(*split(known, sizes.held_out)[0])
-            known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
-            answer = answer_of(known, chain, evidence, parameters, work, plan.threads, low_rank)
-            while n_passes < plan.solver_passes and not answer.within(sizes.tolerance):
-                basis, width, factor = _next_test(chain, answer, evidence, plan, work)
-                del answer, low_rank
-                test, products = yield from reader.again(basis, known, state, n_passes + 1)
-                n_passes, low_rank = n_passes + 1, None
-                chain.add(test[:, :width], products[:, :width])
-                evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy(), factor))
-                del basis, test, products
-                answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
-            known = replace(known, mean=known.mean + subtracted)
-            model = answer.model(known, state, parameters, source.describe(), n_passes)
-        return Fit(model=model, plan=plan, fitted_state=self.state_of(rows, source, parameters, plan))
-
-    def state_of(self, rows: Accumulated, source: Source, parameters: Parameters, plan: Plan) -> FittedState | None:
-        """Return the state to be continued; None where there is none."""
-        return None
+def columns_of(parameters: Parameters, source: Source, size: int) -> FloatArray:
+    """Return the test matrix of the transform that `parameters` name, ``(n_features, size or fewer)``, E Ω Ωᵀ = 1."""
+    if parameters.sketch == "grouping":
+        return _grouping(source, size).matrix()
+    names, d = source.feature_names, source.shape[1]
+    unique = names is not None and len(set(names)) == d
+    return transform_matrix(
+        parameters.sketch, (d, size), parameters.n_hashes, parameters.seed, names if unique else None
+    )
 
 
-class AdaptiveSolver(ApproximateSolver):
-    """Approximate, by an incremental low-rank basis that follows the rows in shuffled order; it keeps no state."""
+def transform_matrix(
+    sketch: str, shape: tuple[int, int], n_hashes: int, seed: int, names: tuple[str, ...] | None = None
+) -> FloatArray:
+    """Return the matrix of the transform `sketch`, of `shape` or with fewer columns, E Ω Ωᵀ = 1."""
+    n_rows, size = shape
+    if sketch == "count_sketch":
+        return CountSketch(n_rows, size, min(n_hashes, size), seed, names).matrix()
+    if sketch == "sparse_sign":
+        return SparseSign(n_rows, size, min(8, size), seed).matrix()
+    if sketch == "grouping":
+        return Grouping(n_rows, size).matrix()
+    return GaussianProjection(n_rows, size, seed).matrix()
 
-    name = "adaptive"
-    refuses: ClassVar[Table] = {
-        **ApproximateSolver.refuses,
-        "missing='drop_rows'": "use solver='covariance' or missing='mean'",
-        "missing='pairwise'": "use solver='covariance' or missing='mean'",
-        "sparse rows": "use solver='covariance' or solver='sketch'",
-        "recovery='conversion'": "that converts products with a test matrix: use solver='sketch'",
-    }
+
+def _grouping(source: Source, size: int) -> Grouping:
+    """Return groups of neighbouring features: blocks of pixels where rows are pictures, of the finest size that fits."""
+    shape = source.feature_shape
+    if shape is not None and len(shape) in (2, 3):
+        channels = shape[2] if len(shape) == 3 else 1
+        for factor in range(1, max(shape[:2]) + 1):
+            if -(-shape[0] // factor) * -(-shape[1] // factor) * channels <= size:
+                return Grouping.of_pictures(shape, factor)
+    return Grouping(source.shape[1], min(size, source.shape[1]))

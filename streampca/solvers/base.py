@@ -1,9 +1,9 @@
-"""The interface of solvers: objects that plan a fit, run it and, where their states can be merged, accumulate rows apart."""
+"""The interface of solvers: a fit of one table, which is planned, read and, where states can be merged, accumulated apart."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from typing_extensions import override
@@ -18,48 +18,68 @@ from streampca.planning.cost import Rates, nominal_rates, solve_seconds
 from streampca.planning.plan import Plan
 from streampca.planning.work import Resources
 from streampca.solvers.capabilities import Table, require_taken
-from streampca.solvers.options import Asked
+from streampca.solvers.removing import Removing
 from streampca.solvers.result import Accumulated, Fit, FitResult
 from streampca.sources.base import Source
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from streampca.solvers.analyses import Analysis
+
 AnyParameters = TypeVar("AnyParameters", bound="DataclassInstance")
 AnyFit = TypeVar("AnyFit", bound=FitResult)
 
+NOTHING_PLANNED = Resources(0, 0, 1)
+"""Resources of a fit that has its plan."""
 
+
+@dataclass(frozen=True)
 class Solver(ABC, Generic[AnyParameters, AnyFit]):
-    """Plans and runs fits by one algorithm."""
+    """A fit of one table by one algorithm."""
+
+    source: Source
+    """The rows."""
+    parameters: AnyParameters
+    """Parameters of the fit."""
+    keep_rows: int = 0
+    """Rows that a solver which reads by features copies for a report, because they do not pass by; see `RowSample`."""
+    removing: Removing | None = None
+    """What is removed from the rows as they are read; None = nothing."""
+    analysis: Analysis | None = None
+    """What is solved from the state of the covariance solver; None = its principal components."""
 
     name: ClassVar[str]
     """Name by which users ask for it."""
     copies_rows: ClassVar[bool] = False
-    """Whether, where it reads by features, it copies rows for a report itself (`Asked.keep_rows`)."""
+    """Whether, where it reads by features, it copies rows for a report itself (`keep_rows`)."""
 
     @abstractmethod
-    def plan(self, source: Source, parameters: AnyParameters, resources: Resources) -> Plan:
-        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+    def plan(self, resources: Resources) -> Plan:
+        """Return the plan of the fit; raise `PlanError` if it does not fit in memory."""
 
-    def require(self, source: Source | None, parameters: AnyParameters) -> None:
+    @classmethod
+    def require(cls, source: Source | None, parameters: AnyParameters) -> None:
         """Raise `NotAvailableError` or `ParameterError` for what it does not take; without a `source`, whatever the rows."""
 
     @abstractmethod
-    def readings(self, source: Source, parameters: AnyParameters, plan: Plan, asked: Asked) -> Readings[AnyFit]:
-        """Ask for readings of `source` as `plan` says and return the fit; see `execution.readings`.
+    def readings(self, plan: Plan) -> Readings[AnyFit]:
+        """Ask for readings of the rows as `plan` says and return the fit; see `execution.readings`.
 
         What reading took, and how long, is measured by who makes the readings.
         """
 
     @abstractmethod
-    def finished(self, fit: AnyFit, source: Source) -> AnyFit:
-        """Return the fit of `source` with what is known of its model in the end; raise `DataError` if its numbers are no use."""
+    def finished(self, fit: AnyFit) -> AnyFit:
+        """Return the fit with what is known of its model in the end; raise `DataError` if its numbers are no use."""
 
-    def model_bytes(self, plan: Plan, n_components: int) -> int:
+    @classmethod
+    def model_bytes(cls, plan: Plan, n_components: int) -> int:
         """Return the size of a saved model."""
         return 8 * n_components * plan.n_features
 
-    def state_bytes(self, plan: Plan) -> int:
+    @classmethod
+    def state_bytes(cls, plan: Plan) -> int:
         """Return the size of a saved state."""
         return 0
 
@@ -74,34 +94,35 @@ class PCASolver(Solver[Parameters, Fit]):
     """Traits of rows and parameters that it does not take, and what to do instead, see `capabilities`."""
 
     @override
-    def require(self, source: Source | None, parameters: Parameters) -> None:
-        require_taken(self.name, self.refuses, source, parameters)
+    @classmethod
+    def require(cls, source: Source | None, parameters: Parameters) -> None:
+        require_taken(cls.name, cls.refuses, source, parameters)
 
     @override
-    def finished(self, fit: Fit, source: Source) -> Fit:
+    def finished(self, fit: Fit) -> Fit:
         model = with_integer_rounding(fit.model)
         described = model.source | {"solver": fit.plan.solver}
         state = None if fit.fitted_state is None else replace(fit.fitted_state, source=described)
         return replace(fit, model=replace(model, source=described), fitted_state=state)
 
-    def nominal_rates(self, plan: Plan) -> Rates:
+    @classmethod
+    def nominal_rates(cls, plan: Plan) -> Rates:
         """Return the rates that times are expected by: those of products of rows."""
         return nominal_rates(plan)
 
-    def solve_seconds(self, plan: Plan, rates: Rates) -> float:
+    @classmethod
+    def solve_seconds(cls, plan: Plan, rates: Rates) -> float:
         """Return the time from the last row to the components: that of the eigenpairs of a symmetric matrix, or of a sketch."""
         return solve_seconds(plan, rates)
 
-    def plan_with_groups(
-        self, source: Source, parameters: Parameters, resources: Resources, plan: Plan, *, always: bool = False
-    ) -> Plan | None:
+    def plan_with_groups(self, resources: Resources, plan: Plan, *, always: bool = False) -> Plan | None:
         """Return `plan` with states of groups of rows, which sampling errors follow from; None where the solver keeps none.
 
         With `always` also where another way is better, or `PlanError` where it does not fit.
         """
         return None
 
-    def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
+    def reason_chosen(self, plan: Plan) -> str:
         """Return why ``solver="auto"`` chose `plan`."""
         return "chosen because no other solver fits"
 
@@ -113,39 +134,36 @@ class ContinuableSolver(PCASolver):
     """Traits of parameters with which it keeps no state, and what to do instead."""
 
     @abstractmethod
-    def accumulated(
-        self,
-        source: Source,
-        parameters: Parameters,
-        plan: Plan,
-        asked: Asked,
-        accumulator: AnyAccumulator | None = None,
-    ) -> Readings[Accumulated]:
-        """Ask for one reading of `source` and return its state, to be merged with states of `accumulator` if one is given."""
+    def accumulated(self, plan: Plan, accumulator: AnyAccumulator | None = None) -> Readings[Accumulated]:
+        """Ask for one reading of the rows and return its state, to be merged with states of `accumulator` if one is given."""
 
+    @classmethod
     @abstractmethod
-    def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
+    def solve_model(cls, fitted: FittedState, work: str) -> PCAModel:
         """Return the model of a state whose products have the rounding of the type `work`."""
 
-    def state_bytes(self, plan: Plan) -> int:
+    @classmethod
+    def state_bytes(cls, plan: Plan) -> int:
         """Return the size of a saved state: that of a triangle of features."""
         return 4 * plan.n_features**2
 
-    def mergeable(self, parameters: Parameters) -> Parameters:
+    @classmethod
+    def mergeable(cls, parameters: Parameters) -> Parameters:
         """Return `parameters` as they are for states of several sources, which are merged."""
         return parameters
 
-    def work_of(self, source: Source, parameters: Parameters, plan: Plan) -> str:
+    def work_of(self, plan: Plan) -> str:
         """Return the data type whose rounding the products carry."""
         return plan.work_dtype
 
-    def readings(self, source: Source, parameters: Parameters, plan: Plan, asked: Asked) -> Readings[Fit]:
-        """Read `source` once and return its principal components."""
-        rows = yield from self.accumulated(source, parameters, plan, asked)
-        fitted = rows.fitted_state(source, parameters, plan)
-        if asked.removing is not None:
-            fitted = replace(fitted, removed=asked.removing.removed())
+    @override
+    def readings(self, plan: Plan) -> Readings[Fit]:
+        """Read the rows once and return their principal components."""
+        rows = yield from self.accumulated(plan)
+        fitted = rows.fitted_state(self.source, self.parameters, plan)
+        if self.removing is not None:
+            fitted = replace(fitted, removed=self.removing.removed())
         del rows
-        solving = self if asked.analysis is None else asked.analysis
-        model = solving.solve_model(fitted, self.work_of(source, parameters, plan))
+        solving = self if self.analysis is None else self.analysis
+        model = solving.solve_model(fitted, self.work_of(plan))
         return Fit(model=model, plan=plan, fitted_state=fitted)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from streampca.accumulators import ExactIntegerCovariance
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import product_dtype
@@ -31,7 +33,6 @@ from streampca.planning.work import Resources
 from streampca.solvers import disk_covariance
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.covariance_model import solve_model
-from streampca.solvers.options import Asked
 from streampca.solvers.result import Accumulated, Fit
 from streampca.sources.base import Source
 
@@ -43,14 +44,16 @@ class CovarianceSolver(ContinuableSolver):
 
     name = "covariance"
 
-    def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
-        """Return the plan of a fit, with the matrix on disk if it does not fit in memory and this solver was named.
+    @override
+    def plan(self, resources: Resources) -> Plan:
+        """Return the plan of the fit, with the matrix on disk if it does not fit in memory and this solver was named.
 
         Raises
         ------
         PlanError
             If that does not fit either, or else with what the matrix on disk would take.
         """
+        source, parameters = self.source, self.parameters
         resources = _with_weights(resources, source, parameters)
         if parameters.n_components == "cross_validation":
             return plan_cross_validated(source, parameters, resources)
@@ -72,30 +75,26 @@ class CovarianceSolver(ContinuableSolver):
             f"{refusal}; solver='covariance', asked for by name, would take {plan.passes} passes and {as_text(plan.disk_bytes)} of disk"
         )
 
-    def plan_with_groups(
-        self, source: Source, parameters: Parameters, resources: Resources, plan: Plan, *, always: bool = False
-    ) -> Plan | None:
+    @override
+    def plan_with_groups(self, resources: Resources, plan: Plan, *, always: bool = False) -> Plan | None:
         """Return `plan` with the covariances of the groups that sampling errors leave out in turn, None where another way is better."""
+        source, parameters = self.source, self.parameters
         if plan.tile_groups or parameters.n_components == "cross_validation" or parameters.remove is not None:
             return None
         weighted = _with_weights(resources, source, parameters)
         return plan_sampling_groups(source, parameters, weighted, plan, always=always)
 
-    def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
+    @override
+    def reason_chosen(self, plan: Plan) -> str:
         """Return why ``solver="auto"`` chose `plan`."""
         if 2 * plan.n_samples > plan.n_features:
             return "chosen because one reading is enough, and there are more samples than half the features"
         return "chosen because one reading is enough, and there are few features or gram does not do"
 
-    def accumulated(
-        self,
-        source: Source,
-        parameters: Parameters,
-        plan: Plan,
-        asked: Asked,
-        accumulator: AnyAccumulator | None = None,
-    ) -> Readings[Accumulated]:
-        """Read `source` once and return its state; raise `PlanError` if the matrix is to be on disk."""
+    @override
+    def accumulated(self, plan: Plan, accumulator: AnyAccumulator | None = None) -> Readings[Accumulated]:
+        """Read the rows once and return their state; raise `PlanError` if the matrix is to be on disk."""
+        source, parameters = self.source, self.parameters
         if plan.tile_groups:
             raise PlanError(
                 f"the {plan.n_features:,} x {plan.n_features:,} matrix would be on disk, where it is not a state that rows could be added "
@@ -110,20 +109,25 @@ class CovarianceSolver(ContinuableSolver):
         general, state, n_left_out = general_form(replace(covariance, n_threads=plan.threads), state)
         return Accumulated(replace(general, n_threads=plan.threads), state, n_left_out)
 
-    def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
+    @override
+    @classmethod
+    def solve_model(cls, fitted: FittedState, work: str) -> PCAModel:
         """Return the model of a covariance matrix."""
         return solve_model(fitted, work)
 
-    def work_of(self, source: Source, parameters: Parameters, plan: Plan) -> str:
+    @override
+    def work_of(self, plan: Plan) -> str:
         """Return the data type whose rounding the products carry: of small integers nothing but the last step is rounded."""
-        exact = isinstance(accumulator_of(parameters, source), ExactIntegerCovariance)
+        exact = isinstance(accumulator_of(self.parameters, self.source), ExactIntegerCovariance)
         return "float64" if exact else plan.work_dtype
 
-    def readings(self, source: Source, parameters: Parameters, plan: Plan, asked: Asked) -> Readings[Fit]:
-        """Read `source`, once or, with the matrix on disk, once for each group of tiles; return its principal components."""
+    @override
+    def readings(self, plan: Plan) -> Readings[Fit]:
+        """Read the rows, once or, with the matrix on disk, once for each group of tiles; return their principal components."""
+        source, parameters = self.source, self.parameters
         if plan.tile_groups:
             return (yield from disk_covariance.readings(source, parameters, plan))
-        fit = yield from super().readings(source, parameters, plan, asked)
+        fit = yield from super().readings(plan)
         # A state of all rows, without those of their groups, would not give the number of components again.
         return replace(fit, fitted_state=None) if parameters.n_components == "cross_validation" else fit
 

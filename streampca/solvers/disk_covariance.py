@@ -85,7 +85,7 @@ def plan(source: Source, accumulator: CovarianceAccumulator, n_components: int |
     while (groups := work.groups(rows, threads, resources.allowed_bytes)) is None or groups > _MOST_TIMES * least:
         threads -= 1
     work = replace(work, n_tiles=-(-work.grid.n_tiles // groups))
-    return work.plan(work.shape(rows, 1, threads))
+    return work.plan_for(work.shape(rows, 1, threads))
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class DiskWork(Work):
     n_tiles: int = 1
     """Tiles of a group, at most."""
 
-    solver: ClassVar[str] = "covariance"
+    name: ClassVar[str] = "covariance"
 
     @override
     @property

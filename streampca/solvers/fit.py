@@ -26,13 +26,12 @@ from streampca.planning.work import Resources
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.analyses import Analysis, plan_of_analysis
-from streampca.solvers.base import AnyParameters, Solver
+from streampca.solvers.approximate import reading_limits
+from streampca.solvers.base import AnyParameters
 from streampca.solvers.capabilities import require_together
 from streampca.solvers.fitted_steps import with_steps
 from streampca.solvers.kernel import METHODS
 from streampca.solvers.measuring import measured
-from streampca.solvers.options import Asked
-from streampca.solvers.plan_sketch import reading_limits
 from streampca.solvers.quality import quality_beside, quality_bytes
 from streampca.solvers.registry import SOLVERS
 from streampca.solvers.removing import Removing, regressors_of
@@ -208,22 +207,23 @@ def readings_of_fit(
     `keep_rows` rows are copied out of the stream, and the `quality` of the data is examined, if asked for.
     """
     _log.info("plan: %r", plan)
-    solver: Solver[Any, Any] = SOLVERS[plan.solver] if plan.solver in SOLVERS else METHODS[plan.solver]
+    kind: Any = SOLVERS[plan.solver] if plan.solver in SOLVERS else METHODS[plan.solver]
     with places_named(source):
         given: Any = with_columns(parameters, source)
         regressors, removing = regressors_of(source, given), None
         if regressors is not None:
             removing = Removing(regressors, source, np.dtype(plan.work_dtype))
             given = replace(given, n_regressors=regressors.orthogonal.size)
-        by_features = solver.copies_rows and plan.axis == "features"
-        solving = solver.readings(source, given, plan, Asked(keep_rows if by_features else 0, removing, analysis))
+        by_features = kind.copies_rows and plan.axis == "features"
+        solver = kind(source, given, keep_rows if by_features else 0, removing, analysis)
+        solving = solver.readings(plan)
         if removing is not None:
             solving = relayed(solving, removing)
         examining = quality_beside(source, plan, given.missing) if quality else ()
         fitted = yield from measured(solving, source, plan, 0 if by_features else keep_rows, examining)
         if removing is not None:
             fitted = removing.finished(fitted, copied_residuals=by_features)
-        fitted = solver.finished(fitted, source)
+        fitted = solver.finished(fitted)
         if given.sampling_errors and analysis is None:
             limits = given.memory, given.threads
             sampling = Sampling(source, plan, given.sampling_errors, given.sample_weight, given.scaling, *limits)
@@ -244,10 +244,10 @@ def _with_sampling(
 
     Those of an analysis follow from covariances alone.
     """
-    n_groups, solver = parameters.sampling_errors, SOLVERS[plan.solver]
+    n_groups, solver = parameters.sampling_errors, SOLVERS[plan.solver](source, parameters)
     if n_groups:
         always = analysis is not None
-        grouped = solver.plan_with_groups(source, parameters, resources, plan, always=always)
+        grouped = solver.plan_with_groups(resources, plan, always=always)
         if grouped is not None:
             return grouped
     if n_groups and analysis is not None:

@@ -41,7 +41,6 @@ from streampca.planning.work import Figures, Resources, Work
 from streampca.random import generator
 from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table
-from streampca.solvers.options import Asked
 from streampca.solvers.result import Fit
 from streampca.sources.arrays import MAPPED_BYTES, MappedSource
 from streampca.sources.base import ReadCount, Source, TransposedRows, TransposedSource
@@ -77,7 +76,7 @@ class GramWork(Work):
     copied_rows: int = 0
     """Rows of a block while rows are copied to disk, of which features are read then; 0 where they are not."""
 
-    solver: ClassVar[str] = "gram"
+    name: ClassVar[str] = "gram"
 
     @override
     @property
@@ -178,12 +177,12 @@ class GramWork(Work):
         )
 
     @override
-    def plan(self, shape: WorkShape) -> Plan:
+    def plan_for(self, shape: WorkShape) -> Plan:
         """Return the plan for features that are divided as `shape`, read a second time if they do not fit in memory."""
-        plan = super().plan(shape)
+        plan = super().plan_for(shape)
         if self.copied_rows:
             return replace(plan, bytes_to_read=bytes_to_read(self.source, self.copied_rows))
-        return replace(self, keep=False).plan(shape) if plan.passes == 1 and not plan.budget.fits else plan
+        return replace(self, keep=False).plan_for(shape) if plan.passes == 1 and not plan.budget.fits else plan
 
     def with_copy(self, plan: Plan) -> Plan:
         """Return `plan` with rows copied to disk first, where that saves decoding every chunk several times in both readings."""
@@ -195,7 +194,7 @@ class GramWork(Work):
         if not (many and once) or source.sparse or resources.on_workers or resources.n_regressors:
             return plan
         shape = WorkShape(**{each.name: getattr(plan, each.name) for each in fields(WorkShape)})
-        copying = replace(self, copied_rows=rows).plan(shape)
+        copying = replace(self, copied_rows=rows).plan_for(shape)
         return copying if copying.budget.fits and has_room(copying.disk_bytes) else plan
 
 
@@ -358,8 +357,9 @@ class GramSolver(PCASolver):
         "n_components='cross_validation'": "use solver='covariance'",
     }
 
-    def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
-        """Return the plan of a fit, with components on disk if they do not fit in memory.
+    @override
+    def plan(self, resources: Resources) -> Plan:
+        """Return the plan of the fit, with components on disk if they do not fit in memory.
 
         Raises
         ------
@@ -368,7 +368,8 @@ class GramSolver(PCASolver):
         DataError
             If the weights of the samples are not more than `ddof`.
         """
-        features, accumulator = source.by_features(), self.accumulator_of(source, parameters)
+        source, parameters = self.source, self.parameters
+        features, accumulator = source.by_features(), self.accumulator
         accumulator.divisor_for(source.shape[0])
         selection = as_selection(parameters.n_components, min(accumulator.side(source.shape[0]), source.shape[1]))
         k = selection.n_components if isinstance(selection, Count) else None
@@ -390,8 +391,10 @@ class GramSolver(PCASolver):
             }
         )
 
-    def accumulator_of(self, source: Source, parameters: Parameters) -> Gram:
+    @property
+    def accumulator(self) -> Gram:
         """Return the accumulator of the Gram matrix."""
+        source, parameters = self.source, self.parameters
         return Gram(
             center=parameters.center,
             scale=cast("bool | str", parameters.scaling),  # `refuses` names edges of variables
@@ -402,15 +405,18 @@ class GramSolver(PCASolver):
             dtype=str(product_dtype(source.dtype, source.shape[1])),
         )
 
-    def reason_chosen(self, plan: Plan, parameters: Parameters) -> str:
+    @override
+    def reason_chosen(self, plan: Plan) -> str:
         """Return why ``solver="auto"`` chose `plan`."""
         n, d = plan.n_samples, plan.n_features
         if 2 * n > d:
             return "chosen because the covariance matrix does not fit"
         return f"chosen because there are at most half as many samples as features: n² d flops, {d / n:,.0f} times fewer than n d²"
 
-    def readings(self, source: Source, parameters: Parameters, plan: Plan, asked: Asked) -> Readings[Fit]:
-        """Read `source` twice by features and return its principal components."""
+    @override
+    def readings(self, plan: Plan) -> Readings[Fit]:
+        """Read the rows twice by features and return their principal components."""
+        source, parameters = self.source, self.parameters
         copy, rows = Scratch() if plan.copied_rows else None, source
         if copy is not None:
             work = partial(copy_rows, source, copy.path / "rows.npy", plan.copied_rows, plan.read_ahead_bytes)
@@ -419,7 +425,7 @@ class GramSolver(PCASolver):
         kept = isinstance(features, SparseFeatures) and plan.solver_passes == 1
         if isinstance(features, SparseFeatures):
             features.keep = kept
-        gram = replace(self.accumulator_of(source, parameters), n_threads=plan.threads_per_leaf)
+        gram = replace(self.accumulator, n_threads=plan.threads_per_leaf)
         scratch = Scratch() if plan.components_on_disk else None
         if scratch is not None:
             require_space(scratch.path, 8 * (plan.n_components or 1) * plan.n_features)
@@ -431,9 +437,9 @@ class GramSolver(PCASolver):
             del state
             reduced = replace(reduced, products=np.empty(0))
             release_freed_memory()
-            chosen = RowSample(source.shape[0], 0 if scratch else asked.keep_rows, str(source.dtype)).chosen
-            if asked.removing is not None:
-                features = asked.removing.residuals().by_features()
+            chosen = RowSample(source.shape[0], 0 if scratch else self.keep_rows, str(source.dtype)).chosen
+            if self.removing is not None:
+                features = self.removing.residuals().by_features()
             task = _components_task(features, gram, reduced, spectrum, chosen, parameters, plan)
             second = partial(find_components, task, plan, scratch=scratch)
             (wide,) = (yield ReadingAlone(second, n_readings=0 if kept else 1)).take()

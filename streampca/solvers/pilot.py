@@ -1,9 +1,7 @@
-"""A few rows from all over a source, read before the pass, to tell where its variance lies."""
+"""A few rows from all over a source, read before the first pass: where the variance lies, and near which numbers the means are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +12,16 @@ from streampca.accumulators.centring import (
     refuse_not_finite,
     work_dtype,
 )
-from streampca.accumulators.shifting import sampled_origin
+from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.accumulators.sparse import refuse_stored
+from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.distributed.retries import read_with_retries
+from streampca.execution.progress import Meter, ProgressCallback
+from streampca.linalg.scaling import EXPECTED, Scaling, reciprocals, root_sums
+from streampca.linalg.tiles import spread
+from streampca.parameters import Parameters
+from streampca.planning.detail import SketchDetail
+from streampca.planning.plan import Plan
 from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.schedule import Schedule
@@ -26,60 +31,53 @@ _LEAST_ROWS = 500
 _MOST_SHARE = 0.1  # of the source that the pilot may decode unless its size is given
 _LEAST_BANDS = 2
 _ORIGIN_ROWS, _ORIGIN_BYTES = 128, 2**26
+_FLOOR = 1e-3  # of the median deviation, for features that hardly vary in the pilot
+_NEAR = 4.0  # standard deviations; at three, products in float32 lose half a digit
+_SLAB_FEATURES = 8192
+_ROWS_AT_ONCE = 64
 
 
-@dataclass(frozen=True)
-class Pilot:
-    """Which rows are read beforehand."""
-
-    n_rows: int
-    """How many; 0 = none."""
-    n_bands: int
-    """From how many bands of chunks, spread over the source; 0 where single rows can be read."""
-    bytes: int
-    """Decoded bytes that this takes."""
-
-
-def plan_pilot(source: Source, wanted: int | str, n_columns: int, room: int) -> Pilot:
-    """Return which rows inform a test matrix of `n_columns` columns.
+def plan_pilot(source: Source, wanted: int | str, n_columns: int, room: int) -> tuple[int, int, int]:
+    """Return how many rows inform a test matrix of `n_columns` columns, from how many bands of chunks, and the decoded bytes of these.
 
     Ten for each column and at least 500, but no more than a tenth of the source is decoded for them: where stores only give
-    whole chunks, they come from a tenth of the bands. A number in `wanted` is taken as it is. `room` is in bytes.
+    whole chunks, they come from a tenth of the bands. A number in `wanted` is taken as it is. Bands are 0 where
+    single rows can be read. `room` is in bytes.
     """
     n = source.shape[0]
     if wanted == 0 or n < 4:
-        return Pilot(0, 0, 0)
+        return 0, 0, 0
     automatic = isinstance(wanted, str)
     rows = min(n, max(_LEAST_ROWS, 10 * n_columns)) if automatic else min(n, int(wanted))
     if automatic:
         rows = min(rows, room // max(1, 12 * source.shape[1]), max(n_columns, n // 4))
         if rows < n_columns // 2:
-            return Pilot(0, 0, 0)
+            return 0, 0, 0
     if source.reads_of(0, 1) == source.row_bytes:
-        return Pilot(rows, 0, rows * source.row_bytes)
+        return rows, 0, rows * source.row_bytes
     n_bands = -(-n // source.chunk_rows)
     bands = min(n_bands, rows)
     if automatic:
         bands = min(bands, int(_MOST_SHARE * n_bands))
         if bands < _LEAST_BANDS:
-            return Pilot(0, 0, 0)
+            return 0, 0, 0
     rows = min(rows, bands * source.chunk_rows)
-    return Pilot(rows, bands, bands * min(n, source.chunk_rows) * source.row_bytes)
+    return rows, bands, bands * min(n, source.chunk_rows) * source.row_bytes
 
 
-def rows_of(pilot: Pilot, source: Source, seed: int) -> IntArray:
+def _rows_of(sizes: SketchDetail, source: Source, seed: int) -> IntArray:
     """Return the row numbers, ascending: one at random in each of equal stretches, of the source or of its bands."""
     n = source.shape[0]
     draw = generator(seed, "pilot")
-    if not pilot.n_bands:
-        return _one_in_each(n, pilot.n_rows, draw)
+    if not sizes.pilot_bands:
+        return _one_in_each(n, sizes.pilot_rows, draw)
     n_bands = -(-n // source.chunk_rows)
-    bands = _one_in_each(n_bands, pilot.n_bands, draw)
+    bands = _one_in_each(n_bands, sizes.pilot_bands, draw)
     chosen = []
     for i, band in enumerate(bands):
         start = int(band) * source.chunk_rows
         length = min(source.chunk_rows, n - start)
-        share = pilot.n_rows * (i + 1) // pilot.n_bands - pilot.n_rows * i // pilot.n_bands
+        share = sizes.pilot_rows * (i + 1) // sizes.pilot_bands - sizes.pilot_rows * i // sizes.pilot_bands
         chosen.append(start + _one_in_each(length, min(share, length), draw))
     return np.concatenate(chosen)
 
@@ -90,48 +88,52 @@ def _one_in_each(length: int, n_chosen: int, draw: np.random.Generator) -> IntAr
 
 
 def read_pilot(
-    pilot: Pilot,
     source: Source,
-    seed: int,
-    missing: str = "error",
-    on_rows: Callable[[int, int], None] | None = None,
-    ahead_bytes: int = 0,
-) -> tuple[IntArray, Array, ReadCount]:
-    """Return row numbers, the rows in the type of products, ``(n_rows, n_features)``, and what reading them cost.
+    parameters: Parameters,
+    plan: Plan,
+    sizes: SketchDetail,
+    client: object,
+    progress: ProgressCallback | None,
+) -> tuple[tuple[IntArray, Array], ReadCount]:
+    """Return row numbers and the rows in the type of products, ``(n_rows, n_features)``, and what reading them cost.
 
-    NaN is let through where `missing` gives it a meaning. `on_rows` is told of rows and bytes as they are read. `ahead_bytes` of
-    memory are for reading ahead.
+    NaN is let through where ``parameters.missing`` gives it a meaning. A stopped run has the rows still.
 
     Raises
     ------
     NotFiniteError
         If the rows hold infinity, or NaN that has no meaning.
     """
-    source.require_unchanged()
-    chosen = rows_of(pilot, source, seed)
-    out = np.empty((len(chosen), source.shape[1]), dtype=work_dtype(source.dtype))
-    count, at, groups = ReadCount(), 0, _runs(chosen, source)
-    spans = [(int(group[0]), int(group[-1]) + 1) for group in groups]
-    with source.ahead(Schedule.in_order(spans, ahead_bytes)):
-        for group in groups:
-            first, last = int(group[0]), int(group[-1]) + 1
-            values, cost = read_with_retries(source, first, last)  # csr where the source is sparse
-            count += cost
-            if issparse(values):
-                refuse_stored(values, first)
-                rows: Any = values[group - first]
-                picked = rows.toarray()
-            else:
-                picked = values[group - first]
-                if missing == "error":
-                    refuse_not_finite(values, first)
-                elif picked.dtype.kind == "f":
-                    refuse_infinite(picked, first)
-            out[at : at + len(group)] = picked
-            at += len(group)
-            if on_rows is not None:
-                on_rows(len(group), cost.bytes)
-    return chosen, out, count
+    meter = Meter("pilot", sizes.pilot_rows, progress)
+
+    def read() -> tuple[IntArray, Array, ReadCount]:
+        source.require_unchanged()
+        chosen = _rows_of(sizes, source, parameters.seed)
+        out = np.empty((len(chosen), source.shape[1]), dtype=work_dtype(source.dtype))
+        count, at, groups = ReadCount(), 0, _runs(chosen, source)
+        spans = [(int(group[0]), int(group[-1]) + 1) for group in groups]
+        with source.ahead(Schedule.in_order(spans, plan.read_ahead_bytes)):
+            for group in groups:
+                first, last = int(group[0]), int(group[-1]) + 1
+                values, cost = read_with_retries(source, first, last)  # csr where the source is sparse
+                count += cost
+                if issparse(values):
+                    refuse_stored(values, first)
+                    rows: Any = values[group - first]
+                    picked = rows.toarray()
+                else:
+                    picked = values[group - first]
+                    if parameters.missing == "error":
+                        refuse_not_finite(values, first)
+                    elif picked.dtype.kind == "f":
+                        refuse_infinite(picked, first)
+                out[at : at + len(group)] = picked
+                at += len(group)
+                meter.add(len(group), cost.bytes)
+        return chosen, out, count
+
+    chosen, rows, count = once("pilot", read)
+    return (chosen, rows), count
 
 
 def observed_origin(
@@ -176,3 +178,116 @@ def _runs(chosen: IntArray, source: Source) -> list[IntArray]:
         return [chosen[i : i + 1] for i in range(len(chosen))]
     edges = np.flatnonzero(np.diff(chosen // source.chunk_rows)) + 1
     return list(np.split(chosen, edges))
+
+
+def counted_rows(chosen: IntArray, rows: Array, parameters: Parameters) -> tuple[IntArray, Array, bool]:
+    """Return the rows that count and their numbers, in the memory of `rows`, and whether any does; all rows if none does.
+
+    Those count that have a positive weight and are not left out for a missing value.
+    """
+    counts = np.ones(len(rows), dtype=bool)
+    if parameters.sample_weight is not None:
+        counts &= parameters.sample_weight[chosen] > 0
+    if parameters.missing == "drop_rows":
+        counts &= ~np.isnan(rows).any(axis=1)
+    counted = np.flatnonzero(counts)
+    if len(counted) in (0, len(rows)):
+        return chosen, rows, bool(len(counted))
+    for i, j in enumerate(counted):
+        rows[i] = rows[j]
+    return chosen[counted], rows[: len(counted)], True
+
+
+def prepare(
+    rows: Array, middle: FloatArray, weights: FloatArray, parameters: Parameters, n_threads: int
+) -> tuple[FloatArray, bool]:
+    """Centre and scale the pilot's rows in place; return the factors of the features, and whether means are near.
+
+    Rows with holes count where only whole rows do, with 0 in the holes: this only informs.
+    """
+    rows -= middle.astype(rows.dtype)
+    if parameters.missing != "error":
+        np.nan_to_num(rows, copy=False, nan=0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums, squares = shifted_moments(rows, np.zeros(rows.shape[1], dtype=rows.dtype), None, n_threads)
+        mean = sums / len(rows)
+        deviation = np.sqrt(np.maximum(squares / len(rows) - mean**2, 0.0))
+    least = 1e6 * float(np.finfo(rows.dtype).tiny)
+    if not np.isfinite(squares).all() or rows[:, squares < least].any():
+        mean, deviation = _moments_of_any_size(rows)
+    if parameters.center:
+        rows -= mean.astype(rows.dtype)
+    else:
+        rows += middle.astype(rows.dtype)
+    near = means_are_near(middle + mean, deviation**2)
+    factors = weights
+    if parameters.scaling:
+        factors = weights / _expected_divisors(deviation, middle + mean, parameters.scaling)
+    if (factors != 1).any():
+        limits = np.finfo(rows.dtype)
+        held = ((factors == 0) | ((factors > limits.tiny) & (factors < limits.max))).all()
+        with np.errstate(over="ignore"):  # factors may be out of the range of float32, products hardly are
+            np.multiply(rows, factors.astype(rows.dtype) if held else factors, out=rows, casting="same_kind")
+    return factors, near
+
+
+def _moments_of_any_size(rows: Array) -> tuple[FloatArray, FloatArray]:
+    """Return means and standard deviations of rows whose squares may leave the range of their type."""
+    largest = np.maximum(rows.max(axis=0), -rows.min(axis=0)).astype(np.float64)
+    unit = reciprocals(largest)
+    mean, squares = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        part = rows[start : start + _ROWS_AT_ONCE] * unit
+        mean += part.sum(axis=0) / len(rows)
+        squares += np.square(part).sum(axis=0) / len(rows)
+    return mean * largest, np.sqrt(np.maximum(squares - mean**2, 0.0)) * largest
+
+
+def _expected_divisors(deviation: FloatArray, mean: FloatArray, scale: Scaling) -> FloatArray:
+    """Return what features with these standard deviations and means in the pilot are divided by: not 0, and finite."""
+    if isinstance(scale, str):  # means of the pilot need not be those of all rows
+        deviation = np.where(deviation > 0, np.sqrt(np.maximum(EXPECTED[scale][0](mean), 0.0)), 0.0)
+    varying = deviation[np.isfinite(deviation) & (deviation > 0)]
+    floor = _FLOOR * float(np.median(varying)) if len(varying) else 1.0
+    if not isinstance(scale, tuple):
+        return np.maximum(np.nan_to_num(deviation, nan=floor, posinf=floor), floor)
+    roots = root_sums(np.nan_to_num(deviation, nan=0.0, posinf=0.0), scale)
+    return np.repeat(np.where(roots > 0, roots, floor), np.diff(scale))
+
+
+def means_are_near(mean: FloatArray, variance: FloatArray) -> bool:
+    """Tell whether every mean lies so near to zero, in standard deviations, that products lose no digits by it."""
+    varying = variance > 0
+    return bool((np.abs(mean[varying]) <= _NEAR * np.sqrt(variance[varying])).all() and not mean[~varying].any())
+
+
+def directions(rows: Array, n_wanted: int, n_threads: int) -> FloatArray:
+    """Return the leading right singular vectors of `rows`, ``(n_features, n_wanted or fewer)``, by the products of rows.
+
+    To a few digits, which is all that a start needs; they are made orthonormal afterwards.
+    """
+    n_features = rows.shape[1]
+    edges = range(0, n_features, _SLAB_FEATURES)
+    parts: list[FloatArray] = [np.empty(0)] * len(edges)
+    out = np.empty((n_features, min(n_wanted, len(rows))))
+
+    def multiply(start: int) -> None:
+        slab = rows[:, start : start + _SLAB_FEATURES]
+        with np.errstate(over="ignore", invalid="ignore"):  # then no pilot informs the start
+            parts[start // _SLAB_FEATURES] = (slab @ slab.T).astype(np.float64)
+
+    spread(multiply, edges, n_threads)
+    products = np.sum(parts, axis=0)
+    if not np.isfinite(products).all():
+        return out[:, :0]
+    values, vectors = np.linalg.eigh(products)
+    values, vectors = values[::-1][:n_wanted], vectors[:, ::-1][:, :n_wanted]
+    large = values > 1e-7 * max(values.max(initial=0.0), np.finfo(float).tiny)
+    axes = np.ascontiguousarray(vectors[:, large] / np.sqrt(values[large])).astype(rows.dtype)
+
+    def convert(start: int) -> None:
+        slab = slice(start, start + _SLAB_FEATURES)
+        out[slab, : axes.shape[1]] = rows[:, slab].T @ axes
+
+    spread(convert, edges, n_threads)
+    return out[:, : axes.shape[1]]

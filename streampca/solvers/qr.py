@@ -31,9 +31,7 @@ from streampca.planning.shape import WorkShape, count_leaves, divide
 from streampca.planning.work import Figures, Resources, Work
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.capabilities import Table
-from streampca.solvers.options import Asked
 from streampca.solvers.result import Accumulated
-from streampca.sources.base import Source
 from streampca.typing import FloatArray
 
 _SCORES_PANEL_ROWS = 8192
@@ -84,7 +82,7 @@ class QRWork(Work):
     triangle: QRFactor
     """What accumulates the rows."""
 
-    solver: ClassVar[str] = "qr"
+    name: ClassVar[str] = "qr"
 
     @override
     @property
@@ -145,8 +143,10 @@ class QRSolver(ContinuableSolver):
         "sparse rows": "use solver='covariance' or solver='sketch'",
     }
 
-    def plan(self, source: Source, parameters: Parameters, resources: Resources) -> Plan:
-        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+    @override
+    def plan(self, resources: Resources) -> Plan:
+        """Return the plan of the fit; raise `PlanError` if it does not fit in memory."""
+        source, parameters = self.source, self.parameters
         work = QRWork(source, parameters.count(source), resources, _factor_of(parameters))
         plan = work.best(block_rows_to_try(source, np.dtype(np.float64)), 0, 1)
         if plan.budget.fits:
@@ -157,30 +157,28 @@ class QRSolver(ContinuableSolver):
         )
 
     @override
-    def nominal_rates(self, plan: Plan) -> Rates:
+    @classmethod
+    def nominal_rates(cls, plan: Plan) -> Rates:
         """Return rates of reflections, a fifth of those of products; merging is one more of them."""
         merge = 8 * _REFLECTING / max(1, plan.n_features)
         return replace(nominal_rates(plan), fold=_REFLECTING * busy_threads(plan), merge=merge)
 
     @override
-    def solve_seconds(self, plan: Plan, rates: Rates) -> float:
+    @classmethod
+    def solve_seconds(cls, plan: Plan, rates: Rates) -> float:
         """Return the time of the singular values of the factor, in products of blocks for the most part."""
         return 12.0 * plan.n_features**3 / (1.5 * rates.lapack)
 
-    def accumulated(
-        self,
-        source: Source,
-        parameters: Parameters,
-        plan: Plan,
-        asked: Asked,
-        accumulator: AnyAccumulator | None = None,
-    ) -> Readings[Accumulated]:
-        """Read `source` once and return its triangular factor."""
-        triangle = _factor_of(parameters)
-        (state,) = (yield Reading(source, (triangle,), plan, parameters.sample_weight)).take()
+    @override
+    def accumulated(self, plan: Plan, accumulator: AnyAccumulator | None = None) -> Readings[Accumulated]:
+        """Read the rows once and return their triangular factor."""
+        triangle = _factor_of(self.parameters)
+        (state,) = (yield Reading(self.source, (triangle,), plan, self.parameters.sample_weight)).take()
         return Accumulated(triangle, state)
 
-    def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
+    @override
+    @classmethod
+    def solve_model(cls, fitted: FittedState, work: str) -> PCAModel:
         """Return the model of a triangular factor."""
         state, parameters = fitted.state, fitted.parameters
         factored = fitted.accumulator.finalize(state)

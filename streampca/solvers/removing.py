@@ -87,7 +87,7 @@ class Removing(Companion):
         ):  # coefficients of the leaves, in their order, turned, and those that they are fitted with
             taken = leaves * (32 * n * q + 2 * SLAB_BYTES) + (40 * q + 16) * d
         else:
-            panel = min(shape.rows_per_block, self._panel_rows(d, work.solver))
+            panel = min(shape.rows_per_block, self._panel_rows(d, work.name))
             in_leaf = residual_panel_bytes(q, d, panel, product_dtype(work.source.dtype, d).itemsize)
             taken = (2 * leaves + 4) * residual_factor_bytes(q, d) + leaves * in_leaf + (24 * q + 16) * d
         return (MemoryNeed("removal", self._bytes + taken),)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.sketch import Sketch
@@ -17,14 +18,17 @@ from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
-from streampca.solvers.approximate import ApproximateSolver, Reader, feature_factors, split
+from streampca.solvers.approximate import (
+    HELD_OUT_COLUMNS,
+    ApproximateSolver,
+    FirstPass,
+    feature_factors,
+    sizes_of,
+    split,
+)
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.capabilities import Table
-from streampca.solvers.options import Asked
-from streampca.solvers.plan_sketch import HELD_OUT_COLUMNS, sizes_of
 from streampca.solvers.result import Accumulated
-from streampca.solvers.test_matrix import Start, start
-from streampca.sources.base import Source
 
 
 class SketchSolver(ApproximateSolver, ContinuableSolver):
@@ -38,32 +42,37 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
         "rows; use fit, or recovery='nystrom'",
     }
 
-    def state_bytes(self, plan: Plan) -> int:
+    @override
+    @property
+    def keeps(self) -> str:
+        return f"the products with {self.columns} vectors are kept"
+
+    @override
+    @classmethod
+    def state_bytes(cls, plan: Plan) -> int:
         """Return the size of a saved state: test matrix and products."""
         sizes = sizes_of(plan)
         return 16 * plan.n_features * (sizes.columns + sizes.held_out)
 
-    def mergeable(self, parameters: Parameters) -> Parameters:
+    @override
+    @classmethod
+    def mergeable(cls, parameters: Parameters) -> Parameters:
         """Return `parameters` for one pass without a pilot, so that all sources are met with the same test matrix."""
-        return replace(parameters, solver=self.name, pilot=0, tolerance=None)
+        return replace(parameters, solver=cls.name, pilot=0, tolerance=None)
 
-    def accumulated(
-        self,
-        source: Source,
-        parameters: Parameters,
-        plan: Plan,
-        asked: Asked,
-        accumulator: AnyAccumulator | None = None,
-    ) -> Readings[Accumulated]:
-        """Read `source` once and return its state, with the test matrix of `accumulator` if one is given."""
+    @override
+    def accumulated(self, plan: Plan, accumulator: AnyAccumulator | None = None) -> Readings[Accumulated]:
+        """Read the rows once and return their state, with the test matrix of `accumulator` if one is given."""
         if isinstance(accumulator, Sketch):
-            begun = Start(accumulator.origin, np.ones(plan.n_features), accumulator.test)
+            begun = FirstPass(accumulator.origin, np.ones(plan.n_features), accumulator.test)
         else:
-            begun = yield from start(source, parameters, plan, asked.removing)
-        rows = yield from Reader(source, parameters, plan, asked.removing).first(begun)
+            begun = yield from self.start(plan)
+        rows, _ = yield from self.first(plan, begun)
         return rows if accumulator is None else replace(rows, accumulator=accumulator)
 
-    def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
+    @override
+    @classmethod
+    def solve_model(cls, fitted: FittedState, work: str) -> PCAModel:
         """Return the model of a sketch."""
         state, accumulator, parameters = fitted.state, fitted.accumulator, fitted.parameters
         n_features, threads = len(accumulator.test), accumulator.n_threads
@@ -78,6 +87,7 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
         answer = answer_of(known, chain, evidence, parameters, work, threads)
         return answer.model(known, state, parameters, fitted.source, 1)
 
-    def state_of(self, rows: Accumulated, source: Source, parameters: Parameters, plan: Plan) -> FittedState | None:
+    @override
+    def state_of(self, rows: Accumulated, plan: Plan) -> FittedState | None:
         """Return the state to be continued; None where the test matrix was chosen after a first reading."""
-        return None if sizes_of(plan).moments_first else rows.fitted_state(source, parameters, plan)
+        return None if sizes_of(plan).moments_first else rows.fitted_state(self.source, self.parameters, plan)

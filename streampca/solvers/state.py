@@ -28,7 +28,6 @@ from streampca.solvers.capabilities import TRAITS, WAYS
 from streampca.solvers.covariance_model import all_eigenvalues
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.fitted_steps import after_steps
-from streampca.solvers.options import Asked
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.records import Fragment, repeated
@@ -95,7 +94,7 @@ def readings_of_batch(
         if fitted is not None:
             require_parameters(fitted, parameters, solver, plan.work_dtype, "joined")
         accumulator = None if fitted is None else fitted.accumulator
-        own = CONTINUABLE[solver].accumulated(source, parameters, plan, Asked(), accumulator)
+        own = CONTINUABLE[solver](source, parameters).accumulated(plan, accumulator)
         sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows else ()
         meters = Meters()
         reading = after_steps(source, plan, with_beside(own, Reading(source, sample, plan)))
@@ -256,7 +255,7 @@ def solve(fitted: FittedState, analysis: Analysis | None = None) -> PCAModel:
     limit = min(fitted.state.n_samples, fitted.n_features)
     parameters = replace(fitted.parameters, n_components=capped(fitted.parameters.n_components, limit))
     with one_blas_thread():
-        solving = CONTINUABLE[fitted.solver] if analysis is None else analysis
+        solving: Any = CONTINUABLE[fitted.solver] if analysis is None else analysis
         model = solving.solve_model(replace(fitted, parameters=parameters), _work(fitted))
     model = with_integer_rounding(replace(model, labels=fitted.labels))
     if fitted.error_growth == 1.0 or analysis is not None:

@@ -1,4 +1,4 @@
-"""Methods of kernel PCA: objects with a plan and a run that leads from a source to a fitted model."""
+"""Methods of kernel PCA: classes whose objects are fits of one table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streampca.solvers.kernel.exact import ExactMethod
 from streampca.solvers.kernel.extension import ExtensionMethod
 from streampca.solvers.kernel.nystrom import NystromMethod
 
-METHODS: dict[str, KernelMethod] = {
-    method.name: method for method in (ExactMethod(), NystromMethod(), ExtensionMethod(), EmpiricalMapMethod())
+METHODS: dict[str, type[KernelMethod]] = {
+    method.name: method for method in (ExactMethod, NystromMethod, ExtensionMethod, EmpiricalMapMethod)
 }
 """The methods by name. A new one joins by its own module and its place here."""

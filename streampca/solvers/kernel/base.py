@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.errors import NotFiniteError
 from streampca.models import certificate_sentences as sentences
@@ -15,7 +16,6 @@ from streampca.solvers.base import Solver
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import settings_of
 from streampca.solvers.result import FitResult
-from streampca.sources.base import Source
 from streampca.typing import FloatArray
 
 
@@ -39,13 +39,16 @@ class KernelFit(FitResult):
 class KernelMethod(Solver[KernelParameters, KernelFit]):
     """Plans and runs fits of kernel PCA by one method."""
 
-    def model_bytes(self, plan: Plan, n_components: int) -> int:
+    @override
+    @classmethod
+    def model_bytes(cls, plan: Plan, n_components: int) -> int:
         """Return the size of a saved model: landmarks, their coefficients, and two vectors."""
         return 8 * settings_of(plan).n_landmarks * (plan.n_features + n_components + 2)
 
-    def finished(self, fit: KernelFit, source: Source) -> KernelFit:
+    @override
+    def finished(self, fit: KernelFit) -> KernelFit:
         """Return the fit with what rounding of integers may change; raise `NotFiniteError` where numbers leave their range."""
-        model = fit.model
+        model, source = fit.model, self.source
         numbers = (model.eigenvalues, model.coefficients, model.centre, np.array(model.total))
         if not all(np.isfinite(each).all() for each in numbers):
             raise NotFiniteError("kernel values or their products overflow float64: rescale the data first")

@@ -22,7 +22,6 @@ from streampca.solvers.kernel.plan import pairs_plan
 from streampca.solvers.kernel.rounding import SAMPLE, suitable_dtype, value_rounding
 from streampca.solvers.kernel.solving import ROUNDING, inverse_roots, share_of, shares, signs_of, with_preimage
 from streampca.solvers.kernel.standardising import standardised_by
-from streampca.solvers.options import Asked
 from streampca.sources.base import Source
 from streampca.typing import Array, DType, FloatArray
 
@@ -111,13 +110,13 @@ class ExactMethod(KernelMethod):
 
     name = "exact"
 
-    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> Plan:
+    def plan(self, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        return pairs_plan(source, parameters, resources, solver=self.name)
+        return pairs_plan(self.source, self.parameters, resources, solver=self.name)
 
-    def readings(self, source: Source, parameters: KernelParameters, plan: Plan, asked: Asked) -> Readings[KernelFit]:
+    def readings(self, plan: Plan) -> Readings[KernelFit]:
         """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
-        n = source.shape[0]
+        source, parameters, n = self.source, self.parameters, self.source.shape[0]
         selection = parameters.selection(n)
         rows = yield from all_rows(source, plan)
         parameters = standardised_by(parameters, rows)

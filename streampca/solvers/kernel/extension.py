@@ -21,7 +21,6 @@ from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import feature_plan
 from streampca.solvers.kernel.rounding import suitable_dtype
 from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, shares, signs_of, with_preimage
-from streampca.solvers.options import Asked
 from streampca.sources.base import Source
 from streampca.typing import DType
 
@@ -88,7 +87,8 @@ class ExtensionMethod(KernelMethod):
     name = "nystrom_extension"
 
     @override
-    def require(self, source: Source | None, parameters: KernelParameters) -> None:
+    @classmethod
+    def require(cls, source: Source | None, parameters: KernelParameters) -> None:
         if parameters.given is None and parameters.sampling == "rpcholesky":
             # No weight of a row follows from being chosen by what earlier rows left over.
             raise ParameterError(
@@ -96,15 +96,15 @@ class ExtensionMethod(KernelMethod):
                 "expected 'uniform', 'diagonal', 'column_norm', or method='nystrom'"
             )
 
-    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> Plan:
+    def plan(self, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory, `ParameterError` for rpcholesky."""
-        self.require(source, parameters)
-        parameters = _with_known_chances(parameters)
+        source, parameters = self.source, _with_known_chances(self.parameters)
+        self.require(source, self.parameters)
         return feature_plan(source, parameters, resources, self.name, landmark_cost(source, parameters))
 
-    def readings(self, source: Source, parameters: KernelParameters, plan: Plan, asked: Asked) -> Readings[KernelFit]:
+    def readings(self, plan: Plan) -> Readings[KernelFit]:
         """Read `source` for landmarks and extend their eigenpairs (Williams & Seeger 2001)."""
-        parameters = _with_known_chances(parameters)
+        source, parameters = self.source, _with_known_chances(self.parameters)
         landmarks = yield from choose_landmarks(source, parameters, plan)
         parameters = replace(parameters, kernel=landmarks.kernel)
         model = _model(source, parameters, landmarks, np.dtype(plan.work_dtype))

@@ -71,7 +71,7 @@ def plan_kernel(
     method, why = _choose(source, parameters, resources)
     try:
         with naming_the_limit(resources, limits):
-            plan = METHODS[method].plan(source, parameters, resources)
+            plan = METHODS[method](source, parameters).plan(resources)
     except PlanError as error:
         raise PlanError(f"method {method}: {error}{_what_fits(method, source, parameters, resources)}") from error
     plan = with_sampling(plan, source, parameters.sampling_errors, scaled=False)
@@ -85,7 +85,7 @@ def plan_kernel(
     if alternatives:
 
         def planned(method: str) -> Plan:
-            return with_seconds(METHODS[method].plan(source, parameters, resources))
+            return with_seconds(METHODS[method](source, parameters).plan(resources))
 
         others = tuple(figures_of(name, partial(planned, name)) for name in METHODS if name != method)
         plan = replace(plan, alternatives=others)
@@ -111,7 +111,7 @@ def _choose(source: Source, parameters: KernelParameters, resources: Resources) 
     if parameters.sampling != "auto":
         return "nystrom", f"chosen because sampling={parameters.sampling!r} asks for landmarks"
     try:
-        exact = METHODS["exact"].plan(source, parameters, resources)
+        exact = METHODS["exact"](source, parameters).plan(resources)
     except PlanError:
         return "nystrom", f"chosen because the {n:,} x {n:,} kernel matrix does not fit in memory"
     if exact.flops > _EXACT_FLOPS:
@@ -128,7 +128,7 @@ def _what_fits(method: str, source: Source, parameters: KernelParameters, resour
         if not isinstance(parameters.n_components, int) or m >= parameters.n_components:
             wanted = replace(parameters, method="nystrom", n_landmarks=m)
             try:
-                other = METHODS["nystrom"].plan(source, wanted, resources)
+                other = METHODS["nystrom"](source, wanted).plan(resources)
             except StreamPCAError:
                 continue
             gib = other.projected_bytes / 2**30

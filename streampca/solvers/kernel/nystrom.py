@@ -22,7 +22,6 @@ from streampca.solvers.kernel.plan import feature_plan
 from streampca.solvers.kernel.rounding import Computed, suitable_dtype
 from streampca.solvers.kernel.solving import ROUNDING, DenseMatrix, inverse_roots, signs_of, with_preimage
 from streampca.solvers.kernel.whitening import LandmarkBasis, Whitening
-from streampca.solvers.options import Asked
 from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
 from streampca.typing import FloatArray
@@ -129,14 +128,16 @@ class NystromMethod(KernelMethod):
 
     name = "nystrom"
 
-    def plan(self, source: Source, parameters: KernelParameters, resources: Resources) -> Plan:
+    def plan(self, resources: Resources) -> Plan:
         """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
+        source, parameters = self.source, self.parameters
         return feature_plan(source, parameters, resources, self.name, landmark_cost(source, parameters))
 
-    def readings(self, source: Source, parameters: KernelParameters, plan: Plan, asked: Asked) -> Readings[KernelFit]:
+    def readings(self, plan: Plan) -> Readings[KernelFit]:
         """Read `source` for landmarks and once more for features, and return its kernel principal components."""
-        landmarks = yield from choose_landmarks(source, parameters, plan)
-        parameters = replace(parameters, kernel=landmarks.kernel)
+        source = self.source
+        landmarks = yield from choose_landmarks(source, self.parameters, plan)
+        parameters = replace(self.parameters, kernel=landmarks.kernel)
         kernel = parameters.kernel.bound(source.shape[1])
         work = suitable_dtype(kernel, landmarks.rows, np.dtype(plan.work_dtype), center=parameters.center)
         points = np.ascontiguousarray(landmarks.rows, dtype=work)

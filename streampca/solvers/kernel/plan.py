@@ -105,7 +105,7 @@ class LandmarkWork(KernelWork):
     choosing: LandmarkCost
     """What choosing landmarks takes."""
 
-    solver = "nystrom"
+    name = "nystrom"
     accumulates = True
     """Whether the covariance of kernel values is accumulated."""
 
@@ -191,7 +191,7 @@ class LandmarkWork(KernelWork):
 class ExtensionWork(LandmarkWork):
     """A fit by the kernel matrix of the landmarks alone, extended to all rows."""
 
-    solver = "nystrom_extension"
+    name = "nystrom_extension"
     accumulates = False
 
     @override
@@ -286,7 +286,7 @@ class PairsWork(KernelWork):
 class ExactWork(PairsWork):
     """A fit by the n × n kernel matrix."""
 
-    solver = "exact"
+    name = "exact"
 
     @override
     def sizes(self) -> tuple[int, int, int]:
@@ -313,7 +313,7 @@ class ExactWork(PairsWork):
 class MapWork(PairsWork):
     """A fit by the empirical kernel map, whose kernel values are computed block by block."""
 
-    solver = "empirical_map"
+    name = "empirical_map"
 
     @override
     def sizes(self) -> tuple[int, int, int]:
@@ -389,7 +389,7 @@ class StoredMapWork(MapWork):
 
         def built(parts: int, rows: int) -> Plan:
             work = replace(self, parts=parts)
-            return work.plan(work.shape(rows, 1, 1))
+            return work.plan_for(work.shape(rows, 1, 1))
 
         rows = next((rows for rows in sizes if built(n_bands, rows).budget.fits), sizes[-1])
         plans = (built(parts, rows) for parts in range(1, n_bands + 1))
@@ -420,7 +420,7 @@ def pairs_plan(
     rows = block_rows_to_try(source, work_dtype(source.dtype))[0]
     given = source, parameters.count(n if exact else columns), resources, parameters, columns
     work = (ExactWork if exact else MapWork)(*given)
-    plan = work.plan(work.shape(rows, 1, 1))
+    plan = work.plan_for(work.shape(rows, 1, 1))
     if not plan.budget.fits and not exact and not parameters.inverse:
         plan = min(plan, StoredMapWork(*given).best_plan(), key=lambda plan: plan.projected_bytes)
     if plan.budget.fits:
