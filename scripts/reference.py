@@ -32,7 +32,6 @@ from streampca.parameters import (
 from streampca.parameters.statement import Number, Whole
 from streampca.planning import scores
 from streampca.planning.budget import PURPOSES, Purpose
-from streampca.planning.covariance import CovarianceWork
 from streampca.planning.memory import (
     buffer_bytes,
     eigenproblem_bytes,
@@ -42,9 +41,10 @@ from streampca.planning.memory import (
 )
 from streampca.planning.work import Work
 from streampca.runs.config.schema import json_schema
-from streampca.solvers import disk_covariance, gram
+from streampca.solvers import gram
 from streampca.solvers.approximate import ApproximateSolver
 from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
+from streampca.solvers.covariance import CovarianceSolver, OnDisk
 from streampca.solvers.kernel.plan import ExactWork, LandmarkWork, MapWork, PairsWork, StoredMapWork
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.solvers.removing import Removing
@@ -151,9 +151,9 @@ def formulas() -> str:
     """Return the formulas of what each solver needs, and of what solvers share, as their docstrings state them."""
     sections: dict[str, tuple[Callable[..., Any], ...]] = {
         "All solvers": (Work.budget, buffer_bytes, reading_needs, eigenproblem_bytes, model_need, scores_bytes),
-        "`covariance`": (CovarianceWork.needs,),
-        "`covariance` with the matrix on disk": (disk_covariance.DiskWork.needs,),
-        "`gram`": (gram.GramWork.needs, gram.components_bytes),
+        "`covariance`": (CovarianceSolver.needs,),
+        "`covariance` with the matrix on disk": (OnDisk.needs,),
+        "`gram`": (gram.GramSolver.needs, gram.components_bytes),
     }
     others: dict[str, tuple[Callable[..., Any], ...]] = {
         "`sketch` and `adaptive`": (ApproximateSolver.needs,),

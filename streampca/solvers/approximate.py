@@ -37,9 +37,9 @@ from streampca.planning.detail import SketchDetail
 from streampca.planning.memory import buffer_bytes, model_need, report_need, sampled_rows_need, scores_bytes
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide, most_leaves
-from streampca.planning.work import Figures, Resources, Work
+from streampca.planning.work import Figures, Resources
 from streampca.random import generator
-from streampca.solvers.base import NOTHING_PLANNED, PCASolver
+from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table, needs_moments
 from streampca.solvers.filling import Filling, complete, unread, with_means_first
 from streampca.solvers.pilot import (
@@ -56,7 +56,7 @@ from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import keep_released, release
 from streampca.transforms import CountSketch, GaussianProjection, Grouping, SparseSign
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import Array, FloatArray
 
 HELD_OUT_COLUMNS = 20  # Gaussian columns that only the certificate uses
 _SPARE_COLUMNS = 10  # beyond the components, below which an answer is not worth having
@@ -98,11 +98,9 @@ class FirstPass:
 
 
 @dataclass(frozen=True)
-class ApproximateSolver(Work, PCASolver):
+class ApproximateSolver(PCASolver):
     """One pass over the rows, and further ones while the certificate asks for them and the plan allows."""
 
-    n_components: int | None = None
-    resources: Resources = NOTHING_PLANNED
     columns: int = 0
     """Columns of the test matrix, or the rank, that are planned for."""
     keep_all: bool = True
@@ -243,16 +241,6 @@ class ApproximateSolver(Work, PCASolver):
         while sizes[-1] > least:
             sizes.append(max(least, sizes[-1] * 3 // 4))
         return sizes
-
-    @property
-    def dtype(self) -> DType:
-        """Return the data type of the products."""
-        return product_dtype(self.source.dtype, self.source.shape[1])
-
-    @override
-    @property
-    def work_dtype(self) -> str:
-        return str(self.dtype)
 
     @override
     def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:

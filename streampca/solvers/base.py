@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.centring import product_dtype
 from streampca.execution.readings import Readings
 from streampca.models.pca import PCAModel
 from streampca.models.rounding import with_integer_rounding
@@ -16,11 +17,12 @@ from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.cost import Rates, nominal_rates, solve_seconds
 from streampca.planning.plan import Plan
-from streampca.planning.work import Resources
+from streampca.planning.work import Resources, Work
 from streampca.solvers.capabilities import Table, require_taken
 from streampca.solvers.removing import Removing
 from streampca.solvers.result import Accumulated, Fit, FitResult
 from streampca.sources.base import Source
+from streampca.typing import DType
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -84,14 +86,28 @@ class Solver(ABC, Generic[AnyParameters, AnyFit]):
         return 0
 
 
-class PCASolver(Solver[Parameters, Fit]):
-    """Solver of linear PCA."""
+@dataclass(frozen=True)
+class PCASolver(Work, Solver[Parameters, Fit]):
+    """A fit of linear PCA by one solver, which is also the `Work` that plans it."""
+
+    n_components: int | None = None
+    resources: Resources = NOTHING_PLANNED
 
     approximate: ClassVar[bool] = False
     """Whether its answer carries an error, and a certificate of it."""
     copies_rows: ClassVar[bool] = True
     refuses: ClassVar[Table] = {}
     """Traits of rows and parameters that it does not take, and what to do instead, see `capabilities`."""
+
+    @property
+    def dtype(self) -> DType:
+        """Return the data type of the products."""
+        return product_dtype(self.source.dtype, self.source.shape[1])
+
+    @override
+    @property
+    def work_dtype(self) -> str:
+        return str(self.dtype)
 
     @override
     @classmethod

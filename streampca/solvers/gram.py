@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Protocol, cast
 
@@ -37,7 +37,7 @@ from streampca.planning.detail import GramDetail
 from streampca.planning.memory import REPORT_BYTES, buffer_bytes, eigenproblem_bytes, reading_needs
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf, WorkShape, count_leaves, divide
-from streampca.planning.work import Figures, Resources, Work
+from streampca.planning.work import Figures, Resources
 from streampca.random import generator
 from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table
@@ -63,30 +63,220 @@ _COPIED_BYTES = 2**24
 _COPIES_ON_DISK = 4  # of a slab, while it is written to the disk and read again
 
 
-@dataclass(frozen=True)
-class GramWork(Work):
-    """A fit by the Gram matrix, which reads features as rows."""
+class _CopiedFeatures(TransposedRows):
+    """Features that are read from a copy on disk, as far as a plan needs to know."""
 
-    accumulator: Gram
-    """What accumulates the features."""
-    on_disk: bool
-    """Whether components are stored on disk."""
-    keep: bool
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory for mapped pages of the file."""
+        return MAPPED_BYTES
+
+
+def components_bytes(features: Source, accumulator: Gram, k: int, shape: WorkShape, *, on_disk: bool) -> int:
+    """Return what components and their computation take.
+
+    8 k d + V k (d / leaves + c) w + L k (8 c' + p' w) + 8 k² (V + L + 8) + 2 min(S, 32 MiB) with V = min(W + L, leaves); on disk
+    L k (32 c' + p' w) + 8 k² (V + L + 8). Samples of weight 0 add their products.
+    """
+    d, n = features.shape
+    columns, running, n_leaves = shape.rows_per_block, shape.leaves_in_flight, shape.n_leaves
+    waiting = min(shape.window + running, n_leaves)
+    dtype, width = product_dtype(features.dtype, d), min(d, slab_features(k, columns))
+    panel = min(width, panel_features(n, dtype))
+    n_without_weight = n - accumulator.side(n)
+    copies = _COPIES_ON_DISK if on_disk else 1
+    slabs = running * (copies * 8 * k * width + k * panel * dtype.itemsize + 8 * n_without_weight * 2 * panel)
+    sums = (waiting + running + 8) * 8 * k * (k + n_without_weight)
+    if on_disk:
+        return slabs + sums
+    # The C library keeps freed memory up to twice the largest array below 32 MiB that was freed before: here a state.
+    kept = 2 * min(accumulator.state_bytes(n), _LARGEST_KEPT)
+    return 8 * k * d + waiting * k * (-(-d // n_leaves) + columns) * dtype.itemsize + slabs + sums + kept
+
+
+def _notes(
+    features: Source, shape: WorkShape, reading: int, disk_bytes: int, kept: int, copied: int
+) -> tuple[str, ...]:
+    notes = ["the first reading gives eigenvalues and scores, the second the components"]
+    if kept:
+        notes = [f"sparse rows stay in memory by features, {as_text(kept)}: the components take no second reading"]
+    if disk_bytes:
+        notes.append(
+            f"components: on disk, up to {as_text(disk_bytes)} in a temporary directory, because they do not fit in memory; "
+            "components_ is a zarr array, and a report leaves out what is drawn from rows"
+        )
+    times = times_decoded(features, reading)
+    if copied:
+        notes.append(
+            f"rows are copied to a temporary directory, {as_text(copied)}, of which features are read: chunks would be decoded "
+            f"{times:.0f} times in each reading, because a band of all samples and of whole chunks does not fit"
+        )
+    elif features.sparse or (isinstance(features, TransposedSource) and features.needs_all_rows):
+        if shape.n_blocks > 1:
+            notes.append(
+                f"{shape.rows_per_block:,} features fit in memory at once, so that all rows are read {times:.0f} times in each "
+                "reading; more memory would avoid it"
+            )
+    elif times > 1.01:
+        notes.append(
+            f"a band of whole chunks ({features.chunk_rows:,} features) does not fit: every chunk is decoded {times:.1f} times "
+            "in each reading; chunks of fewer features, or more memory, would avoid it"
+        )
+    return tuple(notes)
+
+
+def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spectrum:
+    """Return the eigenpairs that are asked for, and all eigenvalues where they take little beside a pass."""
+    n, d = reduced.n_samples, len(reduced.mean)
+    precision = relative_precision(plan.work_dtype, reduced.side)
+    selection = selection_of_fit(
+        reduced, parameters, _weight(reduced, parameters), reduced.rank_limit, precision, reduced.n_missing
+    )
+    every = d >= _FEATURES_PER_ROW * n
+    return solve(reduced, selection, precision=precision, seed=parameters.seed, all_values=every)
+
+
+def _weight(reduced: GramOperator, parameters: Parameters) -> float | None:
+    """Return the sum of the weights of the rows; None where all are 1."""
+    weighted = parameters.sample_weight is not None
+    return known_weight(
+        reduced, parameters, reduced.divisor + parameters.ddof if weighted else float(reduced.n_samples)
+    )
+
+
+def _singular(spectrum: Spectrum, reduced: GramOperator) -> FloatArray:
+    """Return the singular values √λ √(W − ddof), whose squares may overflow, ``(k,)``."""
+    return np.asarray(np.sqrt(spectrum.values) * np.sqrt(reduced.divisor))
+
+
+def _axes(spectrum: Spectrum, reduced: GramOperator, gram: Gram) -> FloatArray:
+    """Return what centred columns are multiplied by to give components, ``(n_counted, rank)``: √w u / σ, with σ² = λ (W − ddof)."""
+    rank = spectrum.numerical_rank
+    axes = spectrum.vectors[:rank].T / _singular(spectrum, reduced)[:rank]
+    return np.ascontiguousarray(axes if gram.roots is None else axes * gram.roots[:, None])
+
+
+def _model(
+    source: Source,
+    parameters: Parameters,
+    plan: Plan,
+    spectrum: Spectrum,
+    reduced: GramOperator,
+    wide: WideComponents,
+) -> PCAModel:
+    model = PCAModel.of_spectrum(
+        spectrum,
+        reduced,
+        parameters,
+        precision=relative_precision(plan.work_dtype, reduced.side),
+        source=source.describe(),
+        sample_weight=_weight(reduced, parameters),
+    )
+    certificate = replace(
+        model.certificate,
+        orthonormality=wide.orthonormality,
+        eigen_residual=spectrum.residual + _residual(spectrum, wide),
+    )
+    model = replace(model, components=wide.components, certificate=certificate)
+    if parameters.n_regressors is None:  # else the rows that were decoded are known when the fit is finished
+        model = with_decoding(model, reduced.mean, reduced.variance, parameters.scaling)
+    return with_missing(model, parameters.missing, reduced, 0, None, parameters.missing_scores)
+
+
+def _residual(spectrum: Spectrum, wide: WideComponents) -> float:
+    """Return the largest residual of a component within the span of all, relative to the first eigenvalue; measured.
+
+    Rounding of the n × n matrix, up to λ₁ p, turns a component V₀ᵢ = Xᵀuᵢ/σᵢ by up to p λ₁/(σᵢ σⱼ) towards another one: much for a
+    small σᵢ. With δ = V₀V₀ᵀ − I the matrix is Λ + Λδ + δΛ in that basis, and what (I + δ)^(−½) makes of it has the entries
+    (λᵢ + λⱼ) δᵢⱼ / 2 beside Λ. Outside of the span, where no eigenvalue exceeds λᵢ, no more than p is left.
+    """
+    values = spectrum.values[: spectrum.numerical_rank]
+    if not len(values):
+        return 0.0
+    values = values / values[0]
+    return float(np.linalg.norm((values[:, None] + values) * wide.overlaps / 2, axis=0).max())
+
+
+def _scores(spectrum: Spectrum, reduced: GramOperator, gram: Gram, wide: WideComponents) -> FloatArray:
+    """Return the scores of all samples, ``(n_samples, k)``: √λ (W − ddof) u / √w, and of those of weight 0 their projections."""
+    scores: FloatArray = spectrum.vectors.T * (_singular(spectrum, reduced) * wide.signs)
+    if gram.roots is not None:
+        scores /= gram.roots[:, None]
+    if gram.counted is None:
+        return scores
+    every = np.empty((len(gram.counted), scores.shape[1]))
+    every[gram.counted], every[~gram.counted] = scores, wide.left
+    return every
+
+
+@dataclass(frozen=True)
+class GramSolver(PCASolver):
+    """Exact, by the n × n Gram matrix of wide data, which reads features as rows."""
+
+    on_disk: bool = False
+    """Whether components are planned to be stored on disk."""
+    keep: bool = False
     """Whether sparse features that are one block stay in memory from the first reading to the second."""
     copied_rows: int = 0
     """Rows of a block while rows are copied to disk, of which features are read then; 0 where they are not."""
 
-    name: ClassVar[str] = "gram"
+    name = "gram"
+    refuses: ClassVar[Table] = {
+        "missing='drop_rows'": "use solver='covariance' or missing='mean'",
+        "missing='pairwise'": "use solver='covariance' or missing='mean'",
+        "forgetting": "use solver='covariance'",
+        "scale='block'": "use solver='covariance', or 'sketch' where its matrix does not fit",
+        "n_components='cross_validation'": "use solver='covariance'",
+    }
+
+    @override
+    def plan(self, resources: Resources) -> Plan:
+        """Return the plan of the fit, with components on disk if they do not fit in memory.
+
+        Raises
+        ------
+        PlanError
+            If that does not fit either.
+        DataError
+            If the weights of the samples are not more than `ddof`.
+        """
+        (n, d), keep = self.source.shape, not resources.on_workers
+        self.accumulator.divisor_for(n)
+        selection = as_selection(self.parameters.n_components, min(self.side, d))
+        k = selection.n_components if isinstance(selection, Count) else None
+        sizes, n_tiles = block_rows_to_try(self.read, self.dtype), self.accumulator.grid(n).n_tiles
+        for on_disk in (False, True):
+            work = replace(self, n_components=k, resources=resources, on_disk=on_disk, keep=keep)
+            plan = work.best(sizes, work.side, n_tiles)
+            if plan.budget.fits:
+                return work.with_copy(plan)
+        raise plan.budget.refusal(
+            {
+                "states": f"the {n:,} x {n:,} matrix is what takes the room; fewer samples, or ",
+                "components": f"the components take 8 x {d:,} bytes each; fewer of them (n_components), or ",
+                "blocks": "chunks of fewer features, or ",
+                "feature means": f"means and variances of {d:,} features take 48 bytes each; ",
+                "report": "report: false, or ",
+            }
+        )
+
+    @cached_property
+    def accumulator(self) -> Gram:
+        """Return the accumulator of the Gram matrix."""
+        parameters = self.parameters
+        return Gram(
+            center=parameters.center,
+            scale=cast("bool | str", parameters.scaling),  # `refuses` names edges of variables
+            ddof=parameters.ddof,
+            factors=None if parameters.feature_weight is None else np.sqrt(parameters.feature_weight),
+            weights=parameters.sample_weight,
+            impute=parameters.missing == "mean",
+            dtype=self.work_dtype,
+        )
 
     @override
     @property
     def read(self) -> Source:
         return self.source.by_features()
-
-    @override
-    @property
-    def work_dtype(self) -> str:
-        return str(product_dtype(self.source.dtype, self.source.shape[1]))
 
     @property
     def side(self) -> int:
@@ -130,8 +320,10 @@ class GramWork(Work):
         features, resources = self.read, self.resources
         d, n = features.shape
         columns, itemsize = shape.rows_per_block, product_dtype(features.dtype, d).itemsize
+        copying = []
         if self.copied_rows:
-            features = _CopiedFeatures(self.source)
+            features, blocks = _CopiedFeatures(self.source), buffer_bytes(self.source, self.copied_rows)
+            copying = [MemoryNeed("blocks", blocks, ("copying",), listed=False)]
         accumulator = replace(self.accumulator, n_threads=shape.threads_per_leaf)
         sampled = 0 if self.on_disk else resources.report_rows * d * features.dtype.itemsize
         scratch = accumulator.scratch_bytes(n, columns, itemsize)
@@ -145,7 +337,7 @@ class GramWork(Work):
         components = components_bytes(features, accumulator, self.k, shape, on_disk=self.on_disk)
         return [
             *reading_needs(features, shape, sizes, ("reading", "components"), ("reading", "solving")),
-            *self._copying(),
+            *copying,
             MemoryNeed("feature means", 8 * d * 6),
             MemoryNeed("blocks", self.kept_bytes(shape), ("solving",), listed=False),
             MemoryNeed("solve", solve, ("solving",)),
@@ -154,16 +346,13 @@ class GramWork(Work):
             MemoryNeed("report", (REPORT_BYTES + 3 * sampled) if resources.report else 0, ("report",)),
         ]
 
-    def _copying(self) -> list[MemoryNeed]:
-        """Return what copying the rows takes."""
-        if not self.copied_rows:
-            return []
-        return [MemoryNeed("blocks", buffer_bytes(self.source, self.copied_rows), ("copying",), listed=False)]
-
     @override
     def figures(self, shape: WorkShape, reading: int) -> Figures:
         d, side, kept = self.source.shape[1], self.side, self.kept_bytes(shape)
-        multiplied = float(d) * side * side * _share_multiplied(self.read)
+        features = self.read
+        # Of dense features all products are computed; of sparse ones those of what is stored, if all store equally much.
+        stored = features.row_bytes / (features.shape[1] * (features.dtype.itemsize + 4)) if features.sparse else 1.0
+        multiplied = float(d) * side * side * (stored**2 if stored < DENSE_FROM else 1.0)
         size = as_text(self.accumulator.state_bytes(self.source.shape[0]))
         disk_bytes = 8 * self.k * d if self.on_disk else 0
         copied = self.source.shape[0] * self.source.row_bytes if self.copied_rows else 0
@@ -173,7 +362,7 @@ class GramWork(Work):
             passes=1 if kept else 2,
             disk_bytes=disk_bytes + copied,
             detail=GramDetail(self.on_disk, self.copied_rows),
-            notes=_notes(self.read, shape, reading, disk_bytes, kept, copied),
+            notes=_notes(features, shape, reading, disk_bytes, kept, copied),
         )
 
     @override
@@ -196,214 +385,6 @@ class GramWork(Work):
         shape = WorkShape(**{each.name: getattr(plan, each.name) for each in fields(WorkShape)})
         copying = replace(self, copied_rows=rows).plan_for(shape)
         return copying if copying.budget.fits and has_room(copying.disk_bytes) else plan
-
-
-class _CopiedFeatures(TransposedRows):
-    """Features that are read from a copy on disk, as far as a plan needs to know."""
-
-    def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory for mapped pages of the file."""
-        return MAPPED_BYTES
-
-
-def components_bytes(features: Source, accumulator: Gram, k: int, shape: WorkShape, *, on_disk: bool) -> int:
-    """Return what components and their computation take.
-
-    8 k d + V k (d / leaves + c) w + L k (8 c' + p' w) + 8 k² (V + L + 8) + 2 min(S, 32 MiB) with V = min(W + L, leaves); on disk
-    L k (32 c' + p' w) + 8 k² (V + L + 8). Samples of weight 0 add their products.
-    """
-    d, n = features.shape
-    columns, running, n_leaves = shape.rows_per_block, shape.leaves_in_flight, shape.n_leaves
-    waiting = min(shape.window + running, n_leaves)
-    dtype, width = product_dtype(features.dtype, d), min(d, slab_features(k, columns))
-    panel = min(width, panel_features(n, dtype))
-    n_without_weight = n - accumulator.side(n)
-    copies = _COPIES_ON_DISK if on_disk else 1
-    slabs = running * (copies * 8 * k * width + k * panel * dtype.itemsize + 8 * n_without_weight * 2 * panel)
-    sums = (waiting + running + 8) * 8 * k * (k + n_without_weight)
-    if on_disk:
-        return slabs + sums
-    # The C library keeps freed memory up to twice the largest array below 32 MiB that was freed before: here a state.
-    kept = 2 * min(accumulator.state_bytes(n), _LARGEST_KEPT)
-    return 8 * k * d + waiting * k * (-(-d // n_leaves) + columns) * dtype.itemsize + slabs + sums + kept
-
-
-def _share_multiplied(features: Source) -> float:
-    """Return the share of the products of dense features that are computed, if all features store equally much."""
-    stored = features.row_bytes / (features.shape[1] * (features.dtype.itemsize + 4)) if features.sparse else 1.0
-    return stored**2 if stored < DENSE_FROM else 1.0
-
-
-def _notes(
-    features: Source, shape: WorkShape, reading: int, disk_bytes: int, kept: int, copied: int
-) -> tuple[str, ...]:
-    notes = ["the first reading gives eigenvalues and scores, the second the components"]
-    if kept:
-        notes = [f"sparse rows stay in memory by features, {as_text(kept)}: the components take no second reading"]
-    if disk_bytes:
-        notes.append(
-            f"components: on disk, up to {as_text(disk_bytes)} in a temporary directory, because they do not fit in memory; "
-            "components_ is a zarr array, and a report leaves out what is drawn from rows"
-        )
-    times = times_decoded(features, reading)
-    if copied:
-        notes.append(
-            f"rows are copied to a temporary directory, {as_text(copied)}, of which features are read: chunks would be decoded "
-            f"{times:.0f} times in each reading, because a band of all samples and of whole chunks does not fit"
-        )
-    elif features.sparse or (isinstance(features, TransposedSource) and features.needs_all_rows):
-        if shape.n_blocks > 1:
-            notes.append(
-                f"{shape.rows_per_block:,} features fit in memory at once, so that all rows are read {times:.0f} times in each "
-                "reading; more memory would avoid it"
-            )
-    elif times > 1.01:
-        notes.append(
-            f"a band of whole chunks ({features.chunk_rows:,} features) does not fit: every chunk is decoded {times:.1f} times "
-            "in each reading; chunks of fewer features, or more memory, would avoid it"
-        )
-    return tuple(notes)
-
-
-def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spectrum:
-    """Return the eigenpairs that are asked for, and all eigenvalues where they take little beside a pass."""
-    n, d = reduced.n_samples, len(reduced.mean)
-    weight = known_weight(reduced, parameters, _weight(reduced, parameters))
-    precision = relative_precision(plan.work_dtype, reduced.side)
-    selection = selection_of_fit(reduced, parameters, weight, reduced.rank_limit, precision, reduced.n_missing)
-    every = d >= _FEATURES_PER_ROW * n
-    return solve(reduced, selection, precision=precision, seed=parameters.seed, all_values=every)
-
-
-def _weight(reduced: GramOperator, parameters: Parameters) -> float:
-    """Return the sum of the weights of the rows."""
-    return float(reduced.n_samples) if parameters.sample_weight is None else reduced.divisor + parameters.ddof
-
-
-def _singular(spectrum: Spectrum, reduced: GramOperator) -> FloatArray:
-    """Return the singular values √λ √(W − ddof), whose squares may overflow, ``(k,)``."""
-    return np.asarray(np.sqrt(spectrum.values) * np.sqrt(reduced.divisor))
-
-
-def _axes(spectrum: Spectrum, reduced: GramOperator, gram: Gram) -> FloatArray:
-    """Return what centred columns are multiplied by to give components, ``(n_counted, rank)``: √w u / σ, with σ² = λ (W − ddof)."""
-    rank = spectrum.numerical_rank
-    axes = spectrum.vectors[:rank].T / _singular(spectrum, reduced)[:rank]
-    return np.ascontiguousarray(axes if gram.roots is None else axes * gram.roots[:, None])
-
-
-def _model(
-    source: Source,
-    parameters: Parameters,
-    plan: Plan,
-    spectrum: Spectrum,
-    reduced: GramOperator,
-    wide: WideComponents,
-) -> PCAModel:
-    model = PCAModel.of_spectrum(
-        spectrum,
-        reduced,
-        parameters,
-        precision=relative_precision(plan.work_dtype, reduced.side),
-        source=source.describe(),
-        sample_weight=known_weight(reduced, parameters, _weight(reduced, parameters)),
-    )
-    certificate = replace(
-        model.certificate,
-        orthonormality=wide.orthonormality,
-        eigen_residual=spectrum.residual + _residual(spectrum, wide),
-    )
-    model = replace(model, components=wide.components, certificate=certificate)
-    if parameters.n_regressors is None:  # else the rows that were decoded are known when the fit is finished
-        model = with_decoding(model, reduced.mean, reduced.variance, parameters.scaling)
-    return with_missing(model, parameters.missing, reduced, 0, None, parameters.missing_scores)
-
-
-def _residual(spectrum: Spectrum, wide: WideComponents) -> float:
-    """Return the largest residual of a component within the span of all, relative to the first eigenvalue; measured.
-
-    Rounding of the n × n matrix, up to λ₁ p, turns a component V₀ᵢ = Xᵀuᵢ/σᵢ by up to p λ₁/(σᵢ σⱼ) towards another one: much for a
-    small σᵢ. With δ = V₀V₀ᵀ − I the matrix is Λ + Λδ + δΛ in that basis, and what (I + δ)^(−½) makes of it has the entries
-    (λᵢ + λⱼ) δᵢⱼ / 2 beside Λ. Outside of the span, where no eigenvalue exceeds λᵢ, no more than p is left.
-    """
-    values = spectrum.values[: spectrum.numerical_rank]
-    if not len(values):
-        return 0.0
-    values = values / values[0]
-    return float(np.linalg.norm((values[:, None] + values) * wide.overlaps / 2, axis=0).max())
-
-
-def _scores(spectrum: Spectrum, reduced: GramOperator, gram: Gram, wide: WideComponents) -> FloatArray:
-    """Return the scores of all samples, ``(n_samples, k)``: √λ (W − ddof) u / √w, and of those of weight 0 their projections."""
-    scores: FloatArray = spectrum.vectors.T * (_singular(spectrum, reduced) * wide.signs)
-    if gram.roots is not None:
-        scores /= gram.roots[:, None]
-    if gram.counted is None:
-        return scores
-    every = np.empty((len(gram.counted), scores.shape[1]))
-    every[gram.counted], every[~gram.counted] = scores, wide.left
-    return every
-
-
-class GramSolver(PCASolver):
-    """Exact, by the n × n Gram matrix of wide data."""
-
-    name = "gram"
-    refuses: ClassVar[Table] = {
-        "missing='drop_rows'": "use solver='covariance' or missing='mean'",
-        "missing='pairwise'": "use solver='covariance' or missing='mean'",
-        "forgetting": "use solver='covariance'",
-        "scale='block'": "use solver='covariance', or 'sketch' where its matrix does not fit",
-        "n_components='cross_validation'": "use solver='covariance'",
-    }
-
-    @override
-    def plan(self, resources: Resources) -> Plan:
-        """Return the plan of the fit, with components on disk if they do not fit in memory.
-
-        Raises
-        ------
-        PlanError
-            If that does not fit either.
-        DataError
-            If the weights of the samples are not more than `ddof`.
-        """
-        source, parameters = self.source, self.parameters
-        features, accumulator = source.by_features(), self.accumulator
-        accumulator.divisor_for(source.shape[0])
-        selection = as_selection(parameters.n_components, min(accumulator.side(source.shape[0]), source.shape[1]))
-        k = selection.n_components if isinstance(selection, Count) else None
-        sizes = block_rows_to_try(features, product_dtype(source.dtype, source.shape[1]))
-        n_tiles = accumulator.grid(source.shape[0]).n_tiles
-        for on_disk in (False, True):
-            work = GramWork(source, k, resources, accumulator, on_disk, keep=not resources.on_workers)
-            plan = work.best(sizes, work.side, n_tiles)
-            if plan.budget.fits:
-                return work.with_copy(plan)
-        (n, d) = source.shape
-        raise plan.budget.refusal(
-            {
-                "states": f"the {n:,} x {n:,} matrix is what takes the room; fewer samples, or ",
-                "components": f"the components take 8 x {d:,} bytes each; fewer of them (n_components), or ",
-                "blocks": "chunks of fewer features, or ",
-                "feature means": f"means and variances of {d:,} features take 48 bytes each; ",
-                "report": "report: false, or ",
-            }
-        )
-
-    @property
-    def accumulator(self) -> Gram:
-        """Return the accumulator of the Gram matrix."""
-        source, parameters = self.source, self.parameters
-        return Gram(
-            center=parameters.center,
-            scale=cast("bool | str", parameters.scaling),  # `refuses` names edges of variables
-            ddof=parameters.ddof,
-            factors=None if parameters.feature_weight is None else np.sqrt(parameters.feature_weight),
-            weights=parameters.sample_weight,
-            impute=parameters.missing == "mean",
-            dtype=str(product_dtype(source.dtype, source.shape[1])),
-        )
 
     @override
     def reason_chosen(self, plan: Plan) -> str:
@@ -440,7 +421,19 @@ class GramSolver(PCASolver):
             chosen = RowSample(source.shape[0], 0 if scratch else self.keep_rows, str(source.dtype)).chosen
             if self.removing is not None:
                 features = self.removing.residuals().by_features()
-            task = _components_task(features, gram, reduced, spectrum, chosen, parameters, plan)
+            k = len(spectrum.vectors)
+            task = ComponentsTask(
+                source=features,
+                gram=gram,
+                means=reduced.mean,
+                variances=reduced.variance,
+                axes=_axes(spectrum, reduced, gram),
+                chosen=chosen,
+                k=k,
+                seed=parameters.seed,
+                width=slab_features(k, plan.rows_per_block),
+                stored=None,
+            )
             second = partial(find_components, task, plan, scratch=scratch)
             (wide,) = (yield ReadingAlone(second, n_readings=0 if kept else 1)).take()
         model = _model(source, parameters, plan, spectrum, reduced, wide)
@@ -450,31 +443,6 @@ class GramSolver(PCASolver):
             scores = _scores(spectrum, reduced, gram, wide)
         samples = RowsState(chosen, wide.samples) if len(chosen) else None
         return Fit(model=model, plan=plan, samples=samples, scores=scores)
-
-
-def _components_task(
-    features: Source,
-    gram: Gram,
-    reduced: GramOperator,
-    spectrum: Spectrum,
-    chosen: IntArray,
-    parameters: Parameters,
-    plan: Plan,
-) -> ComponentsTask:
-    """Return the task of the second reading, which also copies the rows `chosen`."""
-    n_components = len(spectrum.vectors)
-    return ComponentsTask(
-        source=features,
-        gram=gram,
-        means=reduced.mean,
-        variances=reduced.variance,
-        axes=_axes(spectrum, reduced, gram),
-        chosen=chosen,
-        k=n_components,
-        seed=parameters.seed,
-        width=slab_features(n_components, plan.rows_per_block),
-        stored=None,
-    )
 
 
 class RowsOnDisk(MappedSource):
@@ -746,10 +714,11 @@ def find_components(
 ) -> tuple[WideComponents, ReadCount]:
     """Run the second pass and return what it cost; with `scratch`, components are written there and stay there."""
     k, d = task.k, plan.n_features
-    table: SlabwiseComponents = (
-        InMemory(np.zeros((k, d)), task.width) if scratch is None else _on_disk(scratch, k, d, task.width)
-    )
-    stored = table if isinstance(table, StoredComponents) else None
+    stored = None
+    if scratch is not None:
+        require_space(scratch.path, 8 * k * d)
+        stored = StoredComponents.create(scratch.path / "components", (k, d), task.width, scratch)
+    table: SlabwiseComponents = InMemory(np.zeros((k, d)), task.width) if stored is None else stored
     task = replace(task, stored=stored, axes=task.axes.astype(task.work_dtype()))
     samples = np.empty((len(task.chosen), d), dtype=task.source.dtype)
 
@@ -782,11 +751,6 @@ def find_components(
     signs = np.where(mapping.diagonal() < 0, -1.0, 1.0)
     left = summary.left @ mapping.T
     return WideComponents(components, samples, signs, left, orthonormality, overlaps), count  # type: ignore[arg-type]
-
-
-def _on_disk(scratch: Scratch, k: int, d: int, width: int) -> StoredComponents:
-    require_space(scratch.path, 8 * k * d)
-    return StoredComponents.create(scratch.path / "components", (k, d), width, scratch)
 
 
 class SlabwiseComponents(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,22 +13,23 @@ import numpy as np
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.accumulators.wrappers import ByGroup
 from streampca.block import Block
-from streampca.errors import DataError, NotAvailableError
+from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Reading, run_fit
+from streampca.formatting import as_text
 from streampca.labels import time_in_words
 from streampca.linalg.tiles import TileGrid
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows
-from streampca.planning.covariance import plan_groups
-from streampca.planning.covariance_accumulators import accumulator_of, general_form
 from streampca.planning.plan import Plan, with_repeated_reads
 from streampca.planning.read_ahead import with_read_ahead
+from streampca.planning.work import Resources
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.capabilities import require_together
+from streampca.solvers.covariance import CovarianceSolver, accumulator_of, general_form
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.fitted_steps import fit_steps
 from streampca.solvers.result import Accumulated, Fit
@@ -39,6 +41,8 @@ from streampca.typing import IntArray
 
 _PLAIN_SQUARES = (1e-300, 1e300)
 """Between these, sums of squares, the lower end times the sum of weights, neither underflow nor overflow."""
+_OBJECT_BYTES = 8192
+"""Memory of the objects of an estimator, its model and its state beside their numbers: 7 kB were measured for 16,000 groups."""
 _PLAIN_MEAN = 2.0**53
 """Below this, float64 holds every integer."""
 
@@ -116,11 +120,48 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
     limits = worker_limits(client)
     resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=False, report=False)
     with naming_the_limit(resources, limits):
-        plan = plan_groups(source, _accumulator(source, parameters, groups), parameters.count(source), resources)
+        plan = _plan_groups(source, parameters, _accumulator(source, parameters, groups), resources)
     plan = with_repeated_reads(plan, source)
     plan = plan.with_edges(source.block_edges(plan.rows_per_block))
     plan = with_read_ahead(plan, source, parameters.read_ahead)
     return for_workers(plan, limits) if limits else plan
+
+
+def _plan_groups(source: Source, parameters: Parameters, by_group: ByGroup, resources: Resources) -> Plan:
+    """Return how the covariances of all groups, and that within groups, are accumulated within the memory that is allowed.
+
+    Beside their states there are the codes, the models and the pooled matrix.
+
+    Raises
+    ------
+    PlanError
+        If they do not fit: with what is projected, and how many groups would.
+    """
+    d, wanted = source.shape[1], parameters.count(source)
+    k = min(source.shape) if wanted is None else wanted
+
+    def planned(n_groups: int) -> Plan:
+        models = (n_groups + 1) * (8 * (k * d + 8 * d) + _OBJECT_BYTES)
+        beside = 2 * by_group.codes.nbytes + models + 2 * by_group.accumulator.state_bytes(d)
+        solver = CovarianceSolver(source, parameters)
+        return solver.plan_by_group(replace(by_group, n_groups=n_groups), wanted, resources, beside)
+
+    def too_many(n_groups: int) -> bool:
+        try:
+            planned(n_groups)
+        except PlanError:
+            return True
+        return False
+
+    n_groups = by_group.n_groups
+    try:
+        plan = planned(n_groups)
+    except PlanError as error:
+        low = bisect_left(range(1, n_groups), True, key=too_many)
+        most = f"at most {low} groups would fit" if low else "not even one group would fit"
+        raise PlanError(f"{n_groups} groups, with a covariance matrix each: {error}; {most}") from error
+    states = as_text(by_group.state_bytes(d))
+    return replace(plan, reason=f"exact; {n_groups} matrices of {d:,} x {d:,}, one for each group, take {states}")
 
 
 def read_groups(
@@ -236,7 +277,7 @@ class GroupSolver:
 
 def require_groups(source: Source | None, parameters: Parameters) -> None:
     """Raise `NotAvailableError` for what does not go together with groups; without a `source`, whatever the rows."""
-    if parameters.solver not in ("auto", "covariance"):
+    if parameters.solver not in ("auto", CovarianceSolver.name):
         raise NotAvailableError(f"solver={parameters.solver!r} does not take groups: use solver='covariance'")
     require_together(source, parameters, "fits of groups")
 

@@ -21,14 +21,13 @@ from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.rounding import with_decoding
 from streampca.models.state import FittedState
-from streampca.parameters import Parameters
 from streampca.planning.blocks import block_rows_to_try
 from streampca.planning.budget import MemoryNeed
 from streampca.planning.cost import Rates, busy_threads, nominal_rates
 from streampca.planning.memory import buffer_bytes, model_need, reading_needs, report_need, sampled_rows_need
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide
-from streampca.planning.work import Figures, Resources, Work
+from streampca.planning.work import Figures, Resources
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.result import Accumulated
@@ -76,13 +75,37 @@ def _residual(factored: Factored, values: FloatArray, vectors: FloatArray) -> fl
 
 
 @dataclass(frozen=True)
-class QRWork(Work):
-    """A fit by a triangular factor."""
+class QRSolver(ContinuableSolver):
+    """Exact, by a triangular factor of the rows."""
 
-    triangle: QRFactor
-    """What accumulates the rows."""
+    name = "qr"
+    refuses: ClassVar[Table] = {
+        **dict.fromkeys(
+            (
+                *("missing='drop_rows'", "missing='mean'", "missing='pairwise'", "forgetting"),
+                "n_components='cross_validation'",
+            ),
+            "use solver='covariance'",
+        ),
+        "sparse rows": "use solver='covariance' or solver='sketch'",
+    }
 
-    name: ClassVar[str] = "qr"
+    @override
+    def plan(self, resources: Resources) -> Plan:
+        """Return the plan of the fit; raise `PlanError` if it does not fit in memory."""
+        work = replace(self, n_components=self.parameters.count(self.source), resources=resources)
+        plan = work.best(block_rows_to_try(self.source, np.dtype(np.float64)), 0, 1)
+        if plan.budget.fits:
+            return plan
+        raise plan.budget.refusal(
+            "solver='covariance' takes a quarter of it where singular values below 1e-8 of the first do not matter; else fewer "
+            "features, or "
+        )
+
+    @property
+    def triangle(self) -> QRFactor:
+        """Return the accumulator of the triangular factor."""
+        return QRFactor(center=self.parameters.center, scale=self.parameters.scaling, ddof=self.parameters.ddof)
 
     @override
     @property
@@ -127,35 +150,6 @@ class QRWork(Work):
             ],
         )
 
-
-class QRSolver(ContinuableSolver):
-    """Exact, by a triangular factor of the rows."""
-
-    name = "qr"
-    refuses: ClassVar[Table] = {
-        **dict.fromkeys(
-            (
-                *("missing='drop_rows'", "missing='mean'", "missing='pairwise'", "forgetting"),
-                "n_components='cross_validation'",
-            ),
-            "use solver='covariance'",
-        ),
-        "sparse rows": "use solver='covariance' or solver='sketch'",
-    }
-
-    @override
-    def plan(self, resources: Resources) -> Plan:
-        """Return the plan of the fit; raise `PlanError` if it does not fit in memory."""
-        source, parameters = self.source, self.parameters
-        work = QRWork(source, parameters.count(source), resources, _factor_of(parameters))
-        plan = work.best(block_rows_to_try(source, np.dtype(np.float64)), 0, 1)
-        if plan.budget.fits:
-            return plan
-        raise plan.budget.refusal(
-            "solver='covariance' takes a quarter of it where singular values below 1e-8 of the first do not matter; else fewer "
-            "features, or "
-        )
-
     @override
     @classmethod
     def nominal_rates(cls, plan: Plan) -> Rates:
@@ -172,9 +166,8 @@ class QRSolver(ContinuableSolver):
     @override
     def accumulated(self, plan: Plan, accumulator: AnyAccumulator | None = None) -> Readings[Accumulated]:
         """Read the rows once and return their triangular factor."""
-        triangle = _factor_of(self.parameters)
-        (state,) = (yield Reading(self.source, (triangle,), plan, self.parameters.sample_weight)).take()
-        return Accumulated(triangle, state)
+        (state,) = (yield Reading(self.source, (self.triangle,), plan, self.parameters.sample_weight)).take()
+        return Accumulated(self.triangle, state)
 
     @override
     @classmethod
@@ -213,8 +206,3 @@ class QRSolver(ContinuableSolver):
         if parameters.n_regressors is None:  # else the rows that were decoded are known when the fit is finished
             model = with_decoding(model, factored.mean, factored.variance, parameters.scaling)
         return model
-
-
-def _factor_of(parameters: Parameters) -> QRFactor:
-    """Return the accumulator of the triangular factor."""
-    return QRFactor(center=parameters.center, scale=parameters.scaling, ddof=parameters.ddof)

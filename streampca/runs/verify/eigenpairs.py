@@ -17,8 +17,8 @@ from streampca.models.analysis import AnalysisModel
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.covariance_accumulators import accumulator_of
 from streampca.runs.verify.checks import Check, compared
+from streampca.solvers.covariance import accumulator_of
 from streampca.solvers.covariance_model import operator_of
 from streampca.sources import Source
 from streampca.typing import FloatArray
