@@ -141,7 +141,7 @@ class StateEstimator(Continuing):
         else:
             fitted = saved._fitted_state if isinstance(saved, Continuing) else None
             n_first = saved._n_first if isinstance(saved, StateEstimator) else None
-        if fitted is None or fitted.solver != "covariance":
+        if fitted is None or fitted.solver != self.solver:
             found = "none" if fitted is None else f"that of solver={fitted.solver!r}"
             raise NotAvailableError(
                 f"expected the state of a fit by solver='covariance', found {found}: fit with it, and save it with state=True"

@@ -22,9 +22,9 @@ from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState, with_writable_state
 from streampca.parameters.choices import Solver
 from streampca.planning.columns import placed_weights, with_sample_weight
-from streampca.solvers.registry import SOLVERS
+from streampca.solvers.registry import SOLVERS, obstacle_to_state
 from streampca.solvers.result import Fit
-from streampca.solvers.state import accumulate, continued, merged, obstacle_to_state, require_new, solve, subtracted
+from streampca.solvers.state import accumulate, continued, merged, require_new, solve, subtracted
 from streampca.sources import Source, open_source
 from streampca.sources.coordinates import is_xarray
 from streampca.sources.frames import labelled_as, numeric_frame

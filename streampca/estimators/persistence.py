@@ -16,7 +16,7 @@ from streampca.formatting import shortened
 from streampca.kernels import Kernel, kernel_from_dict
 from streampca.linalg.selection import Frobenius, Threshold, from_plain, to_plain
 from streampca.models.fit_record import FitRecord
-from streampca.planning.plan import TYPES_OF_ENTRIES, Plan
+from streampca.planning.plan import Plan, types_of_entries
 from streampca.typing import Array, Json
 from streampca.version import __version__
 
@@ -99,7 +99,7 @@ def plan_from(record: FitRecord, kind: type[AnyPlan]) -> AnyPlan | None:
     if record.plan is None:
         return None
     written = record.plan | ({"edges": record.arrays["plan_edges"].tolist()} if "plan_edges" in record.arrays else {})
-    for name, annotation in TYPES_OF_ENTRIES.items():
+    for name, annotation in types_of_entries().items():
         types = _TYPES_OF_FIELDS.get(annotation)
         if types is not None and name in written and type(written[name]) not in types:
             raise ModelError(f"{name} of its plan is {shortened(repr(written[name]))}")

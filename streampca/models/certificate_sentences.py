@@ -175,17 +175,15 @@ def of_residuals(n_regressors: int) -> str:
 # --- warnings and notes ----------------------------------------------------------------------------------------------------
 
 
-def warnings_of_pca(certificate: ExactCertificate, solver: str, sizes: Mapping[str, Any]) -> list[str]:
+def warnings_of_pca(certificate: ExactCertificate, sizes: Mapping[str, Any]) -> list[str]:
     """Return what a user should know of an approximate answer; nothing for an exact one.
 
     Parameters
     ----------
     certificate : ExactCertificate
         The certificate.
-    solver : str
-        Which solver ran.
     sizes : mapping
-        ``columns``, ``passes`` (at most) and ``tolerance`` of the plan.
+        ``columns``, ``passes`` (at most), ``tolerance`` and ``rows_per_update`` of the plan.
     """
     if not isinstance(certificate, ApproximateCertificate):
         return []
@@ -209,9 +207,7 @@ def warnings_of_pca(certificate: ExactCertificate, solver: str, sizes: Mapping[s
             f"{percent(width)} and not to {percent(tolerance)}: {advice}, or take a larger sketch_size (it was {sizes['columns']})"
         )
     elif width is not None and width > WIDE:
-        warnings.append(
-            f"eigenvalues are certified to within {percent(width)} only: {_narrower(certificate, solver, sizes)}"
-        )
+        warnings.append(f"eigenvalues are certified to within {percent(width)} only: {_narrower(certificate, sizes)}")
     clusters = certificate.clusters
     if clusters:
         several = len(clusters) > 1 or clusters[0][1] > clusters[0][0]
@@ -222,12 +218,12 @@ def warnings_of_pca(certificate: ExactCertificate, solver: str, sizes: Mapping[s
     return warnings
 
 
-def _narrower(certificate: ApproximateCertificate, solver: str, sizes: Mapping[str, Any]) -> str:
+def _narrower(certificate: ApproximateCertificate, sizes: Mapping[str, Any]) -> str:
     """Return what would narrow the intervals, in words."""
     if certificate.converted:
         return "that is what recovery: conversion gives; use recovery: nystrom"
     again = "set max_passes higher" if sizes["tolerance"] is not None else "set tolerance (such as 0.01) to read again"
-    other = "" if solver == "adaptive" else ", or use solver: adaptive"
+    other = "" if sizes["rows_per_update"] else ", or use solver: adaptive"
     return f"{again}, take a larger sketch_size (it was {sizes['columns']}){other}"
 
 

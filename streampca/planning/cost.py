@@ -13,7 +13,6 @@ from streampca.system.process import n_cores
 
 _FIXED_SECONDS = 0.03  # threads, first calls
 _ADAPTIVE_COST = 2.5  # of an incremental update, in passes of a sketch of as many columns
-_SKETCH_ALGEBRA = 30.0  # products of features x columns² that solving and certifying a sketch takes
 _DISK_BYTES_PER_SECOND = 1e9  # of temporary files; those that the page cache holds come several times as fast
 
 
@@ -70,7 +69,9 @@ def expected_seconds(plan: Plan, rates: Rates, solving: float) -> float:
     first_blocks = min(read, fold) * plan.n_leaves / max(1, plan.n_blocks)
     stream = max(max(read, fold) + first_blocks, fold + plan.bytes_to_read * rates.read_cpu / cores)
     detail = plan.detail
-    entries = plan.n_features * _columns(detail) if isinstance(detail, SketchDetail) else _side(plan) ** 2
+    entries = _side(plan) ** 2
+    if isinstance(detail, SketchDetail):
+        entries = plan.n_features * (detail.columns + detail.held_out)
     # Threads that share a leaf share merging, too.
     merge = plan.n_leaves * 8 * entries / rates.merge / (cores if plan.threads_per_leaf == 1 else 1)
     written = plan.disk_bytes / _DISK_BYTES_PER_SECOND
@@ -86,11 +87,6 @@ def folded_flops(plan: Plan) -> float:
         columns = float(detail.columns * (detail.passes - 1 + first) + detail.held_out)
         return 4.0 * rows_features * columns
     return float(plan.n_samples) * plan.n_features * _side(plan)
-
-
-def _columns(detail: SketchDetail) -> int:
-    """Return the columns that the first pass of a sketch multiplies with."""
-    return detail.columns + detail.held_out
 
 
 def projected_flops(plan: Plan) -> float:
@@ -120,13 +116,6 @@ def _side(plan: Plan) -> int:
 
 def solve_seconds(plan: Plan, rates: Rates) -> float:
     """Return the time of the eigenproblem; of the iteration that of one filled basis, as spectra that decay need."""
-    detail = plan.detail
-    if isinstance(detail, SketchDetail):
-        columns = float(detail.columns * (plan.passes if detail.keep_all else 1))
-        pilot = float(detail.pilot_rows) ** 2 * plan.n_features
-        # The algebra is done after every pass, with the products so far.
-        algebra = _SKETCH_ALGEBRA * plan.n_features * columns**2 + pilot
-        return algebra / rates.multiply + 20.0 * columns**3 / rates.lapack
     side = _side(plan)
     limit = min(plan.n_samples, plan.n_features)
     k = min(limit, 64) if plan.n_components is None else plan.n_components

@@ -8,6 +8,9 @@ from typing import Self
 
 from streampca.typing import Json
 
+ALL_ROWS = "all rows"
+"""How landmarks are chosen where they are all rows."""
+
 
 @dataclass(frozen=True)
 class SolverDetail:
@@ -25,6 +28,16 @@ class SolverDetail:
     def from_dict(cls, data: Json) -> Self:
         """Return the settings that are in the plain form `data` of a plan."""
         return cls(**{entry.name: data[entry.name] for entry in fields(cls) if entry.name in data})
+
+    @classmethod
+    def entries(cls) -> dict[str, str]:
+        """Return the types of the entries of the plain form, as annotations."""
+        return {each.name: str(each.type) for each in fields(cls)}
+
+    @property
+    def holds_all_rows(self) -> bool:
+        """Tell whether all rows are read into memory, or copied to disk, at once."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,11 @@ class SketchDetail(SolverDetail):
         return {"sketch": asdict(self)}
 
     @classmethod
+    def entries(cls) -> dict[str, str]:
+        """Return the type of the one entry."""
+        return {"sketch": "dict"}
+
+    @classmethod
     def from_dict(cls, data: Json) -> Self:
         """Return the settings that are under ``sketch`` in `data`."""
         return cls(**data["sketch"])
@@ -98,6 +116,11 @@ class KernelDetail(SolverDetail):
     disk_readings: int = 0
     """Readings of the rows on disk."""
 
+    @property
+    def holds_all_rows(self) -> bool:
+        """Tell whether all rows are landmarks."""
+        return self.sampling == ALL_ROWS
+
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the columns of the transform, or the number of landmarks and how they are chosen."""
         if self.columns:
@@ -106,14 +129,5 @@ class KernelDetail(SolverDetail):
             yield "landmarks", f"{self.n_landmarks:,}, {self.sampling}"
 
 
-DETAILS: dict[str, type[SolverDetail]] = {
-    "covariance": CovarianceDetail,
-    "gram": GramDetail,
-    "sketch": SketchDetail,
-    "adaptive": SketchDetail,
-    "exact": KernelDetail,
-    "nystrom": KernelDetail,
-    "nystrom_extension": KernelDetail,
-    "empirical_map": KernelDetail,
-}
-"""The detail of each solver that has settings, by its name."""
+DETAILS: dict[str, type[SolverDetail]] = {}
+"""The detail of each solver, by its name; `Solver` enters them."""

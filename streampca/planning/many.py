@@ -26,8 +26,6 @@ _RETAINED: tuple[Purpose, ...] = (
 """What a fit holds beside one state while others read or solve."""
 _ONE_AFTER_ANOTHER = ("pilot", "solve", "report")
 """What one fit after another needs."""
-_ALL_ROWS_AT_ONCE = ("exact", "empirical_map")
-"""Methods that read all rows into memory, or copy them to disk."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,7 +128,7 @@ def limited_shape(shapes: Sequence[WorkShape], shared: Plan) -> WorkShape:
 
 def shares_rows(plan: Plan) -> bool:
     """Tell whether the readings of a fit by `plan` can be those of other fits: rows in their order, into an accumulator."""
-    return plan.in_row_order and plan.solver not in _ALL_ROWS_AT_ONCE
+    return plan.in_row_order and not plan.detail.holds_all_rows
 
 
 def _shape_of(plans: Sequence[Plan]) -> WorkShape:

@@ -9,12 +9,10 @@ from typing import Self
 
 from streampca.formatting import as_seconds, as_text
 from streampca.planning.budget import MemoryBudget
-from streampca.planning.detail import DETAILS, CovarianceDetail, GramDetail, KernelDetail, SolverDetail
+from streampca.planning.detail import DETAILS, SolverDetail
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 from streampca.typing import Json
-
-__all__ = ["TYPES_OF_ENTRIES", "Plan", "with_repeated_reads"]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -110,6 +108,11 @@ class Plan(WorkShape):
         sketch: Json = self.detail.to_dict().get("sketch", {})
         return sketch
 
+    @property
+    def approximate(self) -> bool:
+        """Tell whether the answer of the solver carries an error, and a certificate of it."""
+        return bool(self.sketch)
+
     def replace(self, **changes: object) -> Self:
         """Return the plan with `changes` to entries of its plain form (`to_dict`)."""
         return self.from_dict(self.to_dict() | changes)
@@ -150,7 +153,7 @@ class Plan(WorkShape):
         TypeError, KeyError
             If entries are missing or unknown.
         """
-        unknown = set(data) - set(TYPES_OF_ENTRIES)
+        unknown = set(data) - set(types_of_entries())
         if unknown:
             raise TypeError(f"a plan has no entry {min(unknown)!r}")
         edges = data.get("edges")
@@ -241,19 +244,21 @@ def with_repeated_reads(plan: Plan, source: Source) -> Plan:
 
 
 _NOT_PLAIN = ("extent", "budget", "detail")
-TYPES_OF_ENTRIES = {
-    each.name: str(each.type) for kind in (CovarianceDetail, GramDetail, KernelDetail) for each in fields(kind)
-} | {
-    **{each.name: str(each.type) for each in fields(Plan) if each.name not in _NOT_PLAIN},
-    "allowed_bytes": "int",
-    "projected_bytes": "int",
-    "memory": "dict",
-    "memory_by_phase": "dict",
-    "notes": "list",
-    "alternatives": "list",
-    "sketch": "dict",
-}
-"""Types of the entries of the plain form of a plan, as annotations."""
+
+
+def types_of_entries() -> dict[str, str]:
+    """Return the types of the entries of the plain form of a plan, as annotations."""
+    types = {name: text for kind in DETAILS.values() for name, text in kind.entries().items()}
+    return {
+        **types,
+        **{each.name: str(each.type) for each in fields(Plan) if each.name not in _NOT_PLAIN},
+        "allowed_bytes": "int",
+        "projected_bytes": "int",
+        "memory": "dict",
+        "memory_by_phase": "dict",
+        "notes": "list",
+        "alternatives": "list",
+    }
 
 
 def _budget(data: Json) -> MemoryBudget:

@@ -118,6 +118,8 @@ class Work(ABC):
 
     name: ClassVar[str]
     """Name of the solver."""
+    approximate: ClassVar[bool] = False
+    """Whether its answer carries an error, and a certificate of it."""
 
     @property
     def read(self) -> Source:

@@ -35,8 +35,8 @@ from streampca.solvers.groups import require_groups
 from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
+from streampca.solvers.registry import obstacle_to_state
 from streampca.solvers.result import Fit
-from streampca.solvers.state import obstacle_to_state
 from streampca.sources import Source, open_source
 from streampca.sources.options import ReadOptions, SourceKeywords
 from streampca.sources.vector import read_array, read_vector

@@ -29,10 +29,10 @@ from streampca.linalg.nystrom import LowRank, Precision
 from streampca.linalg.selection import Count, Rule
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
 from streampca.models.approximate import Answer, Chain, answer_of
-from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, repeated_reads_note
 from streampca.planning.budget import MemoryNeed
+from streampca.planning.cost import Rates
 from streampca.planning.detail import SketchDetail
 from streampca.planning.memory import buffer_bytes, model_need, report_need, sampled_rows_need, scores_bytes
 from streampca.planning.plan import Plan
@@ -71,6 +71,7 @@ _SOLVE_COPIES = 4
 """Arrays of features x columns that solving takes beside the test matrix and the products."""
 _AGAIN = 10  # held-out columns whose products are multiplied once more by later passes
 _ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
+_ALGEBRA = 30.0  # products of features x columns² that solving and certifying takes
 _HEDGE_SHARE, _LEAST_HEDGE = 4, 10  # a quarter of the columns stays Gaussian, for what the pilot has not seen
 _SOME = [name for name, rule in DEFINITIONS.items() if not rule.all_eigenvalues and name != "cross_validation"]
 _RULES_OF_SOME = ", ".join(map(repr, _SOME[:-1])) + f" or {_SOME[-1]!r}"
@@ -107,6 +108,7 @@ class ApproximateSolver(PCASolver):
     """Whether the products of all passes are planned to stay in memory."""
 
     approximate = True
+    settings = SketchDetail
     multiplies_first: ClassVar[bool] = True
     """Whether the first pass multiplies rows with columns for the answer, and not only with those held out for the certificate."""
     one_pass_cost: ClassVar[float] = 1.0
@@ -168,10 +170,6 @@ class ApproximateSolver(PCASolver):
         """Return the evidence, and the answer where the `states` of the first pass hold one beside products."""
         return evidence, None
 
-    def state_of(self, rows: Accumulated, plan: Plan) -> FittedState | None:
-        """Return the state to be continued; None where there is none."""
-        return None
-
     @override
     @classmethod
     def require(cls, source: Source | None, parameters: Parameters) -> None:
@@ -228,6 +226,15 @@ class ApproximateSolver(PCASolver):
             f"chosen because errors up to {tolerance:g} are allowed, and it is expected to take less time or memory "
             "than exact solvers"
         )
+
+    @override
+    @classmethod
+    def solve_seconds(cls, plan: Plan, rates: Rates) -> float:
+        """Return the time of the algebra, which is done after every pass with the products so far."""
+        sizes, d = sizes_of(plan), plan.n_features
+        columns = float(sizes.columns * (plan.passes if sizes.keep_all else 1))
+        algebra = _ALGEBRA * d * columns**2 + float(sizes.pilot_rows) ** 2 * d
+        return algebra / rates.multiply + 20.0 * columns**3 / rates.lapack
 
     def _columns_to_try(self, k: int | None) -> list[int]:
         """Return numbers of columns, best first."""
@@ -394,7 +401,7 @@ class ApproximateSolver(PCASolver):
                 answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
             known = replace(known, mean=known.mean + subtracted)
             model = answer.model(known, state, parameters, self.source.describe(), n_passes)
-        return Fit(model=model, plan=plan, fitted_state=self.state_of(rows, plan))
+        return Fit(model=model, plan=plan, fitted_state=rows.fitted_state(self.source, parameters, plan))
 
     def start(self, plan: Plan) -> Readings[FirstPass]:
         """Read the pilot that `plan` announced, and return the start of the first pass.

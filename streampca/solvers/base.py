@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from typing_extensions import override
 
@@ -16,13 +16,14 @@ from streampca.models.rounding import with_integer_rounding
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.cost import Rates, nominal_rates, solve_seconds
+from streampca.planning.detail import DETAILS, SolverDetail
 from streampca.planning.plan import Plan
 from streampca.planning.work import Resources, Work
 from streampca.solvers.capabilities import Table, require_taken
 from streampca.solvers.removing import Removing
 from streampca.solvers.result import Accumulated, Fit, FitResult
 from streampca.sources.base import Source
-from streampca.typing import DType
+from streampca.typing import DType, FloatArray
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -55,6 +56,15 @@ class Solver(ABC, Generic[AnyParameters, AnyFit]):
     """Name by which users ask for it."""
     copies_rows: ClassVar[bool] = False
     """Whether, where it reads by features, it copies rows for a report itself (`keep_rows`)."""
+
+    settings: ClassVar[type[SolverDetail]] = SolverDetail
+    """Settings of it alone that its plans have."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Enter what plans of this solver have into the table by which plans are restored."""
+        super().__init_subclass__(**options)
+        if "name" in vars(cls):
+            DETAILS[cls.name] = cls.settings
 
     @abstractmethod
     def plan(self, resources: Resources) -> Plan:
@@ -93,8 +103,8 @@ class PCASolver(Work, Solver[Parameters, Fit]):
     n_components: int | None = None
     resources: Resources = NOTHING_PLANNED
 
-    approximate: ClassVar[bool] = False
-    """Whether its answer carries an error, and a certificate of it."""
+    multiplies_back: ClassVar[bool] = False
+    """Whether components are products of the rows with eigenvectors, in which errors of these are divided by singular values."""
     copies_rows: ClassVar[bool] = True
     refuses: ClassVar[Table] = {}
     """Traits of rows and parameters that it does not take, and what to do instead, see `capabilities`."""
@@ -162,6 +172,11 @@ class ContinuableSolver(PCASolver):
     def state_bytes(cls, plan: Plan) -> int:
         """Return the size of a saved state: that of a triangle of features."""
         return 4 * plan.n_features**2
+
+    @classmethod
+    def all_eigenvalues(cls, fitted: FittedState) -> FloatArray | None:
+        """Return all eigenvalues of the covariance, largest first, where that takes little memory and the state has them; else None."""
+        return None
 
     @classmethod
     def mergeable(cls, parameters: Parameters) -> Parameters:

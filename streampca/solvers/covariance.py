@@ -31,7 +31,7 @@ from streampca.errors import DataError, PlanError
 from streampca.execution.readings import Reading, Readings
 from streampca.formatting import as_text
 from streampca.linalg.cross_validation import MOST_COMPONENTS, N_GROUPS
-from streampca.linalg.eigen import DENSE_LIMIT, uses_krylov
+from streampca.linalg.eigen import DENSE_LIMIT, eigenvalues, uses_krylov
 from streampca.linalg.lanczos import basis_size, block_size
 from streampca.linalg.tiles import TileFile, TileGrid, product_bytes
 from streampca.models.conditional import scratch_bytes
@@ -55,12 +55,13 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide
 from streampca.planning.work import Figures, Resources
 from streampca.solvers.base import ContinuableSolver
-from streampca.solvers.covariance_model import solve_model
+from streampca.solvers.covariance_model import operator_of, solve_model
 from streampca.solvers.result import Accumulated, Fit
 from streampca.sources.base import Source
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
 from streampca.system.process import release_freed_memory
+from streampca.typing import FloatArray
 
 _SMALL_STATE_BYTES = 16 * 2**20
 """Size of a state up to which finished leaves may wait to be merged."""
@@ -132,6 +133,7 @@ class CovarianceSolver(ContinuableSolver):
     """What accumulates a matrix for each group of rows; None = one of all."""
 
     name = "covariance"
+    settings = CovarianceDetail
 
     @cached_property
     def accumulator(self) -> Any:
@@ -357,6 +359,11 @@ class CovarianceSolver(ContinuableSolver):
         return solve_model(fitted, work)
 
     @override
+    @classmethod
+    def all_eigenvalues(cls, fitted: FittedState) -> FloatArray | None:
+        return None if fitted.n_features > DENSE_LIMIT else eigenvalues(operator_of(fitted))
+
+    @override
     def work_of(self, plan: Plan) -> str:
         """Return the data type whose rounding the products carry: of small integers nothing but the last step is rounded."""
         return "float64" if isinstance(self.accumulator, ExactIntegerCovariance) else plan.work_dtype
@@ -366,9 +373,7 @@ class CovarianceSolver(ContinuableSolver):
         """Read the rows, once or, with the matrix on disk, once for each group of tiles; return their principal components."""
         if plan.tile_groups:
             return (yield from OnDisk(self.source, self.parameters).readings(plan))
-        fit = yield from super().readings(plan)
-        # A state of all rows, without those of their groups, would not give the number of components again.
-        return replace(fit, fitted_state=None) if self.parameters.n_components == "cross_validation" else fit
+        return (yield from super().readings(plan))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.linalg.cross_validation import GroupScatter, prediction_errors
-from streampca.linalg.eigen import SymmetricOperator, eigenvalues, negative_mass, relative_precision, solve
+from streampca.linalg.eigen import SymmetricOperator, negative_mass, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs
 from streampca.linalg.selection import Rule
 from streampca.linalg.tiles import TileGrid
@@ -26,11 +26,6 @@ _BELOW_PRECISION = 400.0
 """How many times smaller than the error of the matrix that residual is at least."""
 _ROWS_PER_FEATURE = 64
 """Rows for each feature from which all eigenvalues are computed beside the requested pairs: they take a small share of the pass."""
-
-
-def all_eigenvalues(fitted: FittedState) -> FloatArray:
-    """Return all eigenvalues of an accumulated covariance matrix, largest first; 4/3 d³ flops."""
-    return eigenvalues(operator_of(fitted))
 
 
 def operator_of(fitted: FittedState) -> SymmetricOperator:

@@ -107,4 +107,4 @@ class Filling:
         if isinstance(parameters.scaling, str):
             known = self._deviations(parameters)
             model = replace(model, scale=np.where(known > 0, known, 1.0), feature_weight=parameters.feature_weight)
-        return replace(fit, model=model, fitted_state=None)
+        return replace(fit, model=model)

@@ -33,7 +33,7 @@ from streampca.solvers.fitted_steps import with_steps
 from streampca.solvers.kernel import METHODS
 from streampca.solvers.measuring import measured
 from streampca.solvers.quality import quality_beside, quality_bytes
-from streampca.solvers.registry import SOLVERS
+from streampca.solvers.registry import SOLVERS, obstacle_to_state
 from streampca.solvers.removing import Removing, regressors_of
 from streampca.solvers.result import Fit
 from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
@@ -221,6 +221,8 @@ def readings_of_fit(
             solving = relayed(solving, removing)
         examining = quality_beside(source, plan, given.missing) if quality else ()
         fitted = yield from measured(solving, source, plan, 0 if by_features else keep_rows, examining)
+        if obstacle_to_state(given, plan):
+            fitted = replace(fitted, fitted_state=None)
         if removing is not None:
             fitted = removing.finished(fitted, copied_residuals=by_features)
         fitted = solver.finished(fitted)

@@ -220,6 +220,8 @@ class GramSolver(PCASolver):
     """Rows of a block while rows are copied to disk, of which features are read then; 0 where they are not."""
 
     name = "gram"
+    settings = GramDetail
+    multiplies_back = True
     refuses: ClassVar[Table] = {
         "missing='drop_rows'": "use solver='covariance' or missing='mean'",
         "missing='pairwise'": "use solver='covariance' or missing='mean'",

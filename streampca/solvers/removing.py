@@ -87,7 +87,7 @@ class Removing(Companion):
         ):  # coefficients of the leaves, in their order, turned, and those that they are fitted with
             taken = leaves * (32 * n * q + 2 * SLAB_BYTES) + (40 * q + 16) * d
         else:
-            panel = min(shape.rows_per_block, self._panel_rows(d, work.name))
+            panel = min(shape.rows_per_block, residual_panel_rows(q, d, approximate=work.approximate))
             in_leaf = residual_panel_bytes(q, d, panel, product_dtype(work.source.dtype, d).itemsize)
             taken = (2 * leaves + 4) * residual_factor_bytes(q, d) + leaves * in_leaf + (24 * q + 16) * d
         return (MemoryNeed("removal", self._bytes + taken),)
@@ -117,12 +117,9 @@ class Removing(Companion):
             return 8.0 * n * d + 8.0 * q * d * panels
         return 4.0 * q * n * d + 2.0 * n * q**2 + panels * (8.0 * q**2 * d + 32.0 * q**3)
 
-    def _panel_rows(self, n_features: int, solver: str) -> int:
-        """Return how many rows are regressed on their own by `solver` at most (see `Residuals`)."""
-        return residual_panel_rows(self.n_regressors, n_features, approximate=solver in ("sketch", "adaptive"))
-
     def _n_panels(self, plan: Plan) -> int:
-        size = min(self._panel_rows(plan.n_features, plan.solver), max(1, plan.rows_per_block))
+        rows = residual_panel_rows(self.n_regressors, plan.n_features, approximate=plan.approximate)
+        size = min(rows, max(1, plan.rows_per_block))
         return plan.n_leaves + -(-plan.n_samples // size)
 
     def _share_added(self, plan: Plan) -> float:
@@ -143,8 +140,7 @@ class Removing(Companion):
         if by_features:
             self._first = FeatureResiduals(inner, self.regressors, str(self.dtype))
         else:
-            approximate = reading.plan.solver in ("sketch", "adaptive")
-            self._first = Residuals(inner, self.regressors, str(self.dtype), approximate)
+            self._first = Residuals(inner, self.regressors, str(self.dtype), reading.plan.approximate)
         return replace(reading, accumulators=(self._first,))
 
     def answered(self, answer: Answer) -> Answer:
@@ -180,7 +176,7 @@ class Removing(Companion):
         model = replace(fit.model, mean=fitted.mean, removal=fitted, certificate=certificate)
         mean, removed = self.removed()
         model = with_decoding(model, mean, removed=removed)
-        return replace(fit, model=model, samples=samples, fitted_state=None)
+        return replace(fit, model=model, samples=samples)
 
     def removed(self) -> tuple[FloatArray, FloatArray]:
         """Return the means of the rows, and the mean squares of what is removed of them, ``(n_features,)`` each; after the first reading."""

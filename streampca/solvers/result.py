@@ -143,9 +143,7 @@ class Fit(FitResult):
                 f"only {model.numerical_rank} of {len(model.components)} components stand above rounding: the others span directions without variance"
             )
         warnings += sentences.clipped(model.certificate.clipped_mass or 0.0, model.total_variance)
-        return (
-            warnings + model.concerns + sentences.warnings_of_pca(model.certificate, self.plan.solver, self.plan.sketch)
-        )
+        return warnings + model.concerns + sentences.warnings_of_pca(model.certificate, self.plan.sketch)
 
     def rotated(self, method: Rotation) -> Fit:
         """Return the fit with its components rotated, which keeps no state; errors are those of `streampca.PCA.rotate`."""

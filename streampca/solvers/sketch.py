@@ -86,8 +86,3 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
         known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
         answer = answer_of(known, chain, evidence, parameters, work, threads)
         return answer.model(known, state, parameters, fitted.source, 1)
-
-    @override
-    def state_of(self, rows: Accumulated, plan: Plan) -> FittedState | None:
-        """Return the state to be continued; None where the test matrix was chosen after a first reading."""
-        return None if sizes_of(plan).moments_first else rows.fitted_state(self.source, self.parameters, plan)

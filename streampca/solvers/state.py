@@ -14,7 +14,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Meters, Reading, Readings, relayed, run_fit, with_beside
 from streampca.labels import Labels
-from streampca.linalg.eigen import DENSE_LIMIT, relative_precision
+from streampca.linalg.eigen import relative_precision
 from streampca.linalg.selection import NComponents, is_count
 from streampca.models import certificate_sentences as sentences
 from streampca.models.pca import PCAModel
@@ -24,11 +24,9 @@ from streampca.parameters import Parameters
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
 from streampca.solvers.analyses import Analysis
-from streampca.solvers.capabilities import TRAITS, WAYS
-from streampca.solvers.covariance_model import all_eigenvalues
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.fitted_steps import after_steps
-from streampca.solvers.registry import CONTINUABLE, SOLVERS
+from streampca.solvers.registry import CONTINUABLE, obstacle_to_state
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.records import Fragment, repeated
 from streampca.sources.naming import places_named
@@ -101,26 +99,6 @@ def readings_of_batch(
         rows, copied = yield from relayed(reading, meters)
         state = rows.fitted_state(source, parameters, plan)
         return Batch(state, plan, meters.count, copied[0] if copied else None)
-
-
-def obstacle_to_state(wanted: Any, plan: Plan | None = None) -> str | None:
-    """Return why a fit by the parameters `wanted`, and the `plan` if one is given, keeps no state that rows could be added to.
-
-    None where it keeps one; without a plan, whatever the rows.
-    """
-    if not hasattr(wanted, "solver"):
-        return "kernel PCA keeps no state that rows could be added to: fit all rows at once, or use PCA"
-    solver = wanted.solver if plan is None else plan.solver
-    if solver in SOLVERS and solver not in CONTINUABLE:
-        return f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUABLE)}"
-    if plan is not None and plan.tile_groups:
-        return "a covariance matrix that is on disk, because it does not fit in memory, keeps no state that rows could be added to: give more memory"
-    own = CONTINUABLE[solver].refuses_state if solver in CONTINUABLE else {}
-    for trait, instead in {**own, **WAYS["states that rows can be added to"]}.items():
-        if (found := TRAITS[trait](None, wanted)) is not None:
-            named = f"solver={solver!r} with {found}" if trait in own else found
-            return f"{named} keeps no state that rows could be added to: {instead}"
-    return None
 
 
 def require_parameters(fitted: FittedState, parameters: Parameters, solver: str, work_dtype: str, doing: str) -> None:
@@ -270,10 +248,10 @@ def solve(fitted: FittedState, analysis: Analysis | None = None) -> PCAModel:
 
 def with_eigenvalues(model: PCAModel, fitted: FittedState) -> PCAModel:
     """Return `model` with all eigenvalues of the covariance matrix, where it is small enough for LAPACK."""
-    if model.eigenvalues is not None or fitted.solver != "covariance" or fitted.n_features > DENSE_LIMIT:
+    if model.eigenvalues is not None:
         return model
     with one_blas_thread():
-        return replace(model, eigenvalues=all_eigenvalues(fitted))
+        return replace(model, eigenvalues=CONTINUABLE[fitted.solver].all_eigenvalues(fitted))
 
 
 def _work(fitted: FittedState) -> str:

@@ -20,6 +20,7 @@ from streampca.parameters import Parameters
 from streampca.runs.verify.checks import Check, compared
 from streampca.solvers.covariance import accumulator_of
 from streampca.solvers.covariance_model import operator_of
+from streampca.solvers.registry import SOLVERS
 from streampca.sources import Source
 from streampca.typing import FloatArray
 
@@ -157,7 +158,8 @@ def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) 
         return checks
     residuals = np.linalg.norm(measured.products - axes[:count].T * recorded[:count], axis=0)
     note, share = "‖C v − λ v‖ of component {}, the worst, relative to the first eigenvalue", np.ones(count)
-    if model.source.get("solver") == "gram":  # components are Xᵀu / σ: an error of X Xᵀ is divided by σ
+    solver = SOLVERS.get(str(model.source.get("solver")))
+    if solver is not None and solver.multiplies_back:  # components are Xᵀu / σ: an error of X Xᵀ is divided by σ
         share = np.sqrt(np.maximum(recorded[:count], allowed * first) / (first or 1.0))
         note += " and by σ to the first"
     relative = residuals / (first or 1.0)

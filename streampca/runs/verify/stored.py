@@ -23,6 +23,7 @@ from streampca.runs.diagnostics import read_rows, unusual_rows_of
 from streampca.runs.manifest import read_json
 from streampca.runs.verify.checks import Check, compared, shown
 from streampca.runs.verify.eigenpairs import panel_rows
+from streampca.solvers.registry import SOLVERS
 from streampca.sources import Source
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import DIAGNOSTICS
@@ -186,7 +187,8 @@ def _known_scores(model: PCAModel, lightest: float) -> FloatArray:
     are completed, and their scores are of that size.
     """
     first = float(model.explained_variance[0])
-    if model.source.get("solver") != "gram" or first == 0:
+    solver = SOLVERS.get(str(model.source.get("solver")))
+    if solver is None or not solver.multiplies_back or first == 0:
         return np.zeros(model.n_components)
     relative = model.rounding + (model.certificate.eigen_residual or 0.0)
     roots = np.sqrt(np.maximum(model.explained_variance, relative * first))

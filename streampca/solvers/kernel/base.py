@@ -11,6 +11,7 @@ from streampca.errors import NotFiniteError
 from streampca.models import certificate_sentences as sentences
 from streampca.models.kernel import KernelModel
 from streampca.models.rounding import with_rounded_integers
+from streampca.planning.detail import KernelDetail
 from streampca.planning.plan import Plan
 from streampca.solvers.base import Solver
 from streampca.solvers.kernel.parameters import KernelParameters
@@ -37,7 +38,9 @@ class KernelFit(FitResult):
 
 
 class KernelMethod(Solver[KernelParameters, KernelFit]):
-    """Plans and runs fits of kernel PCA by one method."""
+    """A fit of kernel PCA by one method."""
+
+    settings = KernelDetail
 
     @override
     @classmethod

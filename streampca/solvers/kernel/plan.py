@@ -21,7 +21,7 @@ from streampca.models.kernel import panel_rows
 from streampca.models.stored import BAND_ROWS
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try
 from streampca.planning.budget import MemoryNeed, Phase
-from streampca.planning.detail import KernelDetail
+from streampca.planning.detail import ALL_ROWS, KernelDetail
 from streampca.planning.memory import buffer_bytes, reading_needs, report_need, sampled_rows_need
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide
@@ -307,7 +307,7 @@ class ExactWork(PairsWork):
         once = 0.5 * float(n) * n * self.kernel.needs(self.source.shape[1]).flops  # a kernel matrix is symmetric
         solve = 2.0 * float(n) * n * max(200, 6 * k) if uses_krylov(n, k) else 9.0 * float(n) ** 3
         reason = f"exact; the {n:,} x {n:,} kernel matrix takes {as_text(self.sizes()[0])}"
-        return Figures(reason, once + solve, detail=KernelDetail(n, "all rows"))
+        return Figures(reason, once + solve, detail=KernelDetail(n, ALL_ROWS))
 
 
 class MapWork(PairsWork):
@@ -330,7 +330,7 @@ class MapWork(PairsWork):
         return Figures(
             f"the empirical kernel map of {n:,} rows through a transform to {columns:,} columns, n² kernel values twice",
             2 * (values + 2.0 * float(n) * n * columns) + 40.0 * n * float(columns) ** 2,
-            detail=KernelDetail(n, "all rows", columns),
+            detail=KernelDetail(n, ALL_ROWS, columns),
         )
 
 
@@ -375,7 +375,7 @@ class StoredMapWork(MapWork):
             in_memory,
             reason=in_memory.reason.replace(f"{n:,} rows", f"{n:,} rows on disk"),
             disk_bytes=size,
-            detail=KernelDetail(n, "all rows", self.columns, True, held, readings),
+            detail=KernelDetail(n, ALL_ROWS, self.columns, True, held, readings),
             notes=[
                 f"rows: copied to a temporary directory, {as_text(size)}, because they do not fit in memory, and read {readings} times "
                 f"there, {held:,} rows in memory at a time; more memory makes the readings fewer. The model refers to this "

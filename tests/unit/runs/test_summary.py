@@ -11,7 +11,7 @@ import streampca as sp
 from streampca.models.certificate_sentences import accuracy, warnings_of_pca
 from streampca.models.certificates import ApproximateCertificate
 
-SIZES = {"columns": 40, "passes": 2, "tolerance": None, "pilot_rows": 0}
+SIZES = {"columns": 40, "passes": 2, "tolerance": None, "pilot_rows": 0, "rows_per_update": 0}
 
 
 def said(**changes: Any) -> ApproximateCertificate:
@@ -44,25 +44,25 @@ def said(**changes: Any) -> ApproximateCertificate:
 
 
 def test_a_good_answer_and_an_exact_one_have_no_warning() -> None:
-    assert warnings_of_pca(said(), "sketch", SIZES) == []
-    assert warnings_of_pca(sp.PCA(2).fit(np.eye(4)).error_, "covariance", {}) == []
+    assert warnings_of_pca(said(), SIZES) == []
+    assert warnings_of_pca(sp.PCA(2).fit(np.eye(4)).error_, {}) == []
 
 
 @pytest.mark.parametrize(
-    ("solver", "changes", "sizes", "words", "without"),
+    ("changes", "sizes", "words", "without"),
     [
-        ("sketch", {}, {}, ["62%", "set tolerance", "larger sketch_size", "solver: adaptive"], "max_passes"),
-        ("adaptive", {}, {}, ["62%", "set tolerance", "larger sketch_size"], "solver: adaptive"),
-        ("sketch", {}, {"tolerance": 0.0}, ["set max_passes higher"], "set tolerance"),
-        ("sketch", {"eigen_solver": "conversion"}, {}, ["use recovery: nystrom"], "adaptive"),
-        ("sketch", {"n_passes": 2}, {"tolerance": 0.001}, ["after 2 passes", "62%", "0.1%", "max_passes"], "only"),
-        ("sketch", {"eigenvalue_intervals": None, "largest_relative_width": None}, {}, ["no bound"], "certified"),
+        ({}, {}, ["62%", "set tolerance", "larger sketch_size", "solver: adaptive"], "max_passes"),
+        ({}, {"rows_per_update": 32}, ["62%", "set tolerance", "larger sketch_size"], "solver: adaptive"),
+        ({}, {"tolerance": 0.0}, ["set max_passes higher"], "set tolerance"),
+        ({"eigen_solver": "conversion"}, {}, ["use recovery: nystrom"], "adaptive"),
+        ({"n_passes": 2}, {"tolerance": 0.001}, ["after 2 passes", "62%", "0.1%", "max_passes"], "only"),
+        ({"eigenvalue_intervals": None, "largest_relative_width": None}, {}, ["no bound"], "certified"),
     ],
 )
 def test_a_wide_certificate_is_one_warning_that_says_what_to_do(
-    solver: str, changes: dict[str, Any], sizes: dict[str, Any], words: list[str], without: str
+    changes: dict[str, Any], sizes: dict[str, Any], words: list[str], without: str
 ) -> None:
-    (warning,) = warnings_of_pca(said(**({"largest_relative_width": 0.62} | changes)), solver, SIZES | sizes)
+    (warning,) = warnings_of_pca(said(**({"largest_relative_width": 0.62} | changes)), SIZES | sizes)
     for word in words:
         assert word in warning
     assert without not in warning
@@ -70,25 +70,25 @@ def test_a_wide_certificate_is_one_warning_that_says_what_to_do(
 
 def test_a_tolerance_that_was_met_or_may_still_be_met_is_no_warning() -> None:
     asked = SIZES | {"tolerance": 0.02}
-    assert warnings_of_pca(said(n_passes=2), "sketch", asked) == []
+    assert warnings_of_pca(said(n_passes=2), asked) == []
     missed = said(n_passes=2, largest_relative_width=0.03)
-    assert len(warnings_of_pca(missed, "sketch", asked)) == 1
-    assert warnings_of_pca(missed, "sketch", SIZES | {"tolerance": 0.0}) == []
+    assert len(warnings_of_pca(missed, asked)) == 1
+    assert warnings_of_pca(missed, SIZES | {"tolerance": 0.0}) == []
 
 
 def test_unresolved_clusters_are_named_from_one() -> None:
-    (warning,) = warnings_of_pca(said(unresolved_clusters=[[2, 4, None], [9, 9, None]]), "sketch", SIZES)
+    (warning,) = warnings_of_pca(said(unresolved_clusters=[[2, 4, None], [9, 9, None]]), SIZES)
     assert warning.startswith("components 3 to 5, 10 are not told apart")
-    (warning,) = warnings_of_pca(said(unresolved_clusters=[[9, 9, None]]), "sketch", SIZES)
+    (warning,) = warnings_of_pca(said(unresolved_clusters=[[9, 9, None]]), SIZES)
     assert warning.startswith("component 10 is not told apart")
     converted = said(unresolved_clusters=[[0, 9, None]], eigen_solver="conversion")
-    assert warnings_of_pca(converted, "sketch", SIZES) == []
+    assert warnings_of_pca(converted, SIZES) == []
     many = said(unresolved_clusters=[[i, i, None] for i in range(0, 40, 2)])
-    assert "15, …" in warnings_of_pca(many, "sketch", SIZES)[0]
+    assert "15, …" in warnings_of_pca(many, SIZES)[0]
 
 
 def test_fewer_components_than_asked_for_is_a_warning() -> None:
-    (warning,) = warnings_of_pca(said(components_missing=True), "sketch", SIZES)
+    (warning,) = warnings_of_pca(said(components_missing=True), SIZES)
     assert "40 columns gives 10 components" in warning
     assert "larger sketch_size" in warning
 
