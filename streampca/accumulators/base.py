@@ -180,6 +180,10 @@ class Accumulator(ABC, Generic[State, Result]):
         """Return the memory in bytes of `finalize`, without the state."""
         return 0
 
+    def stored_form(self, state: State) -> tuple[AnyAccumulator, Any, int]:
+        """Return the accumulator and the state that models store, in the memory of `state`, and the number of rows left out."""
+        return self, state, 0
+
 
 AnyAccumulator: TypeAlias = Accumulator[Any, Any]
 """An accumulator of any states, which only it reads."""

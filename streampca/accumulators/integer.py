@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import DTypeLike
 
-from streampca.accumulators.base import Accumulator, require_same_layout
+from streampca.accumulators.base import Accumulator, AnyAccumulator, require_same_layout
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import ParameterError
@@ -153,6 +153,10 @@ class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
             return state
         np.add(state.products, other.products, out=state.products)
         return IntegerState(state.n_samples + other.n_samples, state.total + other.total, state.products)
+
+    @override
+    def stored_form(self, state: IntegerState) -> tuple[AnyAccumulator, CovarianceState, int]:
+        return self.covariance, self.to_covariance(state, out=state.products), 0
 
     def to_covariance(self, state: IntegerState, out: FloatArray | None = None) -> CovarianceState:
         """Return the state of `Covariance` for the same rows; the scatter is written to `out`, which may be that of `state`."""

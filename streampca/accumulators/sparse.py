@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, issparse
 
+from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import product_dtype, refuse_overflow, weights_within_float32, within_float32
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import NotFiniteError
 from streampca.linalg.underflow import mark_underflow, mark_underflow_of_stored
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, SparseRows
+from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, SparseRows, override
 
 _WEIGHT_BITS = 6  # binary digits of a ratio of weights, and so of a sum of squares, that may be lost
 
@@ -43,6 +44,10 @@ class SparseCovariance(Covariance):
 
     dense_from: float = 0.05
     """Least fraction of stored values for which a block is multiplied as dense panels."""
+
+    @override
+    def stored_form(self, state: CovarianceState) -> tuple[AnyAccumulator, CovarianceState, int]:
+        return Covariance(self.center, self.scale, self.ddof), state, 0
 
     def update(self, state: CovarianceState, block: Block | Array) -> CovarianceState:
         """Return `state` with the rows of `block`, a csr matrix or array without duplicates, added to it in place.

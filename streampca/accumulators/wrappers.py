@@ -210,6 +210,10 @@ class CompleteRows(Accumulator[CompleteRowsState, Any]):
         same: Any = self.accumulator.for_reading()
         return None if same is None else replace(self, accumulator=same)
 
+    @override
+    def stored_form(self, state: CompleteRowsState) -> tuple[AnyAccumulator, Any, int]:
+        return (*self.accumulator.stored_form(state.rows)[:2], state.n_left_out)
+
     @property
     def _inner(self) -> Any:
         return self.accumulator.with_threads(self.n_threads)

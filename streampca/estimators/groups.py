@@ -106,7 +106,7 @@ def fit_of_groups(
     pooled = copy(template)
     pooled._take(done.pooled, source)
     unsolved = copy(pooled)
-    for number, (name, state) in enumerate(zip(groups.names, done.states, strict=True)):
+    for number, (name, state) in enumerate(zip(groups.names, done.found.groups, strict=True)):
         models[name] = model = copy(unsolved)
         model._hold(state)
         if number in done.models:
@@ -116,7 +116,7 @@ def fit_of_groups(
         models[BETWEEN] = between = copy(unsolved)
         between._take(done.between, source)
     models.groups_, models.plan_ = groups.names, plan
-    models.n_passes_, models.bytes_read_ = 1, done.count.bytes
+    models.n_passes_, models.bytes_read_ = 1, done.found.count.bytes
     return models
 
 

@@ -63,7 +63,10 @@ def expected_seconds(plan: Plan, rates: Rates, solving: float) -> float:
         return _FIXED_SECONDS
     rounds = -(-plan.n_leaves // plan.leaves_in_flight) * plan.leaves_in_flight / plan.n_leaves
     faster = 2 if plan.work_dtype == "float32" else 1
-    fold = rounds * folded_flops(plan) / rates.fold + projected_flops(plan) / (faster * rates.multiply)
+    by_features, k = plan.axis == "features", plan.n_components or min(plan.n_samples, plan.n_features)
+    # The second reading, which the Gram solver takes for the components.
+    projected = 2.0 * plan.n_samples * plan.n_features * k if by_features else 0.0
+    fold = rounds * folded_flops(plan) / rates.fold + projected / (faster * rates.multiply)
     read = plan.bytes_to_read / rates.read
     cores = max(1, min(plan.threads, n_cores()))
     first_blocks = min(read, fold) * plan.n_leaves / max(1, plan.n_blocks)
@@ -75,7 +78,12 @@ def expected_seconds(plan: Plan, rates: Rates, solving: float) -> float:
     # Threads that share a leaf share merging, too.
     merge = plan.n_leaves * 8 * entries / rates.merge / (cores if plan.threads_per_leaf == 1 else 1)
     written = plan.disk_bytes / _DISK_BYTES_PER_SECOND
-    return _FIXED_SECONDS + stream + merge + written + solving + _finish_seconds(plan, rates)
+    finish = 0.0
+    if by_features:  # components are made orthonormal on one thread; those on disk are read and written again
+        on_disk = 2 * plan.disk_bytes / _DISK_BYTES_PER_SECOND if plan.components_on_disk else 0.0
+        products = 4.0 * k**2 * plan.n_features / (rates.multiply / plan.threads)
+        finish = on_disk + products + 4 * 8.0 * k * plan.n_features / rates.merge
+    return _FIXED_SECONDS + stream + merge + written + solving + finish
 
 
 def folded_flops(plan: Plan) -> float:
@@ -87,26 +95,6 @@ def folded_flops(plan: Plan) -> float:
         columns = float(detail.columns * (detail.passes - 1 + first) + detail.held_out)
         return 4.0 * rows_features * columns
     return float(plan.n_samples) * plan.n_features * _side(plan)
-
-
-def projected_flops(plan: Plan) -> float:
-    """Return the floating point operations of the second reading, which the Gram solver takes for the components."""
-    if plan.axis == "samples":
-        return 0.0
-    return 2.0 * plan.n_samples * plan.n_features * _most_components(plan)
-
-
-def _finish_seconds(plan: Plan, rates: Rates) -> float:
-    """Return the time of making components that were multiplied out orthonormal, on one thread."""
-    if not projected_flops(plan):
-        return 0.0
-    k, d = _most_components(plan), plan.n_features
-    on_disk = 2 * plan.disk_bytes / _DISK_BYTES_PER_SECOND if plan.components_on_disk else 0.0  # read and written again
-    return on_disk + 4.0 * k**2 * d / (rates.multiply / plan.threads) + 4 * 8.0 * k * d / rates.merge
-
-
-def _most_components(plan: Plan) -> int:
-    return min(plan.n_samples, plan.n_features) if plan.n_components is None else plan.n_components
 
 
 def _side(plan: Plan) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self, TypedDict, Unpack
+from typing import Self
 
 import numpy as np
 
@@ -42,15 +42,6 @@ class Leaf:
     def n_rows(self) -> int:
         """Return the number of rows."""
         return sum(stop - start for start, stop in self.spans)
-
-
-class ShapeOptions(TypedDict, total=False):
-    """Fields of a `WorkShape` that have defaults and that `divide` does not compute."""
-
-    tile: int
-    axis: str
-    merge: str
-    shuffle_seed: int | None
 
 
 @dataclass(frozen=True)
@@ -179,7 +170,9 @@ def divide(
     *,
     state_bytes: int = 0,
     small_state_bytes: int = -1,
-    **more: Unpack[ShapeOptions],
+    tile: int = 0,
+    axis: str = "samples",
+    merge: str = WorkShape.merge,
 ) -> WorkShape:
     """Return the shape with blocks of `rows` of `extent` rows.
 
@@ -193,8 +186,8 @@ def divide(
         Size of a state, which decides about branches; 0 for none.
     small_state_bytes : int
         Size of a state up to which as many finished leaves wait to be merged as run at once.
-    **more : ShapeOptions
-        Further fields.
+    tile, axis, merge
+        As in `WorkShape`.
     """
     leaves, threads_per_leaf, threads = at_once
     return WorkShape(
@@ -207,7 +200,9 @@ def divide(
         threads=threads,
         threads_per_leaf=threads_per_leaf,
         leaves_per_branch=leaves_per_branch(n_leaves, state_bytes),
-        **more,
+        tile=tile,
+        axis=axis,
+        merge=merge,
     )
 
 

@@ -154,7 +154,7 @@ class GroupsOfRows(Strategy):
             },
             similarity=similarities({name: fit.model for name, fit in models.items()}, len(self.groups.names)),
             passes=1,
-            reads={"fit": asdict(fitted.count)},
+            reads={"fit": asdict(fitted.found.count)},
             notes=fitted.pooled.notes(self.source),
         )
         write_manifest(self.config, path, manifest, write_groups_report)

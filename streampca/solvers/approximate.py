@@ -491,7 +491,11 @@ class ApproximateSolver(PCASolver):
         """
         wide = basis * known.weights[:, None]
         dtype = product_dtype(self.source.dtype, len(basis), np.abs(wide).max(axis=1))
-        test = wide.astype(dtype if _within_float32(known) else np.float64)
+        low, high = SAFE_SQUARES
+        with np.errstate(over="ignore"):  # sums of squares about zero, as a pass with moments asks of every panel
+            squares = known.variance * known.divisor + known.weight * known.mean**2
+        within = ((squares == 0) | ((low < squares) & (squares < high))).all()
+        test = wide.astype(dtype if within else np.float64)
         origin = None if self.source.sparse else known.mean
         near = means_are_near(known.mean, known.variance)
         sketch = self._sketch(plan, test, origin, moments=False, near=near)
@@ -616,14 +620,6 @@ def _leading(vectors: FloatArray, n_wanted: int, n_threads: int) -> FloatArray:
         return vectors.copy()
     rotation = np.linalg.eigh(gram(vectors, vectors, n_threads))[1][:, ::-1][:, :n_wanted]
     return times(vectors, rotation, n_threads)
-
-
-def _within_float32(known: Sketched) -> bool:
-    """Tell whether float32 holds the sums of squares of all features about zero, as a pass with moments asks of every panel."""
-    low, high = SAFE_SQUARES
-    with np.errstate(over="ignore"):
-        squares = known.variance * known.divisor + known.weight * known.mean**2
-    return bool(((squares == 0) | ((low < squares) & (squares < high))).all())
 
 
 def feature_factors(parameters: Parameters, n_features: int) -> FloatArray:

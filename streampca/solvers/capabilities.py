@@ -38,16 +38,6 @@ def _named(name: str, test: Callable[[Source | None, Parameters], bool]) -> Find
     return lambda source, parameters: name if test(source, parameters) else None
 
 
-def _rule_of_all(source: Source | None, parameters: Parameters) -> str | None:
-    wanted = parameters.selection(source)
-    return f"n_components={wanted.name!r}" if isinstance(wanted, Rule) and wanted.needs_all else None
-
-
-def _share_of_norm(source: Source | None, parameters: Parameters) -> str | None:
-    wanted = parameters.selection(source)
-    return f"n_components={wanted!r}" if isinstance(wanted, Frobenius) else None
-
-
 def needs_moments(parameters: Parameters) -> bool:
     """Tell whether the conversion needs to know scales, or shares of observed values, before rows are multiplied.
 
@@ -76,8 +66,14 @@ TRAITS: dict[str, Finder] = {
         f"sampling_errors={parameters.sampling_errors}" if parameters.sampling_errors else None
     ),
     "n_components='cross_validation'": _written("n_components", "cross_validation"),
-    "a rule that needs all eigenvalues": _rule_of_all,
-    "a share of the Frobenius norm": _share_of_norm,
+    "a rule that needs all eigenvalues": lambda source, parameters: (
+        f"n_components={wanted.name!r}"
+        if isinstance(wanted := parameters.selection(source), Rule) and wanted.needs_all
+        else None
+    ),
+    "a share of the Frobenius norm": lambda source, parameters: (
+        f"n_components={wanted!r}" if isinstance(wanted := parameters.selection(source), Frobenius) else None
+    ),
     "recovery='conversion'": _written("recovery", "conversion"),
     "recovery='conversion' with scale or missing='pairwise'": lambda source, parameters: (
         f"recovery='conversion' with scale={parameters.scale!r} and missing={parameters.missing!r}"

@@ -15,13 +15,10 @@ from typing_extensions import override
 
 from streampca.accumulators import (
     CompleteRows,
-    CompleteRowsState,
     Covariance,
     CovarianceState,
     ExactIntegerCovariance,
-    IntegerState,
     PairwiseCovariance,
-    PairwiseState,
     SparseCovariance,
 )
 from streampca.accumulators.base import AnyAccumulator
@@ -80,7 +77,6 @@ _MOST_TIMES = 2  # readings for all threads, relative to those for one
 Plain = Covariance | ExactIntegerCovariance
 """Accumulators of dense rows without missing values."""
 CovarianceAccumulator = Plain | SparseCovariance | CompleteRows | PairwiseCovariance
-CovarianceStates = CovarianceState | CompleteRowsState | PairwiseState | IntegerState
 
 
 def accumulator_of(parameters: Parameters, source: Source | None = None) -> CovarianceAccumulator:
@@ -98,24 +94,6 @@ def accumulator_of(parameters: Parameters, source: Source | None = None) -> Cova
     if ExactIntegerCovariance.takes(source.dtype) and parameters.sample_weight is None and parameters.forgetting == 1:
         return ExactIntegerCovariance.of(source.dtype, covariance)
     return covariance
-
-
-def general_form(
-    accumulator: CovarianceAccumulator, state: CovarianceStates
-) -> tuple[Covariance | PairwiseCovariance, CovarianceState | PairwiseState, int]:
-    """Return the accumulator and state that models store, in the memory of `state`, and the number of rows left out."""
-    if isinstance(accumulator, ExactIntegerCovariance) and isinstance(state, IntegerState):
-        return accumulator.covariance, accumulator.to_covariance(state, out=state.products), 0
-    if isinstance(accumulator, CompleteRows) and isinstance(state, CompleteRowsState):
-        inner: Any = accumulator.accumulator
-        return (*general_form(inner, state.rows)[:2], state.n_left_out)
-    if isinstance(accumulator, SparseCovariance) and isinstance(state, CovarianceState):
-        return Covariance(accumulator.center, accumulator.scale, accumulator.ddof), state, 0
-    if isinstance(accumulator, Covariance) and isinstance(state, CovarianceState):
-        return accumulator, state, 0
-    if isinstance(accumulator, PairwiseCovariance) and isinstance(state, PairwiseState):
-        return accumulator, state, 0
-    raise TypeError(f"{type(accumulator).__name__} does not make states of the type {type(state).__name__}")
 
 
 def grouped_accumulator(parameters: Parameters, source: Source, n_groups: int = N_GROUPS) -> ByGroup:
@@ -342,9 +320,9 @@ class CovarianceSolver(ContinuableSolver):
         (state,) = (yield Reading(self.source, (reads,), plan, parameters.sample_weight)).take()
         shared = replace(reads, n_threads=plan.threads)
         if not n_groups:
-            general, state, n_left_out = general_form(shared, state)
+            general, state, n_left_out = shared.stored_form(state)
             return Accumulated(replace(general, n_threads=plan.threads), state, n_left_out)
-        forms = [general_form(shared.inner, group) for group in state.groups]
+        forms = [shared.inner.stored_form(group) for group in state.groups]
         whole: Any = replace(forms[0][0], n_threads=plan.threads)
         groups, left_out = tuple(form[1] for form in forms), sum(form[2] for form in forms)
         total = whole.init(self.source.shape[1])

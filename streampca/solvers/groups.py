@@ -29,7 +29,7 @@ from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.work import Resources
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.capabilities import require_together
-from streampca.solvers.covariance import CovarianceSolver, accumulator_of, general_form
+from streampca.solvers.covariance import CovarianceSolver, accumulator_of
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.fitted_steps import fit_steps
 from streampca.solvers.result import Accumulated, Fit
@@ -56,6 +56,10 @@ class Groups:
     codes: IntArray
     """Number of the group of each row, ``(n_samples,)``."""
 
+    def accumulator(self, source: Source, parameters: Parameters) -> ByGroup:
+        """Return what accumulates the covariance of the rows of each group."""
+        return ByGroup(accumulator_of(parameters, source), self.codes, len(self.names))
+
 
 @dataclass(frozen=True)
 class StatesOfGroups:
@@ -67,32 +71,44 @@ class StatesOfGroups:
     """The state within groups."""
     between: FittedState | None
     """The state of the group means; None for one group."""
+    plan: Plan
+    """The plan that was carried out."""
     count: ReadCount
     """What the reading cost."""
+    seconds: float
+    """Time of the reading."""
+
+    def fit(self, fitted: FittedState, model: PCAModel | None = None) -> Fit:
+        """Return the fit of one of the states, with as many components as its rows can give; `model` is that of the state, if it is known."""
+        began = time.perf_counter()
+        return Fit(
+            model=solve(fitted) if model is None else model,
+            plan=self.plan,
+            count=self.count,
+            stream_seconds=self.seconds,
+            solve_seconds=time.perf_counter() - began,
+            fitted_state=fitted,
+        )
 
 
 @dataclass(frozen=True)
 class GroupFits:
     """Fits of all groups; those of the groups themselves are solved when they are asked for."""
 
-    states: tuple[FittedState, ...]
-    """The state of each group, in the order of their numbers."""
+    found: StatesOfGroups
+    """The states of the groups."""
     models: dict[int, PCAModel]
     """Models of the groups that were solved before they were asked for, by number."""
-    solver: GroupSolver
-    """What solves the others."""
     pooled: Fit
     """The fit of the covariance within groups."""
     between: Fit | None
     """The fit of the group means; None for one group."""
-    count: ReadCount
-    """What the reading cost."""
 
     def fits(self) -> Iterator[Fit]:
         """Yield the fit of each group, in the order of their numbers."""
         with one_blas_thread():
-            for number, fitted in enumerate(self.states):
-                yield self.solver.fit(fitted, self.models.get(number))
+            for number, fitted in enumerate(self.found.groups):
+                yield self.found.fit(fitted, self.models.get(number))
 
 
 def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) -> Plan:
@@ -120,7 +136,7 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
     limits = worker_limits(client)
     resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=False, report=False)
     with naming_the_limit(resources, limits):
-        plan = _plan_groups(source, parameters, _accumulator(source, parameters, groups), resources)
+        plan = _plan_groups(source, parameters, groups.accumulator(source, parameters), resources)
     plan = with_repeated_reads(plan, source)
     plan = plan.with_edges(source.block_edges(plan.rows_per_block))
     plan = with_read_ahead(plan, source, parameters.read_ahead)
@@ -173,7 +189,8 @@ def read_groups(
     phase: str = "fit",
 ) -> StatesOfGroups:
     """Read `source` once and return the states of all groups, of what is within groups, and of the group means."""
-    by_group = replace(_accumulator(source, parameters, groups), n_threads=plan.threads_per_leaf)
+    began = time.perf_counter()
+    by_group = replace(groups.accumulator(source, parameters), n_threads=plan.threads_per_leaf)
     run_fit(fit_steps(source, plan), active_client(source), progress)
     with places_named(source), one_blas_thread():
         answer = Reading(source, (by_group,), plan, parameters.sample_weight, phase).make(
@@ -181,9 +198,9 @@ def read_groups(
         )
         (state,), count = answer.take(), answer.count
         states: list[FittedState] = []
-        shared = _shared(by_group, plan)
+        shared = replace(by_group, n_threads=plan.threads).inner
         for of_group in state.groups:
-            general, general_state, n_left_out = general_form(shared, of_group)
+            general, general_state, n_left_out = shared.stored_form(of_group)
             if states:  # the rest is the same for every group
                 states.append(replace(states[0], state=general_state, n_left_out=n_left_out))
                 continue
@@ -192,7 +209,8 @@ def read_groups(
             states.append(replace(fitted, source=fitted.source | {"solver": plan.solver}))
         del state
         between = _between(states) if len(states) > 1 else None
-        return StatesOfGroups(tuple(states), _pooled(states), between, count)
+        seconds = time.perf_counter() - began
+        return StatesOfGroups(tuple(states), _pooled(states), between, plan, count, seconds)
 
 
 def _shown(name: object) -> str:
@@ -208,20 +226,18 @@ def fit_groups(
     An eigenproblem takes a hundred times as long as the rows of a small group, so those of groups are solved when they are asked
     for. Here are those that may be an error, which says of which group.
     """
-    began = time.perf_counter()
-    found = read_groups(source, parameters, groups, plan, progress)
-    solver, models = GroupSolver(plan, found.count, time.perf_counter() - began), dict[int, PCAModel]()
+    found, models = read_groups(source, parameters, groups, plan, progress), dict[int, PCAModel]()
     with one_blas_thread():
         for number in _doubtful(found.groups).tolist():
             models[number] = _solved(found.groups[number], f"group {_shown(groups.names[number])}")
-        pooled, between = solver.fit(found.pooled, _solved(found.pooled, "the rows within groups")), None
+        pooled, between = found.fit(found.pooled, _solved(found.pooled, "the rows within groups")), None
         if found.between is not None:
-            between = solver.fit(found.between, _solved(found.between, "the group means"))
+            between = found.fit(found.between, _solved(found.between, "the group means"))
             between = replace(between, fitted_state=None)
     # Degrees of freedom, on which limits and rules for the number of components depend.
     certificate = replace(pooled.model.certificate, group_means=len(groups.names))
     pooled = replace(pooled, model=replace(pooled.model, certificate=certificate), fitted_state=None)
-    return GroupFits(found.groups, models, solver, pooled, between, found.count)
+    return GroupFits(found, models, pooled, between)
 
 
 def _solved(fitted: FittedState, what: str) -> PCAModel:
@@ -250,44 +266,11 @@ def _doubtful(states: Sequence[FittedState]) -> IntArray:
     return np.flatnonzero(~plain.all(axis=1) | (weights <= first.parameters.ddof))
 
 
-@dataclass(frozen=True)
-class GroupSolver:
-    """Makes fits of states that come from one reading."""
-
-    plan: Plan
-    """The plan that was carried out."""
-    count: ReadCount
-    """What the reading cost."""
-    stream_seconds: float
-    """Time of the reading."""
-
-    def fit(self, fitted: FittedState, model: PCAModel | None = None) -> Fit:
-        """Return the fit of a state, with as many components as its rows can give; `model` is that of the state, if it is known."""
-        began = time.perf_counter()
-        return Fit(
-            model=solve(fitted) if model is None else model,
-            plan=self.plan,
-            samples=None,
-            count=self.count,
-            stream_seconds=self.stream_seconds,
-            solve_seconds=time.perf_counter() - began,
-            fitted_state=fitted,
-        )
-
-
 def require_groups(source: Source | None, parameters: Parameters) -> None:
     """Raise `NotAvailableError` for what does not go together with groups; without a `source`, whatever the rows."""
     if parameters.solver not in ("auto", CovarianceSolver.name):
         raise NotAvailableError(f"solver={parameters.solver!r} does not take groups: use solver='covariance'")
     require_together(source, parameters, "fits of groups")
-
-
-def _accumulator(source: Source, parameters: Parameters, groups: Groups) -> Any:
-    return ByGroup(accumulator_of(parameters, source), groups.codes, len(groups.names))
-
-
-def _shared(by_group: ByGroup, plan: Plan) -> Any:
-    return replace(by_group, n_threads=plan.threads).inner
 
 
 def _pooled(states: Sequence[FittedState]) -> FittedState:
