@@ -96,7 +96,7 @@ def accumulator_of(parameters: Parameters, source: Source | None = None) -> Cova
     return covariance
 
 
-def grouped_accumulator(parameters: Parameters, source: Source, n_groups: int = N_GROUPS) -> ByGroup:
+def grouped_accumulator(parameters: Parameters, source: Source, n_groups: int) -> ByGroup:
     """Return the accumulator of the rows of each of `n_groups` groups of consecutive rows, at most as many as rows."""
     n, accumulator = source.shape[0], accumulator_of(parameters, source)
     n_groups = min(n_groups, n)
@@ -190,7 +190,7 @@ class CovarianceSolver(ContinuableSolver):
         PlanError
             If that does not fit.
         """
-        d, grouped = self.source.shape[1], grouped_accumulator(self.parameters, self.source)
+        d, grouped = self.source.shape[1], grouped_accumulator(self.parameters, self.source, N_GROUPS)
         own = grouped.accumulator.state_bytes(d) + 8 * d * (4 * d + 6 * min(d, MOST_COMPONENTS))
         try:
             plan = self.plan_by_group(grouped, None, resources, own)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,12 +11,10 @@ from streampca.linalg.cross_validation import GroupScatter, prediction_errors
 from streampca.linalg.eigen import SymmetricOperator, negative_mass, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs
 from streampca.linalg.selection import Rule
-from streampca.linalg.tiles import TileGrid
 from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.rounding import with_decoding, with_missing
 from streampca.models.state import FittedState
-from streampca.typing import FloatArray
 
 _TOLERANCE = 1e-11
 """Residual of eigenpairs, relative to the first eigenvalue, at which the iteration stops."""
@@ -68,7 +64,8 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     validated = bool(fitted.groups) and parameters.n_components == "cross_validation"
     errors = None
     if validated:
-        errors = prediction_errors_of(fitted.groups, reduced.grid, reduced.weights, center=parameters.center)
+        groups = [GroupScatter(reduced.grid, each.scatter, each.mean, each.weight) for each in fitted.groups]
+        errors = prediction_errors(groups, reduced.weights, center=parameters.center)
     if isinstance(selection, Rule) and errors is not None:
         selection = selection.with_errors(errors)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)
@@ -102,12 +99,3 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     if parameters.n_regressors is None:  # else the rows that were decoded are known when the fit is finished
         model = with_decoding(model, reduced.mean, reduced.variance, parameters.scaling)
     return with_missing(model, parameters.missing, state, fitted.n_left_out, clipped, parameters.missing_scores)
-
-
-def prediction_errors_of(states: Sequence[Any], grid: TileGrid, factors: FloatArray, *, center: bool) -> FloatArray:
-    """Return the errors of predicting the rows of each group from the others, for 0, 1, … components.
-
-    `states` are the covariances of the groups, with tiles laid out as `grid`; `factors` those of the features, ``(n_features,)``.
-    """
-    groups = [GroupScatter(grid, state.scatter, state.mean, state.weight) for state in states]
-    return prediction_errors(groups, factors, center=center)

@@ -31,15 +31,9 @@ from streampca.planning.work import Figures, Resources
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.result import Accumulated
-from streampca.typing import FloatArray
 
 _SCORES_PANEL_ROWS = 8192
 _REFLECTING = 6e9  # floating point operations of reflections per second, on a thread
-
-
-def relative_precision(n_features: int) -> float:
-    """Return the relative size below which eigenvalues are noise: (1e-15 √d)², that of singular values squared."""
-    return 1e-30 * n_features
 
 
 def _spectrum(factored: Factored, selection: Selection, precision: float) -> Spectrum:
@@ -62,16 +56,12 @@ def _spectrum(factored: Factored, selection: Selection, precision: float) -> Spe
     moments = moments_of_values(values[k:limit])
     every, values, vectors = values[:limit], values[:k].copy(), vectors[:k]
     rank = int(np.count_nonzero(values > precision * values[0])) if values[0] > 0 else 0
-    residual = _residual(factored, values, vectors)
+    residual = 0.0
+    if values[0] > 0:
+        columns = np.ascontiguousarray(vectors.T)
+        gap = (factored.multiply(columns) - columns * values) / values[0]
+        residual = float(np.linalg.norm(gap, axis=0).max())
     return Spectrum(values, signed(vectors.T), total, residual, rank, "lapack svd", moments, every)
-
-
-def _residual(factored: Factored, values: FloatArray, vectors: FloatArray) -> float:
-    if values[0] <= 0:
-        return 0.0
-    columns = np.ascontiguousarray(vectors.T)
-    gap = (factored.multiply(columns) - columns * values) / values[0]
-    return float(np.linalg.norm(gap, axis=0).max())
 
 
 @dataclass(frozen=True)
@@ -184,7 +174,7 @@ class QRSolver(ContinuableSolver):
             )
         d = len(factored.mean)
         limit = min(factored.n_samples, d)
-        precision = relative_precision(d)
+        precision = 1e-30 * d  # (1e-15 √d)², that of singular values squared: eigenvalues below it are noise
         known = known_weight(factored, parameters, state.weight, weighted=fitted.weighted)
         selection = selection_of_fit(factored, parameters, known, limit, precision)
         spectrum = _spectrum(factored, selection, precision)
