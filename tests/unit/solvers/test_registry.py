@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from facade import MIB, SOLVERS, Parameters, Resources, fit_source, open_source
 from stores import resealed
 
 from streampca import PCA, load
@@ -40,3 +41,19 @@ def test_saved_state_of_an_unknown_solver_is_refused(tmp_path: Path) -> None:
     resealed(model / "state", lambda attributes: attributes.update(solver="later"))
     with pytest.raises(ModelError, match="solver 'later' is not known"):
         load(model)
+
+
+@pytest.mark.parametrize("like", ["sketch", "adaptive"])
+def test_a_further_approximate_solver_is_a_class_and_its_place_in_the_registry(
+    like: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    further = type("Further", (SOLVERS[like],), {"name": "further"})
+    monkeypatch.setitem(SOLVERS, "further", further)
+    source, parameters = open_source(ROWS), Parameters(2, solver=like, sketch_size=8)
+    plan, known = (
+        each(source, parameters).plan(Resources(4096 * MIB, 100 * MIB, 2)) for each in (further, SOLVERS[like])
+    )
+    assert plan.to_dict() == known.to_dict() | {"solver": "further"}
+    assert type(plan).from_dict(plan.to_dict()).to_dict() == plan.to_dict()
+    fits = [fit_source(source, parameters, each) for each in (plan, known)]
+    np.testing.assert_array_equal(fits[0].model.components, fits[1].model.components)
