@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.errors import ParameterError, PlanError
 from streampca.formatting import as_text
@@ -75,18 +76,17 @@ class Analysis(ABC):
     """Features of the first table; None where there is one."""
 
     @abstractmethod
-    def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
-        """Return the result for the covariance of a state, whose relative error is `precision`."""
+    def solved(
+        self, matrix: SymmetricOperator, precision: float, fitted: FittedState, near: Solved | None = None
+    ) -> Solved:
+        """Return the result for the covariance of a state, whose relative error is `precision`.
+
+        Of most of the rows, `near` is that of all: a maximum that is not next to it is no matter of sampling.
+        """
 
     @abstractmethod
     def solve_bytes(self, n_features: int) -> int:
         """Return the memory in bytes that `solved` takes beside the state."""
-
-    def strengths_near(
-        self, near: Solved, matrix: SymmetricOperator, precision: float, fitted: FittedState
-    ) -> FloatArray:
-        """Return the strengths alone, ``(k,)``, for the covariance of most of the rows, for all of which the result is `near`."""
-        return self.solved(matrix, precision, fitted).strengths
 
     def solve_model(self, fitted: FittedState, work: str) -> PCAModel:
         """Return the model of a state whose products have the rounding of the type `work`, with sampling errors if it has groups."""
@@ -98,7 +98,12 @@ class Analysis(ABC):
         weight = n_samples if state.weight == n_samples else float(accumulator.divisor(state) + parameters.ddof)
         weighted = fitted.weighted or getattr(state, "weight_squares", n_samples) != n_samples
         total, m = float(matrix.diagonal.sum()), len(result.components)
-        carried = _share_rebuilt(matrix, result, total)
+        # 1 − ‖X − X Wᵀ P‖²_F / ‖X‖²_F for weights W and patterns P, from the covariance of X alone.
+        products = matrix.multiply(np.ascontiguousarray(result.components.T))
+        rebuilt = 2 * float((result.patterns * products.T).sum())
+        rebuilt -= float(((result.patterns @ result.patterns.T) * (result.components @ products)).sum())
+        carried = min(1.0, max(0.0, rebuilt / total)) if total > 0 else 0.0
+        del products
         certificate = ExactCertificate(
             kind="exact",
             statement=result.statement,
@@ -158,20 +163,12 @@ class Analysis(ABC):
                 if number != left_out:
                     others = accumulator.absorb(others, group)
             part = replace(fitted, state=others, groups=())
-            found = self.strengths_near(result, operator_of(part), precision, part)[: len(strengths)]
+            found = self.solved(operator_of(part), precision, part, result).strengths[: len(strengths)]
             # Without a group the tables may have fewer directions, and correlations that are not there are 0.
             without.append(np.pad(found, (0, len(strengths) - len(found))))
         weights = np.array([group.weight for group in groups])
         errors = np.sqrt(jackknife_variance(strengths, np.stack(without), weights))
         return StrengthErrors(strengths, errors, len(groups), self.kind.bounded)
-
-
-def _share_rebuilt(matrix: SymmetricOperator, result: Solved, total: float) -> float:
-    """Return 1 − ‖X − X Wᵀ P‖²_F / ‖X‖²_F for weights W and patterns P, from the covariance of X alone."""
-    products = matrix.multiply(np.ascontiguousarray(result.components.T))
-    rebuilt = 2 * float((result.patterns * products.T).sum())
-    rebuilt -= float(((result.patterns @ result.patterns.T) * (result.components @ products)).sum())
-    return min(1.0, max(0.0, rebuilt / total)) if total > 0 else 0.0
 
 
 def sides_of(n_first: int | None, n_features: int) -> int:
@@ -199,13 +196,20 @@ class _OfTwoTables(Analysis):
         return n_first
 
     def _joined(
-        self, matrix: SymmetricOperator, pairs: Pairs, precision: float, *, orthonormal: bool
-    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return weights, patterns and variances of both tables as rows of all features, and the regression of one on the other.
+        self,
+        matrix: SymmetricOperator,
+        pairs: Pairs,
+        precision: float,
+        error: float,
+        statement: str,
+        figures: Json,
+        *,
+        orthonormal: bool,
+    ) -> Solved:
+        """Return the result with weights, patterns and variances of both tables as rows of all features, and the regression of one on the other.
 
         Those of the first table come first. Patterns are the weights where these are `orthonormal`, else the regressions of the features
-        on the scores of their own table. The last array, ``(k, n_features of the second)``, has the regression of the second table on the
-        scores of the first.
+        on the scores of their own table.
         """
         n_first, k, d = sides_of(self.n_first, matrix.side), len(pairs.values), matrix.side
         first, second = slice(0, n_first), slice(n_first, d)
@@ -225,7 +229,18 @@ class _OfTwoTables(Analysis):
             patterns[rows, at] = weights if orthonormal else inverse @ products[:, at]
             if at is first:
                 prediction = inverse @ products[:, second]
-        return components, patterns, variances, prediction
+        return Solved(
+            components=components,
+            patterns=patterns,
+            variances=variances,
+            strengths=pairs.values,
+            error=error,
+            statement=statement,
+            residual=pairs.residual,
+            method=pairs.method,
+            figures=figures,
+            prediction=prediction,
+        )
 
     def _moved(self, matrix: SymmetricOperator, fitted: FittedState) -> tuple[float, float]:
         """Return what decoding of packed values may have moved the rows of each table, ‖E‖_F / √n, relative to their root total variance."""
@@ -283,11 +298,13 @@ class MaximumCovariance(_OfTwoTables):
             return 8 * 3 * n_features**2
         return 8 * n_features * (8 * self.n_components + 1024)
 
-    def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
+    @override
+    def solved(
+        self, matrix: SymmetricOperator, precision: float, fitted: FittedState, near: Solved | None = None
+    ) -> Solved:
         """Return the leading singular triplets of the cross-covariance."""
         n_first = self.require_pairs(matrix.side)
         pairs = maximum_covariance(matrix, n_first, self.n_components, precision=precision, seed=fitted.parameters.seed)
-        components, patterns, variances, prediction = self._joined(matrix, pairs, precision, orthonormal=True)
         root = float(np.sqrt(matrix.diagonal[:n_first].sum() * matrix.diagonal[n_first:].sum()))
         one, two = self._moved(matrix, fitted)
         error = (precision + one + two + one * two) * root
@@ -295,18 +312,7 @@ class MaximumCovariance(_OfTwoTables):
         statement = f"exact singular vectors of the cross-covariance; rounding changes a singular value by at most {share:.1e} of the first"
         shares = np.square(pairs.values) / pairs.total if pairs.total > 0 else np.zeros_like(pairs.values)
         figures: Json = {"squared_covariance": pairs.total, "squared_covariance_fraction": shares.tolist()}
-        return Solved(
-            components=components,
-            patterns=patterns,
-            variances=variances,
-            strengths=pairs.values,
-            error=error,
-            statement=statement,
-            residual=pairs.residual,
-            method=pairs.method,
-            figures=figures,
-            prediction=prediction,
-        )
+        return self._joined(matrix, pairs, precision, error, statement, figures, orthonormal=True)
 
 
 @dataclass(frozen=True)
@@ -319,7 +325,10 @@ class CanonicalCorrelation(_OfTwoTables):
         """Return what the matrix, its blocks, and eigenvectors of both take."""
         return 8 * 5 * n_features**2
 
-    def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
+    @override
+    def solved(
+        self, matrix: SymmetricOperator, precision: float, fitted: FittedState, near: Solved | None = None
+    ) -> Solved:
         """Return the leading canonical variates."""
         n_first = self.require_pairs(matrix.side)
         moved = sum(self._moved(matrix, fitted))
@@ -328,22 +337,10 @@ class CanonicalCorrelation(_OfTwoTables):
         pairs, error, n_left_out = canonical_correlations(
             matrix, n_first, self.n_components, precision=precision, n_free=free
         )
-        components, patterns, variances, prediction = self._joined(matrix, pairs, precision, orthonormal=False)
         statement = f"exact canonical correlations; rounding changes each by at most {error:.1e}"
         if n_left_out:
             statement += f"; {n_left_out:,} direction(s) whose variance is below rounding are left out"
-        return Solved(
-            components=components,
-            patterns=patterns,
-            variances=variances,
-            strengths=pairs.values,
-            error=error,
-            statement=statement,
-            residual=pairs.residual,
-            method=pairs.method,
-            figures={},
-            prediction=prediction,
-        )
+        return self._joined(matrix, pairs, precision, error, statement, {}, orthonormal=False)
 
 
 @dataclass(frozen=True)
@@ -358,19 +355,11 @@ class Factors(Analysis):
         """Return what the matrix, its scaled copy, its eigenvectors, and the work of LAPACK take."""
         return 8 * 4 * n_features**2
 
-    def solved(self, matrix: SymmetricOperator, precision: float, fitted: FittedState) -> Solved:
-        """Return loadings, uniquenesses, and the weights that give the conditional means of the factors."""
-        return self._solved_from(None, matrix, precision, fitted)
-
-    def strengths_near(
-        self, near: Solved, matrix: SymmetricOperator, precision: float, fitted: FittedState
-    ) -> FloatArray:
-        """Return the strengths of the maximum that is next to that of all rows: another one is no matter of sampling."""
-        return self._solved_from(near.uniquenesses, matrix, precision, fitted).strengths
-
-    def _solved_from(
-        self, start: FloatArray | None, matrix: SymmetricOperator, precision: float, fitted: FittedState
+    @override
+    def solved(
+        self, matrix: SymmetricOperator, precision: float, fitted: FittedState, near: Solved | None = None
     ) -> Solved:
+        """Return loadings, uniquenesses, and the weights that give the conditional means of the factors."""
         k, d = self.n_components, matrix.side
         varying = np.flatnonzero(matrix.diagonal > 0)
         if k >= len(varying):
@@ -380,7 +369,7 @@ class Factors(Analysis):
             )
         dense = matrix.dense()
         dense = dense if len(varying) == d else np.ascontiguousarray(dense[np.ix_(varying, varying)])
-        start = None if start is None else start[varying]
+        start = None if near is None or near.uniquenesses is None else near.uniquenesses[varying]
         found = maximum_likelihood(dense, k, seed=fitted.parameters.seed, start=start)
         del dense
         variances = matrix.diagonal[varying]

@@ -28,7 +28,6 @@ from streampca.linalg.component_rules import DEFINITIONS
 from streampca.linalg.nystrom import LowRank, Precision
 from streampca.linalg.selection import Count, Rule
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
-from streampca.models.approximate import Answer, Chain, answer_of
 from streampca.parameters import Parameters
 from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, repeated_reads_note
 from streampca.planning.budget import MemoryNeed
@@ -39,6 +38,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, count_leaves, divide, most_leaves
 from streampca.planning.work import Figures, Resources
 from streampca.random import generator
+from streampca.solvers.approximate_model import Answer, Chain, answer_of
 from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table, needs_moments
 from streampca.solvers.filling import Filling, complete, unread, with_means_first

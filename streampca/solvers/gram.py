@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, cast
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
@@ -720,7 +720,7 @@ def find_components(
     if scratch is not None:
         require_space(scratch.path, 8 * k * d)
         stored = StoredComponents.create(scratch.path / "components", (k, d), task.width, scratch)
-    table: SlabwiseComponents = InMemory(np.zeros((k, d)), task.width) if stored is None else stored
+    table: InMemory | StoredComponents = InMemory(np.zeros((k, d)), task.width) if stored is None else stored
     task = replace(task, stored=stored, axes=task.axes.astype(task.work_dtype()))
     samples = np.empty((len(task.chosen), d), dtype=task.source.dtype)
 
@@ -752,19 +752,7 @@ def find_components(
     components = table.components if isinstance(table, InMemory) else table
     signs = np.where(mapping.diagonal() < 0, -1.0, 1.0)
     left = summary.left @ mapping.T
-    return WideComponents(components, samples, signs, left, orthonormality, overlaps), count  # type: ignore[arg-type]
-
-
-class SlabwiseComponents(Protocol):
-    """Components of which a slab is in memory at a time."""
-
-    def slabs(self) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield runs of features and all components for them."""
-        ...
-
-    def write(self, start: int, values: FloatArray) -> None:
-        """Write all components for the features from `start` on."""
-        ...
+    return WideComponents(components, samples, signs, left, orthonormality, overlaps), count
 
 
 @dataclass(frozen=True)
@@ -787,7 +775,7 @@ class InMemory:
         self.components[:, start : start + values.shape[1]] = values
 
 
-def make_orthonormal(table: SlabwiseComponents, summary: Summary, rank: int) -> tuple[FloatArray, float]:
+def make_orthonormal(table: InMemory | StoredComponents, summary: Summary, rank: int) -> tuple[FloatArray, float]:
     """Make components orthonormal to rounding and fix their signs, in place, in as few sweeps as it takes: mostly one.
 
     What they are multiplied by follows from their inner products alone, see `orthonormalising`. Signs are those of the
@@ -833,7 +821,7 @@ def orthonormalising(products: FloatArray, rank: int) -> FloatArray:
     return root
 
 
-def _multiply(table: SlabwiseComponents, step: FloatArray) -> Summary:
+def _multiply(table: InMemory | StoredComponents, step: FloatArray) -> Summary:
     """Multiply all components by `step`, ``(k, k)``, and return their new summary."""
     summary = Summary.empty(len(step))
     for part, slab in table.slabs():

@@ -80,6 +80,8 @@ class FitResult(ABC):
     """The state of linear PCA, to be merged and continued; None where the solver keeps none."""
     quality: QualityFound | None = None
     """What the reading says of the quality of the data; None where that was not asked for."""
+    scores: FloatArray | None = None
+    """Scores of all samples where the solver has them without reading again, ``(n_samples, k)``."""
     updates: tuple[Json, ...] = ()
     """One entry for each time that new rows were added to a finished run, for its manifest."""
 
@@ -95,7 +97,7 @@ class FitResult(ABC):
     @property
     def has_scores(self) -> bool:
         """Tell whether the solver has the scores of all rows as they are written, without another reading."""
-        return False
+        return self.scores is not None
 
     @abstractmethod
     def warnings(self) -> list[str]:
@@ -118,7 +120,11 @@ class FitResult(ABC):
 
     def write_known_scores(self, source: Source, path: Path) -> bool:
         """Write the scores of all rows of `source` to `path` if the solver has them; tell whether it has."""
-        return False
+        if self.scores is not None and self.model.linear is not None:
+            from streampca.execution.write import write_known_scores  # here, because it imports zarr
+
+            write_known_scores(source, self.model.linear, self.scores, path)
+        return self.scores is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +133,6 @@ class Fit(FitResult):
 
     model: PCAModel
     """The model."""
-    scores: FloatArray | None = None
-    """Scores of all samples where the solver has them without reading again, ``(n_samples, k)``."""
-
-    @property
-    def has_scores(self) -> bool:
-        """Tell whether the solver has the scores of all rows as they are written, without another reading."""
-        return self.scores is not None
 
     def warnings(self) -> list[str]:
         """Return sentences about what limits the use of the result, or makes it other than was asked for."""
@@ -150,11 +149,3 @@ class Fit(FitResult):
         model = rotate(self.model, method=method)
         scores = None if self.scores is None else self.scores @ model.turn
         return replace(self, model=model, scores=scores, fitted_state=None)
-
-    def write_known_scores(self, source: Source, path: Path) -> bool:
-        """Write the scores of all rows of `source` to `path` if the solver has them; tell whether it has."""
-        if self.scores is not None:
-            from streampca.execution.write import write_known_scores  # here, because it imports zarr
-
-            write_known_scores(source, self.model, self.scores, path)
-        return self.scores is not None

@@ -13,7 +13,6 @@ from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import weighted
 from streampca.execution.readings import Readings
 from streampca.linalg.certificate import Evidence
-from streampca.models.approximate import Chain, answer_of
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
@@ -26,6 +25,7 @@ from streampca.solvers.approximate import (
     sizes_of,
     split,
 )
+from streampca.solvers.approximate_model import Chain, answer_of
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.result import Accumulated

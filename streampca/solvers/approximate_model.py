@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from streampca.accumulators import Sketched, SketchState
 from streampca.linalg.certificate import ROUNDING, SHARES, Approximation, Certified, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, converted, independent_columns, nystrom
@@ -17,13 +17,9 @@ from streampca.models.certificates import ApproximateCertificate
 from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.rounding import with_decoding, with_missing
+from streampca.parameters import Parameters
 from streampca.random import generator
 from streampca.typing import FloatArray, Json
-
-if TYPE_CHECKING:
-    from streampca.accumulators import Sketched, SketchState
-    from streampca.parameters import Parameters
-
 
 _TINY = float(np.finfo(np.float64).tiny)
 _NEARLY = 1e-4  # each projection leaves so much of what it takes out, and every block is projected at least twice
