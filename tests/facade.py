@@ -35,7 +35,6 @@ from streampca.runs.verify import verify_run
 from streampca.solvers.capabilities import CONFLICTS
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.solvers.fit import fit as fit_source
-from streampca.solvers.kernel.fit import plan_kernel
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.quality import quality_of, with_statistics
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
@@ -292,7 +291,7 @@ def plan(
     if `allowed` is given, or with `kernel` those of a fit of a kernel.
     """
     if "kernel" in parameters:
-        return plan_kernel(open_source(data), KernelParameters(n_components=k, **parameters))
+        return plan_fit(open_source(data), KernelParameters(n_components=k, **parameters))
     checked = Parameters(k, **parameters)
     source = open_source(data)
     if allowed is None:
@@ -304,7 +303,7 @@ def fit(data: Any, plan: Any = None, *, k: Any = None, options: Any = None, **pa
     """Carry out a plan; return what the fit found, with ``.model``, ``.state`` and ``.reads``."""
     source, kernel = open_source(data), "kernel" in parameters
     checked: Any = KernelParameters(n_components=k, **parameters) if kernel else Parameters(k, **parameters)
-    plan = plan or (plan_kernel if kernel else plan_fit)(source, checked)
+    plan = plan or plan_fit(source, checked)
     return fit_source(source, checked, plan, **(options or {}))
 
 

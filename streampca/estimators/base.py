@@ -95,7 +95,7 @@ class StreamEstimator(BaseEstimator):
     _solvers: ClassVar[Mapping[str, type[Solver[Any, Any]]]]
     """Its solvers by name."""
     _plan_source: ClassVar[Callable[..., Any]]
-    """Plans a fit of a source with checked parameters: `plan_fit` or `plan_kernel`."""
+    """Plans a fit of a source with checked parameters: `plan_fit`, with what an analysis adds."""
     _readings_of_fit: Callable[..., Any] = staticmethod(readings_of_fit)
     """Asks for the readings of such a fit."""
 

@@ -27,9 +27,9 @@ from streampca.models.rows import scores_of
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked, documented
 from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
-from streampca.solvers.kernel import METHODS
-from streampca.solvers.kernel.fit import plan_kernel
+from streampca.solvers.fit import plan_fit
 from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
+from streampca.solvers.registry import METHODS
 from streampca.sources import Source
 from streampca.sources.base import require_unmasked
 from streampca.sources.sparse import is_sparse
@@ -153,7 +153,7 @@ class KernelPCA(StreamEstimator):
             As `fit`.
         """
         source = self._open(X)
-        return plan_kernel(source, self._parameters(), client=active_client(source), alternatives=True)
+        return plan_fit(source, self._parameters(), client=active_client(source), alternatives=True)
 
     def fit(self, X: Input, y: object = None) -> Self:
         """Find the kernel principal components of `X`.
@@ -290,7 +290,7 @@ class KernelPCA(StreamEstimator):
             threads=threads,
         )
 
-    _plan_source = staticmethod(plan_kernel)
+    _plan_source = staticmethod(plan_fit)
 
     def _take(self, result: Any, source: Source) -> None:
         super()._take(result, source)

@@ -121,6 +121,10 @@ class ScoresWork(Work):
         )
         return replace(shape, window=2 * leaves)
 
+    @override
+    def edges(self, shape: WorkShape) -> tuple[int, ...] | None:
+        return None if self.read is self.source else super().edges(shape)
+
 
 @dataclass(frozen=True)
 class ByRows(ScoresWork):
@@ -237,11 +241,10 @@ def require_room_for_rows(n_features: int, n_components: int, memory: int | str 
 def plan_by_features(source: Source, model: PCAModel, resources: Resources) -> Plan | None:
     """Return how scores are computed by features, with the least memory if nothing fits; None if `source` has no such view."""
     try:
-        features = source.by_features()
+        source.by_features()
     except NotAvailableError:
         return None
-    plan = ByFeatures(source, len(model.components), resources, model).first_that_fits()
-    return plan.with_edges(features.block_edges(plan.rows_per_block))
+    return ByFeatures(source, len(model.components), resources, model).first_that_fits()
 
 
 def values_per_sample(model: PCAModel) -> int:

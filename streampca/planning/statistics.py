@@ -64,4 +64,4 @@ def plan_statistics(source: Source, accumulators: tuple[AnyAccumulator, ...], re
     plan = work.best(block_rows_to_try(source, np.dtype(np.float64)), 0, 1)
     if not plan.budget.fits:
         raise plan.budget.refusal("", subject="figures of all rows: ")
-    return plan.with_edges(source.block_edges(plan.rows_per_block))
+    return plan

@@ -143,6 +143,10 @@ class Work(ABC):
     def figures(self, shape: WorkShape, reading: int) -> Figures:
         """Return what the work takes beside memory; one pass decodes `reading` bytes."""
 
+    def edges(self, shape: WorkShape) -> tuple[int, ...] | None:
+        """Return the first row of every block and the end of the last where the source has its own; None = blocks are equal."""
+        return self.read.block_edges(shape.rows_per_block)
+
     def budget(self, shape: WorkShape) -> MemoryBudget:
         """Return the memory by purpose and by phase.
 
@@ -177,7 +181,7 @@ class Work(ABC):
         )
         for companion in self.resources.companions:
             plan = replace(plan, flops=companion.flops(plan))
-        return plan
+        return plan.with_edges(self.edges(shape))
 
     def best(self, sizes: list[int], side: int, n_tiles: int) -> Plan:
         """Return the best plan that fits, or the one that takes least memory if none does (see `MemoryBudget.fits`).

@@ -126,12 +126,22 @@ def least_memory(limits: Iterable[WorkerLimits]) -> int | None:
 
 
 def for_workers(plan: Plan, limits: list[WorkerLimits], budget: MemoryBudget | None = None) -> Plan:
-    """Return `plan`, made for one worker, for a cluster of them.
+    """Return `plan`, made for one worker, for a cluster of them, with a note on those that multiply by other BLAS kernels.
 
     This process holds no more states than its ceiling allows beside what it keeps (`KEPT`) by `budget`, that of `plan` if None. A worker
     holds the states of as many leaves as are planned; of a branch it holds two, and that of a finished branch until this process has
-    merged those before.
+    merged those before. A fit without states reads all rows into this process.
     """
+    others = [each.other_kernels for each in limits if each.other_kernels]
+    if others:
+        note = (
+            f"{len(others)} of {len(limits)} workers, first {others[0]}, multiply by other BLAS kernels than this process "
+            f"({versions()['blas']}): equal bits rest on equal kernels, so the last digits may be others where other workers read"
+        )
+        plan = plan.with_notes([note])
+    plan = replace(plan, n_workers=len(limits))
+    if "states" not in plan.memory:
+        return plan
     state = plan.budget.bytes_for("states") // plan.n_states
     kept_bytes = (budget or plan.budget).bytes_for(*KEPT)
     branches = plan.leaves_per_branch > 1
@@ -141,24 +151,12 @@ def for_workers(plan: Plan, limits: list[WorkerLimits], budget: MemoryBudget | N
     if not branches:
         window = max(1, min(window, (plan.allowed_bytes - kept_bytes) // max(1, state) - 1))
     return replace(
-        on_workers(plan, limits),
+        plan,
         threads=sum(each.threads for each in limits),
         leaves_in_flight=min(window, at_once),
         window=window,
         leaves_per_worker=at_worker,
     )
-
-
-def on_workers(plan: Plan, limits: list[WorkerLimits]) -> Plan:
-    """Return `plan` with the number of workers that carry it out, and a note on those that multiply by other BLAS kernels."""
-    others = [each.other_kernels for each in limits if each.other_kernels]
-    note = (
-        f"{len(others)} of {len(limits)} workers, first {others[0]}, multiply by other BLAS kernels than this process ({versions()['blas']}): "
-        "equal bits rest on equal kernels, so the last digits may be others where other workers read"
-        if others
-        else ""
-    )
-    return replace(plan, n_workers=len(limits), notes=(*plan.notes, note) if note else plan.notes)
 
 
 def _share_of_limit() -> float:

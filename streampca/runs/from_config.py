@@ -32,7 +32,6 @@ from streampca.runs.config.values import plain_options
 from streampca.solvers.base import AnyFit, AnyParameters
 from streampca.solvers.fit import require_fit
 from streampca.solvers.groups import require_groups
-from streampca.solvers.kernel import METHODS
 from streampca.solvers.kernel.base import KernelFit
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.registry import obstacle_to_state
@@ -202,10 +201,7 @@ def require_possible(config: RunConfig | ModelsConfig) -> None:
         )
     require_state(config, parameters)
     _require_rotatable(config)
-    if isinstance(parameters, KernelParameters):
-        if parameters.method in METHODS:
-            METHODS[parameters.method].require(None, parameters)
-    elif getattr(config.model, "group_by", None) is not None:
+    if isinstance(parameters, Parameters) and getattr(config.model, "group_by", None) is not None:
         require_groups(None, parameters)
     else:
         require_fit(None, parameters, analysis=kind.is_analysis)

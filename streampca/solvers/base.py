@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -15,10 +16,10 @@ from streampca.models.pca import PCAModel
 from streampca.models.rounding import with_integer_rounding
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.cost import Rates, nominal_rates, solve_seconds
+from streampca.planning.cost import Rates, expected_seconds, nominal_rates, solve_seconds
 from streampca.planning.detail import DETAILS, SolverDetail
 from streampca.planning.plan import Plan
-from streampca.planning.work import Resources, Work
+from streampca.planning.work import Companion, Resources, Work
 from streampca.solvers.capabilities import Table, require_taken
 from streampca.solvers.removing import Removing
 from streampca.solvers.result import Accumulated, Fit, FitResult
@@ -81,9 +82,21 @@ class Solver(ABC, Generic[AnyParameters, AnyFit]):
         What reading took, and how long, is measured by who makes the readings.
         """
 
+    def plan_with_groups(self, resources: Resources, plan: Plan, *, always: bool = False) -> Plan | None:
+        """Return `plan` with states of groups of rows, which sampling errors follow from; None where the solver keeps none.
+
+        With `always` also where another way is better, or `PlanError` where it does not fit.
+        """
+        return None
+
     @abstractmethod
     def finished(self, fit: AnyFit) -> AnyFit:
         """Return the fit with what is known of its model in the end; raise `DataError` if its numbers are no use."""
+
+    @classmethod
+    @abstractmethod
+    def seconds(cls, plan: Plan, companions: Iterable[Companion] = ()) -> float:
+        """Return the seconds that a fit by `plan` takes at nominal rates, with what comes along."""
 
     @classmethod
     def model_bytes(cls, plan: Plan, n_components: int) -> int:
@@ -131,6 +144,13 @@ class PCASolver(Work, Solver[Parameters, Fit]):
         state = None if fit.fitted_state is None else replace(fit.fitted_state, source=described)
         return replace(fit, model=replace(model, source=described), fitted_state=state)
 
+    @override
+    @classmethod
+    def seconds(cls, plan: Plan, companions: Iterable[Companion] = ()) -> float:
+        rates = cls.nominal_rates(plan)
+        alone = expected_seconds(plan, rates, cls.solve_seconds(plan, rates))
+        return alone + sum(each.seconds(plan, rates) for each in companions)
+
     @classmethod
     def nominal_rates(cls, plan: Plan) -> Rates:
         """Return the rates that times are expected by: those of products of rows."""
@@ -140,13 +160,6 @@ class PCASolver(Work, Solver[Parameters, Fit]):
     def solve_seconds(cls, plan: Plan, rates: Rates) -> float:
         """Return the time from the last row to the components: that of the eigenpairs of a symmetric matrix, or of a sketch."""
         return solve_seconds(plan, rates)
-
-    def plan_with_groups(self, resources: Resources, plan: Plan, *, always: bool = False) -> Plan | None:
-        """Return `plan` with states of groups of rows, which sampling errors follow from; None where the solver keeps none.
-
-        With `always` also where another way is better, or `PlanError` where it does not fit.
-        """
-        return None
 
     def reason_chosen(self, plan: Plan) -> str:
         """Return why ``solver="auto"`` chose `plan`."""

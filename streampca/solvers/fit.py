@@ -1,7 +1,8 @@
-"""Plans of fits of linear PCA, and fits of any kind by the solver that a plan names."""
+"""The plan of a fit, and the fit by the solver that it names: of principal components, kernel principal components, or an analysis."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,34 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streampca.accumulators.rows import RowSample
 from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.readings import Readings, relayed, run_fit
-from streampca.linalg.selection import Count
+from streampca.execution.readings import Meters, Reading, Readings, relayed, run_fit, with_beside
 from streampca.logs import logger
 from streampca.parameters import Parameters
 from streampca.planning.checks import require_rows, require_rule
 from streampca.planning.columns import with_columns
-from streampca.planning.memory import ALLOWANCE_BYTES, WORKER_PROCESS_BYTES, allowed_bytes
+from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.plan import Plan
 from streampca.planning.read_ahead import with_read_ahead
 from streampca.planning.scores import diagnostics_bytes
 from streampca.planning.work import Resources
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
-from streampca.solvers.alternatives import plan_by, with_alternatives, with_time
 from streampca.solvers.analyses import Analysis, plan_of_analysis
-from streampca.solvers.approximate import reading_limits
-from streampca.solvers.base import AnyParameters
 from streampca.solvers.capabilities import require_together
-from streampca.solvers.fitted_steps import with_steps
-from streampca.solvers.kernel import METHODS
-from streampca.solvers.measuring import measured
-from streampca.solvers.quality import quality_beside, quality_bytes
-from streampca.solvers.registry import SOLVERS, obstacle_to_state
+from streampca.solvers.choosing import choose, solver_of, solvers_for, with_alternatives, with_time
+from streampca.solvers.fitted_steps import fit_steps, with_steps
+from streampca.solvers.kernel.parameters import KernelParameters
+from streampca.solvers.quality import QualityFound, quality_beside, quality_bytes
+from streampca.solvers.registry import obstacle_to_state
 from streampca.solvers.removing import Removing, regressors_of
 from streampca.solvers.result import Fit
-from streampca.solvers.sampling import Sampling, require_sampling, with_sampling
+from streampca.solvers.sampling import plan_sampling, require_sampling, with_sampling_errors
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct
 from streampca.sources.naming import places_named
@@ -48,13 +46,12 @@ if TYPE_CHECKING:
 __all__ = ["Fit", "Parameters", "fit", "plan_fit", "report_rows"]
 
 _log = logger(__name__)
-_WIDE_FROM = 512  # features from which the second reading of the Gram matrix pays
 _REPORT_ROWS, _REPORT_BYTES = 2000, 16 * 2**20
 
 
 def plan_fit(
     source: Source,
-    parameters: Parameters,
+    parameters: Parameters | KernelParameters,
     *,
     scores: bool = False,
     report: bool = False,
@@ -74,20 +71,22 @@ def plan_fit(
         If it does not fit in the memory that is allowed.
     DataError
         If there are not more rows than `ddof`, or two files of rows have the same content.
+    NotAvailableError
+        For what does not go together.
     """
-    n = source.shape[0]
+    n, linear = source.shape[0], isinstance(parameters, Parameters)
     require_distinct(source.fragments)
     if n <= parameters.ddof:
         samples = "1 sample" if n == 1 else f"{n} samples"
+        by_ddof = f"with ddof={parameters.ddof} " if linear else ""
         raise DataError(
-            f"n_samples={n}: found {samples}, with ddof={parameters.ddof} at least {parameters.ddof + 1} are needed: {source.description}"
+            f"n_samples={n}: found {samples}, {by_ddof}at least {parameters.ddof + 1} are needed: {source.description}"
         )
+    if diagnostics and not linear:
+        raise NotAvailableError("diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none")
     parameters = with_columns(parameters, source)
-    parameters.selection(source)
-    require_rows(source, parameters)
     require_fit(source, parameters, analysis=analysis is not None)
-    n_groups = parameters.sampling_errors
-    require_sampling(n_groups, n)
+    require_sampling(parameters.sampling_errors, n)
     limits = worker_limits(client)
     resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=scores, report=report)
     if quality:
@@ -95,44 +94,41 @@ def plan_fit(
     if diagnostics:
         in_leaf = diagnostics_bytes(source.shape[1], parameters.n_components, parameters.missing)
         resources = resources.holding("diagnostics", resources.threads * in_leaf)
-    regressors = regressors_of(source, parameters)
-    require_rule(source, parameters, None if regressors is None else regressors.orthogonal.size)
-    if regressors is not None:
-        resources = replace(resources, companions=(*resources.companions, Removing(regressors, source)))
+    if isinstance(parameters, Parameters):
+        regressors = regressors_of(source, parameters)
+        require_rule(source, parameters, None if regressors is None else regressors.orthogonal.size)
+        if regressors is not None:
+            resources = replace(resources, companions=(*resources.companions, Removing(regressors, source)))
     with naming_the_limit(resources, limits):
-        # The scores that sampling errors are computed from take the memory of those that are written.
-        plan = _choose(source, parameters, replace(resources, scores=scores or n_groups > 0))
-        plan = _with_sampling(plan, source, parameters, resources, analysis)
+        plan = choose(source, parameters, replace(resources, scores=scores or parameters.sampling_errors > 0))
+        plan = plan_sampling(plan, source, parameters, resources, analysis)
         plan = plan if analysis is None else plan_of_analysis(plan, analysis, source)
-    if plan.axis == "samples":
-        plan = plan.with_edges(source.block_edges(plan.rows_per_block))
-    elif not plan.components_on_disk:  # whose slabs are regular
-        plan = plan.with_edges(source.by_features().block_edges(plan.rows_per_block))
     plan = with_read_ahead(plan, source, parameters.read_ahead)
     if parameters.missing != "error" and source.dtype.kind in "iu" and not source.sparse:
         none = f"missing={parameters.missing!r}: no value is missing, because {source.dtype} has no NaN; name the number that means missing with missing_value"
-        plan = replace(plan, notes=(*plan.notes, none))
+        plan = plan.with_notes([none])
     if limits:
         plan = for_workers(plan, limits)
     if alternatives and analysis is None:
         plan = with_alternatives(plan, source, parameters, resources)
-    else:
-        plan = with_time(plan, resources)
-    return with_steps(plan, source)
+    return with_steps(with_time(plan, resources), source)
 
 
-def require_fit(source: Source | None, parameters: Parameters, *, analysis: bool = False) -> None:
+def require_fit(source: Source | None, parameters: Parameters | KernelParameters, *, analysis: bool = False) -> None:
     """Raise `NotAvailableError` or `ParameterError` for parameters that do not go together; without a `source`, whatever the rows.
 
     With `analysis`, something else than principal components is solved.
     """
-    require_together(
-        source, parameters, "sampling errors of analyses" if analysis and parameters.sampling_errors else ""
-    )
-    if source is None:  # else when its regressors are known
-        require_rule(None, parameters)
+    if isinstance(parameters, Parameters):
+        parameters.selection(source)
+        if source is not None:
+            require_rows(source, parameters)
+        together = "sampling errors of analyses" if analysis and parameters.sampling_errors else ""
+        require_together(source, parameters, together)
+        if source is None:  # else when its regressors are known
+            require_rule(None, parameters)
     if parameters.solver != "auto":
-        SOLVERS[parameters.solver].require(source, parameters)
+        solvers_for(parameters)[parameters.solver].require(source, parameters)
 
 
 def resources_of(
@@ -180,7 +176,7 @@ def naming_the_limit(resources: Resources, limits: list[WorkerLimits]) -> Iterat
 
 def fit(
     source: Source,
-    parameters: AnyParameters,
+    parameters: Parameters | KernelParameters,
     plan: Plan,
     *,
     keep_rows: int = 0,
@@ -195,101 +191,54 @@ def fit(
 
 def readings_of_fit(
     source: Source,
-    parameters: AnyParameters,
+    parameters: Parameters | KernelParameters,
     plan: Plan,
     *,
     keep_rows: int = 0,
     quality: bool = False,
     analysis: Analysis | None = None,
 ) -> Readings[Any]:
-    """Ask for the readings of a fit by `plan`, of PCA, an `analysis` or kernel PCA; return the fit with its model.
+    """Ask for the readings of a fit by `plan`, of PCA, an `analysis` or kernel PCA; return the fit with its model and what reading took.
 
     `keep_rows` rows are copied out of the stream, and the `quality` of the data is examined, if asked for.
     """
     _log.info("plan: %r", plan)
-    kind: Any = SOLVERS[plan.solver] if plan.solver in SOLVERS else METHODS[plan.solver]
+    began, meters, kind = time.perf_counter(), Meters(), solver_of(plan)
     with places_named(source):
         given: Any = with_columns(parameters, source)
         regressors, removing = regressors_of(source, given), None
         if regressors is not None:
             removing = Removing(regressors, source, np.dtype(plan.work_dtype))
             given = replace(given, n_regressors=regressors.orthogonal.size)
-        by_features = kind.copies_rows and plan.axis == "features"
-        solver = kind(source, given, keep_rows if by_features else 0, removing, analysis)
-        solving = solver.readings(plan)
-        if removing is not None:
-            solving = relayed(solving, removing)
+        copies = keep_rows if kind.copies_rows and plan.axis == "features" else 0  # rows do not pass by then
+        solver = kind(source, given, copies, removing, analysis)
+        solving = solver.readings(plan) if removing is None else relayed(solver.readings(plan), removing)
+        sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows and not copies else ()
         examining = quality_beside(source, plan, given.missing) if quality else ()
-        fitted = yield from measured(solving, source, plan, 0 if by_features else keep_rows, examining)
+        yield from relayed(fit_steps(source, plan), meters)
+        beside = with_beside(solving, Reading(source, (*sample, *examining), plan))
+        fitted, states = yield from relayed(beside, meters)
+        fitted = replace(fitted, samples=states[0]) if sample else fitted
+        if examining:
+            fitted = replace(fitted, quality=QualityFound(examining, states[len(sample) :]))
         if obstacle_to_state(given, plan):
             fitted = replace(fitted, fitted_state=None)
         if removing is not None:
-            fitted = removing.finished(fitted, copied_residuals=by_features)
+            fitted = removing.finished(fitted, copied_residuals=copies > 0)
         fitted = solver.finished(fitted)
         if given.sampling_errors and analysis is None:
-            limits = given.memory, given.threads
-            sampling = Sampling(source, plan, given.sampling_errors, given.sample_weight, given.scaling, *limits)
-            fitted = yield from sampling.added_to(fitted)
+            fitted = yield from relayed(with_sampling_errors(fitted, source, given), meters)
         labels = None if source.labels is None else source.labels.without_sample_coordinates()
-        return replace(fitted, model=replace(fitted.model, labels=labels))
+        return replace(
+            fitted,
+            model=replace(fitted.model, labels=labels),
+            count=meters.count,
+            n_passes=meters.n_readings,
+            stream_seconds=meters.seconds,
+            solve_seconds=time.perf_counter() - began - meters.seconds,
+        )
 
 
 def report_rows(source: Source) -> int:
     """Return how many rows a report is drawn from: 2,000, fewer where they are long."""
     return int(max(4, min(_REPORT_ROWS, source.shape[0], _REPORT_BYTES // source.dense_row_bytes)))
-
-
-def _with_sampling(
-    plan: Plan, source: Source, parameters: Parameters, resources: Resources, analysis: Analysis | None
-) -> Plan:
-    """Return `plan` with what sampling errors take: covariances of groups of rows, else one more reading.
-
-    Those of an analysis follow from covariances alone.
-    """
-    n_groups, solver = parameters.sampling_errors, SOLVERS[plan.solver](source, parameters)
-    if n_groups:
-        always = analysis is not None
-        grouped = solver.plan_with_groups(resources, plan, always=always)
-        if grouped is not None:
-            return grouped
-    if n_groups and analysis is not None:
-        raise NotAvailableError(
-            f"sampling_errors={n_groups} of {analysis.kind.name} follow from covariances of groups of rows, in memory and without `remove`: set "
-            "sampling_errors=0, or remove that part of the rows before"
-        )
-    return with_sampling(plan, source, n_groups, scaled=parameters.scaling is not False)
-
-
-def _choose(source: Source, parameters: Parameters, resources: Resources) -> Plan:
-    """Return the plan of the solver that was named; else the better exact one that fits; else the better approximate one.
-
-    With a tolerance, approximate answers are allowed, and the first of the plans that fit is the fastest.
-    """
-    if parameters.solver != "auto":
-        return plan_by(parameters.solver, source, parameters, resources)
-    n, d = source.shape
-    order = ["gram", "covariance"] if 2 * n <= d and d >= _WIDE_FROM else ["covariance", "gram"]
-    if isinstance(parameters.selection(source), Count) and parameters.n_components is not None:
-        # More passes are faster from a sketch; the best answer of one pass is that of incremental updates.
-        several = reading_limits(parameters)[0] > 1
-        either = ["sketch", "adaptive"] if several else ["adaptive", "sketch"]
-        order += ["sketch"] if parameters.tolerance is not None else either
-    refusals = []
-    plans = []
-    for solver in order:
-        try:
-            plan = plan_by(solver, source, parameters, resources)
-        except NotAvailableError:
-            continue  # not for rows of this kind
-        except PlanError as error:
-            if resources.process_bytes + ALLOWANCE_BYTES > resources.allowed_bytes:
-                raise  # whatever the solver
-            refusals.append(f"solver {solver}: {error}")
-            continue
-        if parameters.tolerance is None:
-            return replace(plan, notes=(*plan.notes, *refusals))
-        plans.append(with_time(plan, resources))
-    if not plans:
-        raise PlanError("; ".join(refusals))
-    plan = min(plans, key=lambda plan: plan.expected_seconds or 0.0)
-    return replace(plan, notes=(*plan.notes, *refusals))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.moments import Moments
@@ -23,8 +22,6 @@ from streampca.planning.work import Resources
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
-
-_T = TypeVar("_T")
 
 STATISTICS: Mapping[str, Callable[[Source], AnyAccumulator]] = {
     "moments": lambda rows: Moments(),
@@ -50,12 +47,6 @@ def fit_steps(source: Source, like: Plan) -> Readings[None]:
         reading = Reading(rows, (accumulator,), plan_reading(rows, (accumulator,), like), phase=phase)
         (state,) = (yield reading).take()
         step.fit(accumulator.finalize(state))
-
-
-def after_steps(source: Source, like: Plan, readings: Readings[_T]) -> Readings[_T]:
-    """Ask for what the steps of `source` have to know, then for `readings`, whose result is returned."""
-    yield from fit_steps(source, like)
-    return (yield from readings)
 
 
 def with_figures(source: Source, memory: int | str | None = None, threads: int | None = None) -> Source:

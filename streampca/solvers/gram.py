@@ -280,6 +280,10 @@ class GramSolver(PCASolver):
     def read(self) -> Source:
         return self.source.by_features()
 
+    @override
+    def edges(self, shape: WorkShape) -> tuple[int, ...] | None:
+        return None if self.on_disk else super().edges(shape)  # slabs of components are regular
+
     @property
     def side(self) -> int:
         """Return the side of the matrix: samples, without those of weight 0."""

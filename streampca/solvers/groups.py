@@ -137,9 +137,7 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
     resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=False, report=False)
     with naming_the_limit(resources, limits):
         plan = _plan_groups(source, parameters, groups.accumulator(source, parameters), resources)
-    plan = with_repeated_reads(plan, source)
-    plan = plan.with_edges(source.block_edges(plan.rows_per_block))
-    plan = with_read_ahead(plan, source, parameters.read_ahead)
+    plan = with_read_ahead(with_repeated_reads(plan, source), source, parameters.read_ahead)
     return for_workers(plan, limits) if limits else plan
 
 

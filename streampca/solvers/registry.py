@@ -1,4 +1,4 @@
-"""The solvers of linear PCA by name, and which fits keep a state."""
+"""The solvers by name, and which fits keep a state."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from streampca.solvers.base import ContinuableSolver, PCASolver
 from streampca.solvers.capabilities import TRAITS, WAYS
 from streampca.solvers.covariance import CovarianceSolver
 from streampca.solvers.gram import GramSolver
+from streampca.solvers.kernel.base import KernelMethod
+from streampca.solvers.kernel.empirical import EmpiricalMapMethod
+from streampca.solvers.kernel.exact import ExactMethod
+from streampca.solvers.kernel.extension import ExtensionMethod
+from streampca.solvers.kernel.nystrom import NystromMethod
 from streampca.solvers.qr import QRSolver
 from streampca.solvers.sketch import SketchSolver
 
 SOLVERS: dict[str, type[PCASolver]] = {
     solver.name: solver for solver in (CovarianceSolver, GramSolver, QRSolver, AdaptiveSolver, SketchSolver)
 }
-"""The solvers by name. A new one joins by its own module and its place here."""
+"""The solvers of linear PCA. A new one joins by its own module and its place here."""
 CONTINUABLE = {name: solver for name, solver in SOLVERS.items() if issubclass(solver, ContinuableSolver)}
 """Those whose states can be continued and merged."""
+METHODS: dict[str, type[KernelMethod]] = {
+    method.name: method for method in (ExactMethod, NystromMethod, ExtensionMethod, EmpiricalMapMethod)
+}
+"""The methods of kernel PCA, likewise."""
 
 
 def obstacle_to_state(wanted: Any, plan: Plan | None = None) -> str | None:
@@ -26,7 +35,7 @@ def obstacle_to_state(wanted: Any, plan: Plan | None = None) -> str | None:
 
     None where it keeps one; without a plan, whatever the rows.
     """
-    if not hasattr(wanted, "solver"):
+    if hasattr(wanted, "kernel"):
         return "kernel PCA keeps no state that rows could be added to: fit all rows at once, or use PCA"
     solver = wanted.solver if plan is None else plan.solver
     if solver in SOLVERS and solver not in CONTINUABLE:

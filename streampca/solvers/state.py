@@ -25,7 +25,7 @@ from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
 from streampca.solvers.analyses import Analysis
 from streampca.solvers.fit import plan_fit
-from streampca.solvers.fitted_steps import after_steps
+from streampca.solvers.fitted_steps import fit_steps
 from streampca.solvers.registry import CONTINUABLE, obstacle_to_state
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.records import Fragment, repeated
@@ -95,8 +95,8 @@ def readings_of_batch(
         own = CONTINUABLE[solver](source, parameters).accumulated(plan, accumulator)
         sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows else ()
         meters = Meters()
-        reading = after_steps(source, plan, with_beside(own, Reading(source, sample, plan)))
-        rows, copied = yield from relayed(reading, meters)
+        yield from relayed(fit_steps(source, plan), meters)
+        rows, copied = yield from relayed(with_beside(own, Reading(source, sample, plan)), meters)
         state = rows.fitted_state(source, parameters, plan)
         return Batch(state, plan, meters.count, copied[0] if copied else None)
 

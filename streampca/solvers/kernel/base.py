@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from streampca.models.kernel import KernelModel
 from streampca.models.rounding import with_rounded_integers
 from streampca.planning.detail import KernelDetail
 from streampca.planning.plan import Plan
+from streampca.planning.work import Companion
 from streampca.solvers.base import Solver
 from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.solvers.kernel.plan import settings_of
@@ -47,6 +49,12 @@ class KernelMethod(Solver[KernelParameters, KernelFit]):
     def model_bytes(cls, plan: Plan, n_components: int) -> int:
         """Return the size of a saved model: landmarks, their coefficients, and two vectors."""
         return 8 * settings_of(plan).n_landmarks * (plan.n_features + n_components + 2)
+
+    @override
+    @classmethod
+    def seconds(cls, plan: Plan, companions: Iterable[Companion] = ()) -> float:
+        rate = (60e9 if plan.work_dtype == "float32" else 30e9) * plan.threads
+        return 0.05 + plan.flops / rate + (plan.bytes_to_read + settings_of(plan).disk_readings * plan.disk_bytes) / 1e9
 
     @override
     def finished(self, fit: KernelFit) -> KernelFit:

@@ -62,10 +62,16 @@ class KernelParameters:
     """Most bytes for reading ahead from a remote store; None = 128 MiB, where the ceiling leaves them."""
 
     # What parameters of PCA say, and kernel PCA does not do.
+    ddof: ClassVar[int] = 1
     missing: ClassVar[str] = "error"
     remove: ClassVar[None] = None
     sample_weight: ClassVar[None] = None
     scaling: ClassVar[bool] = False
+
+    @property
+    def solver(self) -> str:
+        """Return the name of the method, or ``"auto"``."""
+        return self.method
 
     def n_wanted(self, n_samples: int) -> int:
         """Return how many landmarks there will be of `n_samples` rows."""

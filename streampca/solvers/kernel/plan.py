@@ -65,6 +65,10 @@ class KernelWork(Work):
         """Return the kernel for so many features."""
         return self.parameters.kernel.bound(self.source.shape[1])
 
+    @override
+    def edges(self, shape: WorkShape) -> tuple[int, ...] | None:
+        return super().edges(shape) if shape.n_leaves > 1 else None
+
     @property
     @abstractmethod
     def m(self) -> int:
@@ -430,13 +434,6 @@ def pairs_plan(
     by_map = not exact and parameters.inverse
     advice = "fit_inverse_transform=False, so that rows can be on disk, or " if by_map else ""
     raise plan.budget.refusal(advice, subject=matrix if exact else f"{n:,} rows and {columns:,} columns take {held}: ")
-
-
-def with_seconds(plan: Plan) -> Plan:
-    """Return `plan` with the seconds it is expected to take at the rates of a middling processor and disk."""
-    rate = (60e9 if plan.work_dtype == "float32" else 30e9) * plan.threads
-    seconds = 0.05 + plan.flops / rate + (plan.bytes_to_read + settings_of(plan).disk_readings * plan.disk_bytes) / 1e9
-    return replace(plan, expected_seconds=seconds, expected_by="nominal rates")
 
 
 def columns_of(parameters: KernelParameters, n: int) -> int:
