@@ -45,7 +45,10 @@ from streampca.solvers import gram
 from streampca.solvers.approximate import ApproximateSolver
 from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.covariance import CovarianceSolver, OnDisk
-from streampca.solvers.kernel.plan import ExactWork, LandmarkWork, MapWork, PairsWork, StoredMapWork
+from streampca.solvers.kernel.empirical_map import EmpiricalMapMethod
+from streampca.solvers.kernel.exact import ExactMethod
+from streampca.solvers.kernel.landmarks import LandmarkMethod
+from streampca.solvers.kernel.pairs import PairsMethod
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.solvers.removing import Removing
 
@@ -157,8 +160,13 @@ def formulas() -> str:
     }
     others: dict[str, tuple[Callable[..., Any], ...]] = {
         "`sketch` and `adaptive`": (ApproximateSolver.needs,),
-        "Kernel PCA by landmarks": (LandmarkWork.needs, LandmarkWork.scratch_bytes),
-        "Kernel PCA by pairs of rows": (PairsWork.needs, ExactWork.sizes, MapWork.sizes, StoredMapWork.needs),
+        "Kernel PCA by landmarks": (LandmarkMethod.needs, LandmarkMethod.scratch_bytes),
+        "Kernel PCA by pairs of rows": (
+            PairsMethod.needs,
+            ExactMethod.sizes,
+            EmpiricalMapMethod.sizes,
+            EmpiricalMapMethod.needs,
+        ),
         "What comes along with any solver": (
             Removing.needs,
             moments_bytes,

@@ -11,10 +11,10 @@ from streampca.solvers.capabilities import TRAITS, WAYS
 from streampca.solvers.covariance import CovarianceSolver
 from streampca.solvers.gram import GramSolver
 from streampca.solvers.kernel.base import KernelMethod
-from streampca.solvers.kernel.empirical import EmpiricalMapMethod
+from streampca.solvers.kernel.empirical_map import EmpiricalMapMethod
 from streampca.solvers.kernel.exact import ExactMethod
-from streampca.solvers.kernel.extension import ExtensionMethod
 from streampca.solvers.kernel.nystrom import NystromMethod
+from streampca.solvers.kernel.nystrom_extension import ExtensionMethod
 from streampca.solvers.qr import QRSolver
 from streampca.solvers.sketch import SketchSolver
 

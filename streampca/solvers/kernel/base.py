@@ -1,25 +1,49 @@
-"""The interface of methods of kernel PCA, and the result of a fit."""
+"""What the methods of kernel PCA have in common: a fit of one table, and the steps from eigenpairs to a model."""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from typing_extensions import override
 
-from streampca.errors import NotFiniteError
+from streampca.accumulators.centring import work_dtype
+from streampca.errors import DataError, NotFiniteError
+from streampca.kernels import Kernel
 from streampca.models import certificate_sentences as sentences
-from streampca.models.kernel import KernelModel
+from streampca.models.kernel import KernelModel, panel_rows, preimage_of
 from streampca.models.rounding import with_rounded_integers
+from streampca.models.stored import StoredRows
+from streampca.planning.budget import Phase
 from streampca.planning.detail import KernelDetail
 from streampca.planning.plan import Plan
-from streampca.planning.work import Companion
-from streampca.solvers.base import Solver
+from streampca.planning.shape import WorkShape
+from streampca.planning.work import Companion, Resources, Work
+from streampca.solvers.base import NOTHING_PLANNED, Solver
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import settings_of
 from streampca.solvers.result import FitResult
-from streampca.typing import FloatArray
+from streampca.typing import Array, DType, FloatArray, Json
+
+AFTER: tuple[Phase, ...] = ("solving", "scores", "report")
+"""Phases in which the model is in memory."""
+ROUNDING = {"float32": 2e-7, "float64": 1e-12}
+"""Share of the first eigenvalue below which one is rounding, as scikit-learn has it."""
+SAMPLE = 256
+"""Rows on which rounding of kernel values is measured."""
+_VALUE_ROUNDINGS = 4
+_MOST_LOST = 1e-3
+_LEAST_VALUE = 1e-290  # float64 has all its digits down to 2e-308; sums of squares of smaller values do not
+
+
+def settings_of(plan: Plan) -> KernelDetail:
+    """Return the settings of the method of kernel PCA that `plan` is of."""
+    if not isinstance(plan.detail, KernelDetail):
+        raise TypeError(f"the solver {plan.solver} is not a method of kernel PCA")
+    return plan.detail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +63,52 @@ class KernelFit(FitResult):
         return warnings + self.model.concerns
 
 
-class KernelMethod(Solver[KernelParameters, KernelFit]):
+@dataclass(frozen=True)
+class KernelMethod(Work, Solver[KernelParameters, KernelFit]):
     """A fit of kernel PCA by one method."""
 
+    n_components: int | None = None
+    resources: Resources = NOTHING_PLANNED
     settings = KernelDetail
+
+    @override
+    @property
+    def work_dtype(self) -> str:
+        return str(self.dtype)
+
+    @property
+    def dtype(self) -> DType:
+        """Return the data type of the products."""
+        return work_dtype(self.source.dtype)
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """Return the kernel for so many features."""
+        return self.parameters.kernel.bound(self.source.shape[1])
+
+    @property
+    @abstractmethod
+    def m(self) -> int:
+        """Return the number of landmarks; all rows for the methods that compare all pairs."""
+
+    @property
+    @abstractmethod
+    def k(self) -> int:
+        """Return the number of components."""
+
+    @override
+    def edges(self, shape: WorkShape) -> tuple[int, ...] | None:
+        return super().edges(shape) if shape.n_leaves > 1 else None
+
+    def scores_bytes(self, rows: int, m: int) -> int:
+        """Return what the scores of a block take beside it, in one leaf, with `m` landmarks in memory.
+
+        p (m + 2 k) w for a panel of p ≤ b rows, what the kernel takes, 8 m (d + k + 2) for the model, and 48 b k.
+        """
+        k, d = self.k, self.source.shape[1]
+        values = min(rows, panel_rows(m, self.dtype)) * (m + 2 * k) * self.dtype.itemsize
+        of_kernel = self.kernel.scratch_bytes(m, d) + self.kernel.prepared_bytes(m, d)
+        return values + of_kernel + 8 * m * (d + k + 2) + 6 * 8 * rows * k
 
     @override
     @classmethod
@@ -71,3 +137,143 @@ class KernelMethod(Solver[KernelParameters, KernelFit]):
                 "returned: rescale the data first, or convert it to float64"
             )
         return replace(fit, model=with_rounded_integers(model, source.dtype))
+
+
+@dataclass(frozen=True)
+class DenseMatrix:
+    """A symmetric matrix in memory."""
+
+    values: Array
+    """The matrix, ``(side, side)``."""
+    n_threads: int = field(default=1, kw_only=True)
+    """Threads for products."""
+
+    @property
+    def side(self) -> int:
+        """Return the side of the matrix."""
+        return len(self.values)
+
+    @property
+    def rank_limit(self) -> int:
+        """Return the largest possible number of eigenpairs."""
+        return len(self.values)
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """Return the diagonal, ``(side,)``."""
+        return self.values.diagonal().copy()
+
+    def multiply(self, vectors: FloatArray) -> FloatArray:
+        """Return the matrix times `vectors`, ``(side, n_vectors)``."""
+        return self.values @ vectors
+
+    def dense(self) -> FloatArray:
+        """Return the matrix as a new array."""
+        return self.values.copy()
+
+
+def signs_of(columns: FloatArray) -> FloatArray:
+    """Return 1 or −1 for each column, so that its entry of largest modulus (the first of several) becomes positive, ``(k,)``."""
+    largest = np.abs(columns).argmax(axis=0)
+    return np.where(columns[largest, np.arange(columns.shape[1])] < 0, -1.0, 1.0)
+
+
+def inverse_roots(values: FloatArray, precision: float) -> FloatArray:
+    """Return 1/√λ, and 0 for eigenvalues that are rounding beside the first, ``(k,)``."""
+    large = values > precision * max(float(values[0]), 0.0) if len(values) else values > 0
+    return np.divide(
+        1.0, np.sqrt(values, where=large, out=np.ones_like(values)), where=large, out=np.zeros_like(values)
+    )
+
+
+def share_of(part: float, whole: float) -> float:
+    """Return `part` / `whole`, 0 where there is nothing."""
+    return part / whole if whole > 0 else 0.0
+
+
+def shares(values: FloatArray, total: float, residual: float) -> Json:
+    """Return how much of the trace the components carry, and the interval of what they leave."""
+    captured = min(1.0, float(values.sum()) / total) if total > 0 else 0.0
+    return {
+        "captured_variance": captured,
+        "relative_residual": 1.0 - captured,
+        "relative_residual_interval": (
+            max(0.0, 1.0 - captured - residual / total) if total > 0 else 0.0,
+            1.0 - captured,
+        ),
+    }
+
+
+def with_preimage(model: KernelModel, parameters: KernelParameters, vectors: FloatArray | None = None) -> KernelModel:
+    """Return `model` with the map from scores back to features if that was asked for; `vectors` are those of the landmarks."""
+    if not parameters.inverse:
+        return model
+    points = np.asarray(model.landmarks, dtype=np.float64)
+    scores = model.encode(points) if vectors is None else vectors * np.sqrt(model.eigenvalues)
+    return replace(model, preimage=preimage_of(model.kernel, points, scores, parameters.alpha))
+
+
+def value_rounding(kernel: Kernel, points: Array) -> float:
+    """Return ρ, the largest error of kernel values in the type of `points` relative to √(κ(x, x) κ(z, z)).
+
+    Measured on at most 256 of the landmarks `points`, ``(m, n_features)``, with all of them: against float64, and in
+    float64 by values that are made about another origin (half of the landmarks) and with themselves; at least four
+    units of rounding. Infinite where values overflow.
+    """
+    chosen = points[:: -(-len(points) // SAMPLE)]
+    wide, every, half = chosen.astype(np.float64), points.astype(np.float64), -(-len(points) // 2)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        diagonal = np.maximum(kernel.diagonal(wide), 0.0)
+        scale = np.sqrt(diagonal)[:, None] * np.sqrt(np.maximum(kernel.diagonal(every), 0.0))
+        exact = kernel(wide, every)
+        narrow = np.abs(kernel.prepare(points, points.dtype)(chosen) - exact)
+        moved = 2 * np.abs(kernel(wide, every[:half]) - exact[:, :half])
+        itself = np.abs(np.diagonal(kernel(wide, wide)) - diagonal)
+        worst = max(_ratio(narrow, scale), _ratio(moved, scale[:, :half]), _ratio(itself, diagonal))
+    return max(_VALUE_ROUNDINGS * float(np.finfo(points.dtype).eps), worst) if np.isfinite(worst) else math.inf
+
+
+def _ratio(gaps: Array, scale: FloatArray) -> float:
+    """Return the largest of `gaps` / `scale` where `scale` is positive."""
+    shares = np.divide(gaps, scale, out=np.zeros(gaps.shape), where=scale > 0)
+    return float(shares.max(initial=0.0))
+
+
+def suitable_dtype(kernel: Kernel, rows: Array | StoredRows, dtype: DType, *, center: bool) -> DType:
+    """Return `dtype`, or float64 where float32 would take more than a thousandth of what kernel values vary by.
+
+    That is so where rows are far from zero beside their spread (kernels that are not radial), where a kernel is nearly
+    constant, and where values leave the range of float32. Told by at most 256 of `rows`, ``(n_rows, n_features)``.
+
+    Raises
+    ------
+    DataError
+        If kernel values underflow float64; NotFiniteError if they overflow it.
+    """
+    chosen = np.ascontiguousarray(rows[:: -(-len(rows) // SAMPLE)])
+    wide = chosen.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = kernel(wide, wide)
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest < _LEAST_VALUE and (largest > 0 or _vanished(kernel, wide)):
+        raise DataError(
+            f"kernel values are at most {largest:.3g}, where float64 has lost their digits: rescale the features first"
+        )
+    if not np.isfinite(largest):
+        raise NotFiniteError("kernel values overflow float64: rescale the data first")
+    if dtype == np.float64:
+        return dtype
+    trace = float(values.trace())
+    varies = trace - len(values) * float(values.mean()) if center else trace
+    rho = value_rounding(kernel, chosen.astype(dtype))
+    return dtype if rho * abs(trace) <= _MOST_LOST * varies else np.dtype(np.float64)
+
+
+def _vanished(kernel: Kernel, rows: FloatArray) -> bool:
+    """Tell whether kernel values of `rows`, all of which are 0, are not when the rows are brought to length 1."""
+    peak = float(np.abs(rows).max(initial=0.0))
+    if not peak:
+        return False
+    with np.errstate(over="ignore"):
+        scaled = rows / peak
+    return bool(kernel(scaled, scaled).any())

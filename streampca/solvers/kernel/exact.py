@@ -2,32 +2,207 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from typing_extensions import override
 
-from streampca.errors import PlanError
+from streampca.errors import NotFiniteError, PlanError
 from streampca.execution.readings import Readings
 from streampca.formatting import as_text
+from streampca.kernels import Kernel
 from streampca.linalg.eigen import Spectrum, solve, uses_krylov
+from streampca.linalg.lanczos import basis_size
+from streampca.linalg.tiles import spread
 from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import Interval, KernelCertificate
 from streampca.models.kernel import KernelModel
+from streampca.planning.blocks import block_rows_to_try
+from streampca.planning.detail import ALL_ROWS, KernelDetail
 from streampca.planning.plan import Plan
-from streampca.planning.work import Resources
-from streampca.solvers.kernel.base import KernelFit, KernelMethod
-from streampca.solvers.kernel.matrix import KernelMatrix, all_rows, kernel_matrix
+from streampca.planning.shape import WorkShape
+from streampca.planning.work import Figures, Resources
+from streampca.solvers.kernel.base import (
+    ROUNDING,
+    SAMPLE,
+    DenseMatrix,
+    KernelFit,
+    inverse_roots,
+    share_of,
+    shares,
+    signs_of,
+    suitable_dtype,
+    value_rounding,
+    with_preimage,
+)
+from streampca.solvers.kernel.pairs import PAIR_SIDE, PairsMethod, standardised_by
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.kernel.plan import pairs_plan
-from streampca.solvers.kernel.rounding import SAMPLE, suitable_dtype, value_rounding
-from streampca.solvers.kernel.solving import ROUNDING, inverse_roots, share_of, shares, signs_of, with_preimage
-from streampca.solvers.kernel.standardising import standardised_by
 from streampca.sources.base import Source
+from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray
 
 _TOLERANCE = {"float32": 2e-7, "float64": 1e-12}
 _STAGNATION = {"float32": 1e-5, "float64": 1e-9}
 _PRECISION = {"float32": 1e-7, "float64": 1e-14}
+
+
+class ExactMethod(PairsMethod):
+    """The eigenpairs of the kernel matrix of all rows."""
+
+    name = "exact"
+
+    @override
+    def plan(self, resources: Resources) -> Plan:
+        """Return the plan of the fit.
+
+        Raises
+        ------
+        PlanError
+            If it does not fit: with what is projected, what is allowed, and what to change.
+        """
+        n = self.m
+        self.parameters.require_at_most(n, "rows")
+        work = replace(self, n_components=self.parameters.count(n), resources=resources)
+        plan = work.plan_for(work.shape(block_rows_to_try(self.source, self.dtype)[0], 1, 1))
+        if not plan.budget.fits:
+            size = as_text(plan.budget.bytes_for("kernel matrix"))
+            raise plan.budget.refusal("", subject=f"the {n:,} x {n:,} kernel matrix takes {size}: ")
+        return plan
+
+    @override
+    def sizes(self) -> tuple[int, int, int]:
+        """Return w n² for the kernel matrix, scratch, and 8 n (2 m + 512 + 2 k) for a basis of m vectors.
+
+        With LAPACK, where no fixed number of components is wanted or they are many, 8 n² and 8 n (3 n + 3 k).
+        """
+        (n, d), k, kernel = self.source.shape, self.k, self.kernel
+        iterated = self.n_components is not None and uses_krylov(n, k)
+        itemsize = self.dtype.itemsize if iterated else 8
+        solve = 8 * n * (2 * basis_size(n, k) + 8 * 64 + 2 * k) if iterated else 8 * n * (3 * n + 3 * k)
+        block = 16 * PAIR_SIDE**2 + kernel.scratch_bytes(PAIR_SIDE, d) + kernel.prepared_bytes(PAIR_SIDE, d)
+        return itemsize * n * n, self.resources.threads * block, solve
+
+    @override
+    def figures(self, shape: WorkShape, reading: int) -> Figures:
+        n, k = self.m, self.k
+        once = 0.5 * float(n) * n * self.kernel.needs(self.source.shape[1]).flops  # a kernel matrix is symmetric
+        solve = 2.0 * float(n) * n * max(200, 6 * k) if uses_krylov(n, k) else 9.0 * float(n) ** 3
+        reason = f"exact; the {n:,} x {n:,} kernel matrix takes {as_text(self.sizes()[0])}"
+        return Figures(reason, once + solve, detail=KernelDetail(n, ALL_ROWS))
+
+    @override
+    def readings(self, plan: Plan) -> Readings[KernelFit]:
+        """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
+        source, parameters, n = self.source, self.parameters, self.source.shape[0]
+        selection = parameters.selection(n)
+        rows = yield from self.all_rows(plan)
+        parameters = standardised_by(parameters, rows)
+        kernel = parameters.kernel.bound(source.shape[1])
+        k = parameters.count(n)
+        iterated = k is not None and uses_krylov(n, k)
+        rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
+        dtype = rows.dtype if iterated else np.dtype(np.float64)
+        _require_memory(plan, dtype)
+        matrix = kernel_matrix(kernel, rows, dtype, center=parameters.center, n_threads=plan.threads)
+        total = float(matrix.diagonal.sum())
+        spectrum = solve(
+            matrix,
+            selection,
+            precision=_PRECISION[dtype.name],
+            seed=parameters.seed,
+            total=total,
+            tolerance=_TOLERANCE[dtype.name],
+            stagnation_tolerance=_STAGNATION[dtype.name],
+        )
+        reach = float(np.abs(kernel.diagonal(rows)).sum())
+        spectrum = _without_rounding(
+            spectrum, dtype.name, float(np.finfo(dtype).eps) * reach, keep=parameters.n_components is not None
+        )
+        # Errors of ρ √(κ(x, x) κ(y, y)) in every kernel value change no eigenvalue by more than ρ Σ κ(x, x).
+        rho = value_rounding(kernel, rows.astype(dtype, copy=False)[:: -(-n // SAMPLE)])
+        allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
+        model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
+        del matrix
+        model = with_preimage(model, parameters, eigenvectors)
+        return KernelFit(model=model, plan=plan, eigenvectors=eigenvectors)
+
+
+@dataclass(frozen=True)
+class KernelMatrix(DenseMatrix):
+    """A symmetric matrix K, or HKH with H = 1 − 11ᵀ/n where it is centred; `values` is K, ``(n, n)``, float32 or float64."""
+
+    means: FloatArray
+    """Mean of each row of K, ``(n,)``."""
+    center: bool
+    """Whether HKH is meant."""
+
+    @property
+    def diagonal(self) -> FloatArray:
+        """Return the diagonal, ``(n,)``."""
+        diagonal = self.values.diagonal().astype(np.float64)
+        return diagonal - 2 * self.means + self.means.mean() if self.center else diagonal
+
+    def multiply(self, vectors: FloatArray) -> FloatArray:
+        """Return the matrix times `vectors`, ``(n, p)``: products of blocks in the type of K, their sums in float64."""
+        n = len(self.values)
+        if self.center:
+            vectors = vectors - vectors.mean(axis=0)
+        narrow = vectors.astype(self.values.dtype, copy=False)
+        product = np.zeros_like(vectors)
+
+        def band(first: int) -> None:
+            rows = slice(first, first + PAIR_SIDE)
+            for start in range(0, n, PAIR_SIDE):
+                columns = slice(start, start + PAIR_SIDE)
+                product[rows] += self.values[rows, columns] @ narrow[columns]
+
+        spread(band, range(0, n, PAIR_SIDE), self.n_threads)
+        if self.center:
+            product -= product.mean(axis=0)
+        return product
+
+    def dense(self) -> FloatArray:
+        """Return the matrix as a new array, ``(n, n)``."""
+        matrix = self.values.astype(np.float64)
+        if self.center:
+            matrix -= self.means
+            matrix -= (self.means - self.means.mean())[:, None]
+        return matrix
+
+
+def kernel_matrix(kernel: Kernel, rows: Array, dtype: DType, *, center: bool, n_threads: int) -> KernelMatrix:
+    """Return the kernel matrix of `rows`, ``(n, n_features)``, in `dtype`: half of n² kernel values, on all threads.
+
+    Raises
+    ------
+    NotFiniteError
+        If a kernel value overflows.
+    """
+    n = len(rows)
+    rows = rows.astype(dtype, copy=False)
+    values = np.empty((n, n), dtype)
+    bands = [slice(start, min(n, start + PAIR_SIDE)) for start in range(0, n, PAIR_SIDE)]
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def column(j: int) -> None:
+        prepared = kernel.prepare(rows[bands[j]])
+        for i in range(j, len(bands)):
+            shape = (bands[i].stop - bands[i].start, bands[j].stop - bands[j].start)
+            block = prepared(rows[bands[i]], out=borrow("kernel values", shape, dtype))
+            if not np.isfinite(block.sum(dtype=np.float64)):
+                raise NotFiniteError(
+                    f"kernel values of rows {bands[i].start} to {bands[i].stop - 1} overflow {dtype}: rescale the data first"
+                )
+            if i == j:
+                block = (block + block.T) / 2
+            values[bands[i], bands[j]] = block
+            values[bands[j], bands[i]] = block.T
+
+    spread(column, range(len(bands)), n_threads)
+    means = np.empty(n)
+    for band in bands:
+        means[band] = values[band].mean(axis=1, dtype=np.float64)
+    return KernelMatrix(values, means, center, n_threads=n_threads)
 
 
 def _intervals(values: FloatArray, allowed: float, share: float) -> tuple[Interval, ...]:
@@ -84,7 +259,7 @@ def _model(
         method="exact",
         center=parameters.center,
         landmark_indices=np.arange(len(rows), dtype=np.int64),
-        sampling="all rows",
+        sampling=ALL_ROWS,
         certificate=KernelCertificate(
             kind="exact",
             statement=sentences.exact_kernel(precision),
@@ -103,48 +278,3 @@ def _model(
         source=source.describe(),
     )
     return model, vectors
-
-
-class ExactMethod(KernelMethod):
-    """The eigenpairs of the kernel matrix of all rows."""
-
-    name = "exact"
-
-    def plan(self, resources: Resources) -> Plan:
-        """Return the plan of a fit; raise `PlanError` if it does not fit in memory."""
-        return pairs_plan(self.source, self.parameters, resources, solver=self.name)
-
-    def readings(self, plan: Plan) -> Readings[KernelFit]:
-        """Read `source` once and return its kernel principal components (Schölkopf, Smola & Müller 1998)."""
-        source, parameters, n = self.source, self.parameters, self.source.shape[0]
-        selection = parameters.selection(n)
-        rows = yield from all_rows(source, plan)
-        parameters = standardised_by(parameters, rows)
-        kernel = parameters.kernel.bound(source.shape[1])
-        k = parameters.count(n)
-        iterated = k is not None and uses_krylov(n, k)
-        rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
-        dtype = rows.dtype if iterated else np.dtype(np.float64)
-        _require_memory(plan, dtype)
-        matrix = kernel_matrix(kernel, rows, dtype, center=parameters.center, n_threads=plan.threads)
-        total = float(matrix.diagonal.sum())
-        spectrum = solve(
-            matrix,
-            selection,
-            precision=_PRECISION[dtype.name],
-            seed=parameters.seed,
-            total=total,
-            tolerance=_TOLERANCE[dtype.name],
-            stagnation_tolerance=_STAGNATION[dtype.name],
-        )
-        reach = float(np.abs(kernel.diagonal(rows)).sum())
-        spectrum = _without_rounding(
-            spectrum, dtype.name, float(np.finfo(dtype).eps) * reach, keep=parameters.n_components is not None
-        )
-        # Errors of ρ √(κ(x, x) κ(y, y)) in every kernel value change no eigenvalue by more than ρ Σ κ(x, x).
-        rho = value_rounding(kernel, rows.astype(dtype, copy=False)[:: -(-n // SAMPLE)])
-        allowed = max(rho * reach, _PRECISION[dtype.name] * float(spectrum.values[0]))
-        model, eigenvectors = _model(source, parameters, spectrum, matrix, rows, allowed)
-        del matrix
-        model = with_preimage(model, parameters, eigenvectors)
-        return KernelFit(model=model, plan=plan, eigenvectors=eigenvectors)

@@ -1,14 +1,18 @@
-"""Which rows every other row is compared with: drawn in a reading of the source, read by their numbers, or given."""
+"""What the methods that compare all rows with landmarks have in common: which rows these are, and what comparing takes."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.kernel_features import in_panel
+from streampca.accumulators.covariance import Covariance
+from streampca.accumulators.kernel_features import feature_rows, in_panel
 from streampca.accumulators.landmarks import (
     ColumnNormLandmarks,
     LandmarksState,
@@ -16,23 +20,64 @@ from streampca.accumulators.landmarks import (
     UniformLandmarks,
     WeightedLandmarks,
 )
-from streampca.block import Block
+from streampca.accumulators.moments import Moments, MomentsState
+from streampca.block import Block, as_block
 from streampca.errors import DataError, ParameterError
 from streampca.execution.distributed.retries import read_with_retries
 from streampca.execution.readings import Reading, ReadingAlone, Readings
+from streampca.kernels import Kernel, Standardised
+from streampca.linalg.scaling import reciprocals
+from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try
+from streampca.planning.budget import MemoryNeed
+from streampca.planning.detail import KernelDetail
+from streampca.planning.memory import buffer_bytes, reading_needs, report_need, sampled_rows_need
 from streampca.planning.plan import Plan
-from streampca.solvers.kernel.plan import HELD_OUT_ROWS, LandmarkCost, settings_of
-from streampca.solvers.kernel.standardising import FeatureMoments, needs_moments, with_moments
+from streampca.planning.shape import WorkShape, count_leaves, divide
+from streampca.planning.work import Figures, Resources
+from streampca.solvers.kernel.base import AFTER, KernelMethod, settings_of
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.schedule import Schedule
 from streampca.typing import Array, FloatArray, IntArray
 
-if TYPE_CHECKING:
-    from streampca.kernels import Kernel
-    from streampca.solvers.kernel.parameters import KernelParameters
-
 _RESERVOIR, _ALL_UP_TO = 200, 4096
 """Rows against which the norms of columns are estimated; up to so many rows all of them, which makes the norms exact."""
+_SMALL_STATE_BYTES = 4 * 2**20
+_BLOCK_ROWS = 2**12, 2**16  # rows cost m kernel values each, so that few of them are enough work for a leaf
+_PANEL_BYTES = 4 * 2**20
+HELD_OUT_ROWS = 300
+"""Rows on which the kernel matrix and its approximation are compared, for the certificate."""
+
+
+@dataclass(frozen=True)
+class FeatureMoments(Moments):
+    """Moments of dense or sparse rows, which are taken a few at a time as dense ones."""
+
+    def update(self, state: MomentsState, block: Block | Array) -> MomentsState:
+        """Return `state` with the rows of `block` added; `NotFiniteError` if they hold NaN or infinity."""
+        for panel in as_block(block).panels(_panel_rows(state.n_features)):
+            state = super().update(state, panel.dense())
+        return state
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes for blocks of `n_rows` rows: two copies of a panel."""
+        return 16 * n_features * min(n_rows, _panel_rows(n_features))
+
+
+def _panel_rows(n_features: int) -> int:
+    return max(1, _PANEL_BYTES // (8 * max(1, n_features)))
+
+
+def needs_moments(kernel: Kernel) -> bool:
+    """Return whether `kernel` is one of z-scores whose means and deviations are not known yet."""
+    return isinstance(kernel, Standardised) and kernel.mean is None
+
+
+def with_moments(kernel: Kernel, moments: MomentsState) -> Kernel:
+    """Return `kernel`, which is one of z-scores, with means and deviations (divisor n − 1); constant features have factor 0."""
+    if not isinstance(kernel, Standardised):
+        return kernel
+    deviation = np.sqrt(np.maximum(moments.scatter, 0.0) / max(1, moments.n_samples - 1))
+    return kernel.with_moments(moments.mean, reciprocals(deviation))
 
 
 @dataclass(frozen=True)
@@ -51,106 +96,194 @@ class ChosenLandmarks:
     """The kernel, with the means and deviations of features if it is one of z-scores."""
 
 
-def sampling_of(parameters: KernelParameters) -> str:
-    """Return how landmarks are chosen.
+@dataclass(frozen=True)
+class LandmarkMethod(KernelMethod):
+    """A fit that compares all rows with landmarks."""
 
-    ``"auto"`` is uniform where κ(x, x) is constant, so that no row stands out by it, and for kernels that are known not
-    to be positive semi-definite, for which there is no Cholesky factor; rpcholesky else.
-    """
-    if parameters.given is not None:
-        return "given rows" if parameters.given.ndim == 1 else "given landmarks"
-    if parameters.sampling != "auto":
-        return parameters.sampling
-    kernel = parameters.kernel
-    return "uniform" if kernel.constant_diagonal or kernel.definite is False else "rpcholesky"
+    accumulates: ClassVar[bool] = True
+    """Whether the covariance of kernel values is accumulated."""
 
+    @override
+    @cached_property
+    def m(self) -> int:
+        return self.parameters.n_wanted(self.source.shape[0])
 
-def landmark_cost(source: Source, parameters: KernelParameters) -> LandmarkCost:
-    """Return what choosing the landmarks takes; raise `ParameterError` for given ones that do not fit the source."""
-    sampling, d, itemsize = sampling_of(parameters), source.shape[1], max(4, source.dtype.itemsize)
-    steps: list[AnyAccumulator] = [FeatureMoments()] if needs_moments(parameters.kernel) else []
-    passes = len(steps)
-    if parameters.given is not None:
-        _require_given(source, parameters.given)
-    else:
-        steps.append(_drawing(sampling, source, parameters))
-        # Moments are accumulated with landmarks that do not depend on the kernel, and before others.
-        passes = 1 if sampling == "uniform" else passes + (2 if sampling == "column_norm" else 1)
+    @override
+    @property
+    def k(self) -> int:
+        return self.n_components or self.m
 
-    def taken(rows: int) -> tuple[int, int]:
-        return sum(step.state_bytes(d) for step in steps), sum(step.scratch_bytes(d, rows, itemsize) for step in steps)
+    @property
+    @abstractmethod
+    def reason(self) -> str:
+        """Return what the method does."""
 
-    return LandmarkCost(sampling, passes, taken)
+    @property
+    def sampling(self) -> str:
+        """Return how landmarks are chosen.
 
+        ``"auto"`` is uniform where κ(x, x) is constant, so that no row stands out by it, and for kernels that are known not
+        to be positive semi-definite, for which there is no Cholesky factor; rpcholesky else.
+        """
+        given, sampling, kernel = self.parameters.given, self.parameters.sampling, self.parameters.kernel
+        if given is not None:
+            return "given rows" if given.ndim == 1 else "given landmarks"
+        if sampling != "auto":
+            return sampling
+        return "uniform" if kernel.constant_diagonal or kernel.definite is False else "rpcholesky"
 
-def choose_landmarks(source: Source, parameters: KernelParameters, plan: Plan) -> Readings[ChosenLandmarks]:
-    """Ask for what the landmarks are chosen from, and return them.
+    @cached_property
+    def choosing(self) -> list[AnyAccumulator]:
+        """Return accumulators of the sizes of those that the landmarks are chosen with."""
+        moments: list[AnyAccumulator] = [FeatureMoments()] if needs_moments(self.parameters.kernel) else []
+        return moments if self.parameters.given is not None else [*moments, self._drawing(self.parameters.kernel)]
 
-    Raises
-    ------
-    DataError
-        If rows are missing, damaged or not finite.
-    """
-    sampling, reservoir = sampling_of(parameters), None
-    standardise = needs_moments(parameters.kernel)
-    together = standardise and sampling == "uniform"
-    if standardise and not together:
-        (moments,) = (yield Reading(source, (FeatureMoments(),), plan, phase="landmarks")).take()
-        parameters = replace(parameters, kernel=with_moments(parameters.kernel, moments))
-    if parameters.given is not None:
-        given, ahead_bytes = parameters.given, plan.read_ahead_bytes
-        kernel = parameters.kernel
-        named = ReadingAlone(lambda client, progress: _given(source, given, kernel, sampling, ahead_bytes))
-        chosen: ChosenLandmarks = (yield named).take()[0]
-        return chosen
-    if sampling == "column_norm":
-        first = UniformLandmarks(_reservoir(source.shape[0]), parameters.seed, str(source.dtype), "reservoir")
-        (state,) = (yield Reading(source, (first,), plan, phase="landmarks")).take()
-        reservoir = first.finalize(state).rows
-    draw = _drawing(sampling, source, parameters, reservoir)
-    before = (FeatureMoments(),) if together else ()
-    *moments_of, state = (yield Reading(source, (*before, draw), plan, phase="landmarks")).take()
-    if moments_of:
-        parameters = replace(parameters, kernel=with_moments(parameters.kernel, moments_of[0]))
-    drawn = draw.finalize(state)
-    if not len(drawn.rows):
-        raise DataError(
-            "no landmark could be drawn, because κ(x, x) is 0, or lost to underflow, for every row: rescale the features, or choose "
-            "another kernel"
+    @override
+    def plan(self, resources: Resources) -> Plan:
+        """Return the plan of the fit; raise `PlanError` if it does not fit, `ParameterError` for given landmarks of other rows."""
+        (n, d), m, given = self.source.shape, self.m, self.parameters.given
+        if given is not None and given.ndim == 1 and int(given.max()) >= n:
+            raise ParameterError(f"sampling names row {int(given.max())}: expected rows below {n}")
+        if given is not None and given.ndim == 2 and given.shape[1] != d:
+            raise ParameterError(
+                f"sampling holds landmarks of {given.shape[1]} features: expected {d}, as the rows have"
+            )
+        self.parameters.require_at_most(m, "landmarks")
+        work = replace(self, n_components=self.parameters.count(m), resources=resources)
+        most_rows = min(max(n // 16, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
+        most = most_rows * d * max(self.source.dtype.itemsize, self.dtype.itemsize)
+        sizes = block_rows_to_try(self.source, self.dtype, min(BLOCK_BYTES, most))
+        plan = work.best(sizes, max(m, 1), Covariance().grid(m).n_tiles)
+        if plan.budget.fits:
+            return plan
+        fewer = "fewer landmarks (n_landmarks), or "
+        raise plan.budget.refusal(
+            {
+                "choosing": "fewer landmarks (n_landmarks), sampling='uniform', or ",
+                "states": fewer,
+                "blocks": "chunks of fewer rows, or ",
+                "scratch": fewer,
+                "solve": fewer,
+                "landmarks": fewer,
+            },
+            subject=f"{m:,} landmarks and {work.k:,} components: ",
         )
-    stands_for = _multiplicity(sampling, state, len(drawn.rows), settings_of(plan).n_landmarks, source.shape[0])
-    return ChosenLandmarks(drawn.rows, drawn.index, stands_for, sampling, parameters.kernel)
 
+    @override
+    def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:
+        n, m, state = self.source.shape[0], self.m, Covariance().state_bytes(self.m)
+        row_bytes = self.source.row_bytes + m * self.dtype.itemsize
+        return divide(
+            n,
+            rows,
+            count_leaves(n * max(1, m // 128), -(-n // rows), row_bytes, state),
+            (leaves, threads_per_leaf, self.resources.threads),
+            state_bytes=state,
+            small_state_bytes=_SMALL_STATE_BYTES,
+            tile=Covariance().grid(m).longest_side,
+        )
 
-def held_out_draws(parameters: KernelParameters, source: Source) -> tuple[UniformLandmarks | WeightedLandmarks, ...]:
-    """Return the draws of the rows on which kernel matrix and approximation are compared; independent of the landmarks.
+    @override
+    def needs(self, shape: WorkShape) -> list[MemoryNeed]:
+        """Return what a fit takes.
 
-    Uniform, and where κ(x, x) varies by κ(x, x)² as well: a few rows that carry most of the kernel matrix are missed by
-    the first, and many that carry little by the second.
-    """
-    n_rows, dtype = min(HELD_OUT_ROWS, source.shape[0]), str(source.dtype)
-    uniform = UniformLandmarks(n_rows, parameters.seed, dtype, "held-out rows")
-    if parameters.kernel.constant_diagonal:
-        return (uniform,)
-    kernel = parameters.kernel.bound(source.shape[1])
-    return uniform, WeightedLandmarks(n_rows, kernel, parameters.seed, dtype, "held-out rows by weight")
+        Landmarks: m d (8 + w), what the kernel prepares, and m² (16 + w); states: (1 + W) S for the covariance of kernel values, if the
+        method accumulates one; choosing: states and scratch of the landmarks that are being chosen; solve: 8 m (6 m + 4 k), and
+        8 m (2 m + d) for the inverse map; model: 8 m (2 k + d).
+        """
+        source, m, k, (n, d) = self.source, self.m, self.k, self.source.shape
+        leaves, rows, itemsize = shape.leaves_in_flight, shape.rows_per_block, self.dtype.itemsize
+        held_out = 2 * min(n, HELD_OUT_ROWS) * (8 * d + 24)
+        landmarks = m * d * (8 + itemsize) + self.kernel.prepared_bytes(m, d) + m * m * (16 + itemsize) + held_out
+        sizes = (Covariance().state_bytes(m) + held_out, self.scratch_bytes(shape)) if self.accumulates else (0, 0)
+        states, blocks, scratch = reading_needs(source, shape, sizes, kept=("reading", "solving"))
+        state = sum(each.state_bytes(d) for each in self.choosing)
+        chosen = sum(each.scratch_bytes(d, rows, max(4, source.dtype.itemsize)) for each in self.choosing)
+        inverse = 8 * m * (2 * m + d) if self.parameters.inverse else 0
+        scores = leaves * (buffer_bytes(source, rows) + self.scores_bytes(rows, m)) if self.resources.scores else 0
+        return [
+            MemoryNeed("landmarks", landmarks),
+            MemoryNeed("choosing", shape.n_states * state + leaves * chosen, ("landmarks",)),
+            states,
+            replace(blocks, phases=("landmarks", "reading")),
+            scratch,
+            sampled_rows_need(source, self.resources.report_rows),
+            MemoryNeed("solve", 8 * m * (6 * m + 4 * k) + inverse, ("solving",)),
+            MemoryNeed("model", 8 * m * (2 * k + d), AFTER),
+            MemoryNeed("scores", scores, ("scores",)),
+            report_need(report=self.resources.report),
+        ]
 
+    def scratch_bytes(self, shape: WorkShape) -> int:
+        """Return the scratch of one leaf: p m + 1024 (m + d) values, 8 T t (t + 288), that of the kernel, and of rows held out."""
+        d, m, rows, dtype = self.source.shape[1], self.m, shape.rows_per_block, self.dtype
+        scratch = (min(rows, feature_rows(m, dtype)) * m + 1024 * (m + d)) * dtype.itemsize
+        scratch += Covariance(n_threads=shape.threads_per_leaf).product_scratch_bytes(m)
+        scratch += self.kernel.scratch_bytes(m, d)
+        return scratch + HELD_OUT_ROWS * (2 * d * 8 + 160) + 80 * min(rows, 2**15)
 
-def _drawing(
-    sampling: str, source: Source, parameters: KernelParameters, reservoir: Array | None = None
-) -> AnyAccumulator:
-    """Return the accumulator that draws the landmarks; without a reservoir one that takes as much memory."""
-    n, d = source.shape
-    m, seed, dtype = min(parameters.n_landmarks, n), parameters.seed, str(source.dtype)
-    kernel = parameters.kernel.bound(d)
-    if sampling == "uniform":
-        return UniformLandmarks(m, seed, dtype)
-    if sampling == "diagonal":
-        return WeightedLandmarks(m, kernel, seed, dtype)
-    if sampling == "column_norm":
-        rows = np.zeros((_reservoir(n), d)) if reservoir is None else reservoir
-        return ColumnNormLandmarks(m, kernel, rows, n, seed, dtype)
-    return RPCholeskyLandmarks(m, kernel, seed, dtype)
+    @override
+    def figures(self, shape: WorkShape, reading: int) -> Figures:
+        (n, d), m, sampling = self.source.shape, self.m, self.sampling
+        values = float(n) * m * (self.kernel.needs(d).flops + m)
+        # Moments are accumulated with landmarks that do not depend on the kernel, and before others.
+        passes = 1 if sampling == "uniform" else len(self.choosing) + (sampling == "column_norm")
+        return Figures(
+            reason=self.reason,
+            flops=self.accumulates * values + 10.0 * float(m) ** 3,
+            passes=passes + self.accumulates,
+            detail=KernelDetail(m, sampling),
+        )
+
+    def choose(self, plan: Plan) -> Readings[ChosenLandmarks]:
+        """Ask for what the landmarks are chosen from, and return them.
+
+        Raises
+        ------
+        DataError
+            If rows are missing, damaged or not finite.
+        """
+        source, given, sampling, reservoir = self.source, self.parameters.given, self.sampling, None
+        kernel = self.parameters.kernel
+        standardise = needs_moments(kernel)
+        together = standardise and sampling == "uniform"
+        if standardise and not together:
+            (moments,) = (yield Reading(source, (FeatureMoments(),), plan, phase="landmarks")).take()
+            kernel = with_moments(kernel, moments)
+        if given is not None:
+            read = partial(_given, source, given, kernel, sampling, plan.read_ahead_bytes)
+            chosen: ChosenLandmarks = (yield ReadingAlone(lambda client, progress: read())).take()[0]
+            return chosen
+        if sampling == "column_norm":
+            first = UniformLandmarks(_reservoir(source.shape[0]), self.parameters.seed, str(source.dtype), "reservoir")
+            (state,) = (yield Reading(source, (first,), plan, phase="landmarks")).take()
+            reservoir = first.finalize(state).rows
+        draw = self._drawing(kernel, reservoir)
+        before = (FeatureMoments(),) if together else ()
+        *moments_of, state = (yield Reading(source, (*before, draw), plan, phase="landmarks")).take()
+        if moments_of:
+            kernel = with_moments(kernel, moments_of[0])
+        drawn = draw.finalize(state)
+        if not len(drawn.rows):
+            raise DataError(
+                "no landmark could be drawn, because κ(x, x) is 0, or lost to underflow, for every row: rescale the features, or choose "
+                "another kernel"
+            )
+        stands_for = _multiplicity(sampling, state, len(drawn.rows), settings_of(plan).n_landmarks, source.shape[0])
+        return ChosenLandmarks(drawn.rows, drawn.index, stands_for, sampling, kernel)
+
+    def _drawing(self, unbound: Kernel, reservoir: Array | None = None) -> AnyAccumulator:
+        """Return the accumulator that draws the landmarks; without a reservoir one that takes as much memory."""
+        (n, d), sampling, seed, dtype = self.source.shape, self.sampling, self.parameters.seed, str(self.source.dtype)
+        m, kernel = min(self.parameters.n_landmarks, n), unbound.bound(d)
+        if sampling == "uniform":
+            return UniformLandmarks(m, seed, dtype)
+        if sampling == "diagonal":
+            return WeightedLandmarks(m, kernel, seed, dtype)
+        if sampling == "column_norm":
+            rows = np.zeros((_reservoir(n), d)) if reservoir is None else reservoir
+            return ColumnNormLandmarks(m, kernel, rows, n, seed, dtype)
+        return RPCholeskyLandmarks(m, kernel, seed, dtype)
 
 
 def _reservoir(n: int) -> int:
@@ -181,14 +314,6 @@ def _multiplicity(sampling: str, state: LandmarksState, m: int, wanted: int, n: 
         return np.ones(m)
     stands: FloatArray = 1.0 + others * ((n - m) / others.sum())
     return stands
-
-
-def _require_given(source: Source, given: Array) -> None:
-    n, d = source.shape
-    if given.ndim == 1 and int(given.max()) >= n:
-        raise ParameterError(f"sampling names row {int(given.max())}: expected rows below {n}")
-    if given.ndim == 2 and given.shape[1] != d:
-        raise ParameterError(f"sampling holds landmarks of {given.shape[1]} features: expected {d}, as the rows have")
 
 
 def _given(

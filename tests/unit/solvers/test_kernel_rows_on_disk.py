@@ -17,7 +17,7 @@ from scipy.spatial.distance import cdist
 
 import streampca as sp
 from streampca.errors import ModelError, NoSpaceError, ParameterError, PlanError
-from streampca.solvers.kernel.plan import pairs_plan
+from streampca.solvers.kernel.empirical_map import EmpiricalMapMethod
 
 pytestmark = pytest.mark.numerical
 
@@ -34,11 +34,13 @@ def rows() -> NDArray[np.float64]:
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every plan of the empirical map have its rows on disk, 1,024 of them in memory at a time."""
 
-    def planned(*arguments: Any, solver: str, columns: int) -> Any:
-        plan = pairs_plan(*arguments, solver=solver, columns=columns)
+    in_memory = EmpiricalMapMethod.plan
+
+    def planned(*arguments: Any) -> Any:
+        plan = in_memory(*arguments)
         return plan.replace(rows_on_disk=True, rows_in_memory=1024, disk_bytes=8 * plan.n_samples * plan.n_features)
 
-    monkeypatch.setattr("streampca.solvers.kernel.empirical.pairs_plan", planned)
+    monkeypatch.setattr(EmpiricalMapMethod, "plan", planned)
 
 
 @pytest.fixture
