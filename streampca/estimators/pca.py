@@ -39,8 +39,7 @@ from streampca.models.rows import Given
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
 from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, ScaleName, Sketch, Solver
 from streampca.parameters.choices import Rotation as Method
-from streampca.planning.checks import as_weights
-from streampca.planning.columns import with_columns, with_sample_weight
+from streampca.planning.columns import as_weights, with_columns, with_sample_weight
 from streampca.planning.cost import warn_of_probe
 from streampca.planning.plan import Plan
 from streampca.regressors import removal_of

@@ -17,8 +17,7 @@ from streampca.execution.leaf import LeafResult, Task, run_leaf
 from streampca.execution.progress import THREADS, WORKERS, Meter, ProgressCallback
 from streampca.formatting import as_text
 from streampca.logs import logger
-from streampca.planning.plan import Plan
-from streampca.planning.read_ahead import schedule_of
+from streampca.planning.plan import Plan, schedule_of
 from streampca.sources.base import ReadCount
 from streampca.sources.schedule import requests_since
 from streampca.storage.signals import raise_pending_signal, uninterrupted

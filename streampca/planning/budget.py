@@ -132,18 +132,12 @@ class MemoryBudget:
         """Return the projected bytes for `purposes` together."""
         return sum(self.by_purpose.get(purpose, 0) for purpose in purposes)
 
-    def with_purpose(self, purpose: Purpose, n_bytes: int, phases: Iterable[Phase]) -> MemoryBudget:
-        """Return the budget with `n_bytes` more for `purpose` in `phases`."""
-        added: dict[str, int] = {phase: self.by_phase[phase] + n_bytes for phase in phases}
-        return MemoryBudget(self.allowed_bytes, {**self.by_purpose, purpose: n_bytes}, {**self.by_phase, **added})
-
-    def plus(self, n_bytes: int, allowed_bytes: int, purpose: Purpose | None = None) -> MemoryBudget:
-        """Return the budget with `n_bytes` more in every phase, for another ceiling; they are listed under `purpose` if one is named."""
-        by_phase = {phase: total + n_bytes for phase, total in self.by_phase.items()}
-        by_purpose = dict(self.by_purpose)
-        if purpose is not None:
-            by_purpose[purpose] = by_purpose.get(purpose, 0) + n_bytes
-        return MemoryBudget(allowed_bytes, by_purpose, by_phase)
+    def plus(self, n_bytes: int, purpose: Purpose | None = None, phases: Iterable[Phase] | None = None) -> MemoryBudget:
+        """Return the budget with `n_bytes` more in `phases`, in all if None; they are listed under `purpose` if one is named."""
+        added = dict.fromkeys(self.by_phase if phases is None else phases, n_bytes)
+        listed = {} if purpose is None else {purpose: self.bytes_for(purpose) + n_bytes}
+        by_phase = {phase: total + added.get(phase, 0) for phase, total in self.by_phase.items()}
+        return MemoryBudget(self.allowed_bytes, {**self.by_purpose, **listed}, by_phase)
 
     def __str__(self) -> str:
         purposes = ", ".join(f"{name} {as_text(size)}" for name, size in self.by_purpose.items() if size)

@@ -18,8 +18,7 @@ from streampca.models.stored import SLAB_BYTES, StoredComponents, slab_features
 from streampca.planning.blocks import block_rows_to_try
 from streampca.planning.budget import MemoryNeed, Purpose
 from streampca.planning.memory import allowed_bytes, buffer_bytes
-from streampca.planning.plan import Plan, with_repeated_reads
-from streampca.planning.read_ahead import with_read_ahead
+from streampca.planning.plan import Plan, with_read_ahead, with_repeated_reads
 from streampca.planning.shape import WorkShape, count_leaves, divide
 from streampca.planning.work import Figures, Resources, Work
 from streampca.sources.base import Source

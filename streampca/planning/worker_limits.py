@@ -130,8 +130,10 @@ def for_workers(plan: Plan, limits: list[WorkerLimits], budget: MemoryBudget | N
 
     This process holds no more states than its ceiling allows beside what it keeps (`KEPT`) by `budget`, that of `plan` if None. A worker
     holds the states of as many leaves as are planned; of a branch it holds two, and that of a finished branch until this process has
-    merged those before. A fit without states reads all rows into this process.
+    merged those before. A fit without states reads all rows into this process. Without `limits`, that is without a cluster, the plan is as it was.
     """
+    if not limits:
+        return plan
     others = [each.other_kernels for each in limits if each.other_kernels]
     if others:
         note = (
@@ -179,17 +181,16 @@ def _shares(workers: list[Json], available_at: Callable[[str], int | None]) -> d
     for worker in workers:
         host, address = worker["host"], worker["address"]
         if host not in by_host:
-            here = _is_here(address, host)
+            here = address.startswith("inproc://") or host in (
+                "127.0.0.1",
+                "::1",
+                "localhost",
+            )  # certainly on this machine
             spare = available_bytes() if here else available_at(address)
             sharers = on_host[host] + here  # the driver is one
             by_host[host] = None if spare is None else int(SAFE_SHARE * spare / sharers) + WORKER_PROCESS_BYTES
         shares[address] = by_host[host]
     return shares
-
-
-def _is_here(address: str, host: str) -> bool:
-    """Tell whether a worker is certainly on this machine."""
-    return address.startswith("inproc://") or host in ("127.0.0.1", "::1", "localhost")
 
 
 def _available_at(client: DaskClient, address: str) -> int | None:

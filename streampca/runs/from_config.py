@@ -23,8 +23,7 @@ from streampca.kernels import RBF, Kernel, kernel_of
 from streampca.linalg.selection import from_plain
 from streampca.parameters import KINDS, Parameters
 from streampca.parameters.choices import Rotation
-from streampca.planning.checks import as_weights
-from streampca.planning.columns import coordinate_of, with_columns
+from streampca.planning.columns import as_weights, coordinate_of, with_columns
 from streampca.planning.plan import Plan
 from streampca.runs.config import KernelConfig, KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig, SourceConfig
 from streampca.runs.config.models import ModelsConfig

@@ -429,12 +429,10 @@ def plan_of_analysis(plan: Plan, analysis: Analysis, source: Source) -> Plan:
             f"{analysis.kind.name} needs the {d:,} x {d:,} covariance matrix in memory: {plan.notes[-1]}; fewer features, more memory, or for two "
             "tables n_pca, which reduces both to their principal components first"
         )
-    extra = analysis.solve_bytes(d) - eigenproblem_bytes(d, plan.n_components or min(source.shape))
-    solving = plan.budget.bytes_for("solve") + max(0, extra)
-    budget = plan.budget.with_purpose("solve", solving, ())
-    budget = replace(budget, by_phase=budget.by_phase | {"solving": budget.by_phase["solving"] + max(0, extra)})
+    more = analysis.solve_bytes(d) - eigenproblem_bytes(d, plan.n_components or min(source.shape))
+    budget = plan.budget.plus(max(0, more), "solve", ("solving",))
     if not budget.fits:
         raise budget.refusal(
-            f"{analysis.kind.name} of {d:,} features takes {as_text(solving)} to solve; fewer features, or "
+            f"{analysis.kind.name} of {d:,} features takes {as_text(budget.bytes_for('solve'))} to solve; fewer features, or "
         )
     return replace(plan, budget=budget, reason=f"{plan.reason}; {analysis.kind.name} is solved from it")

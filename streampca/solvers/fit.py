@@ -17,11 +17,9 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Meters, Reading, Readings, relayed, run_fit, with_beside
 from streampca.logs import logger
 from streampca.parameters import Parameters
-from streampca.planning.checks import require_rows, require_rule
-from streampca.planning.columns import with_columns
+from streampca.planning.columns import require_rows, require_rule, with_columns
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
-from streampca.planning.plan import Plan
-from streampca.planning.read_ahead import with_read_ahead
+from streampca.planning.plan import Plan, with_read_ahead
 from streampca.planning.scores import diagnostics_bytes
 from streampca.planning.work import Resources
 from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
@@ -30,7 +28,7 @@ from streampca.solvers.capabilities import require_together
 from streampca.solvers.choosing import choose, solver_of, solvers_for, with_alternatives, with_time
 from streampca.solvers.fitted_steps import fit_steps, with_steps
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.quality import QualityFound, quality_beside, quality_bytes
+from streampca.solvers.quality import QualityFound, quality_bytes, quality_of, with_statistics
 from streampca.solvers.registry import obstacle_to_state
 from streampca.solvers.removing import Removing, regressors_of
 from streampca.solvers.result import Fit
@@ -86,7 +84,8 @@ def plan_fit(
         raise NotAvailableError("diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none")
     parameters = with_columns(parameters, source)
     require_fit(source, parameters, analysis=analysis is not None)
-    require_sampling(parameters.sampling_errors, n)
+    if parameters.sampling_errors:
+        require_sampling(parameters.sampling_errors, n)
     limits = worker_limits(client)
     resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=scores, report=report)
     if quality:
@@ -101,14 +100,14 @@ def plan_fit(
             resources = replace(resources, companions=(*resources.companions, Removing(regressors, source)))
     with naming_the_limit(resources, limits):
         plan = choose(source, parameters, replace(resources, scores=scores or parameters.sampling_errors > 0))
-        plan = plan_sampling(plan, source, parameters, resources, analysis)
+        if parameters.sampling_errors:
+            plan = plan_sampling(plan, source, parameters, resources, analysis)
         plan = plan if analysis is None else plan_of_analysis(plan, analysis, source)
     plan = with_read_ahead(plan, source, parameters.read_ahead)
     if parameters.missing != "error" and source.dtype.kind in "iu" and not source.sparse:
         none = f"missing={parameters.missing!r}: no value is missing, because {source.dtype} has no NaN; name the number that means missing with missing_value"
         plan = plan.with_notes([none])
-    if limits:
-        plan = for_workers(plan, limits)
+    plan = for_workers(plan, limits)
     if alternatives and analysis is None:
         plan = with_alternatives(plan, source, parameters, resources)
     return with_steps(with_time(plan, resources), source)
@@ -137,8 +136,8 @@ def resources_of(
     threads: int | None,
     limits: list[WorkerLimits],
     *,
-    scores: bool,
-    report: bool,
+    scores: bool = False,
+    report: bool = False,
 ) -> Resources:
     """Return what a plan may use here, or in each of the workers with such `limits`."""
     resources = Resources(
@@ -210,11 +209,12 @@ def readings_of_fit(
         if regressors is not None:
             removing = Removing(regressors, source, np.dtype(plan.work_dtype))
             given = replace(given, n_regressors=regressors.orthogonal.size)
-        copies = keep_rows if kind.copies_rows and plan.axis == "features" else 0  # rows do not pass by then
+        by_features = plan.axis == "features"
+        copies = keep_rows if kind.copies_rows and by_features else 0  # rows do not pass by then
         solver = kind(source, given, copies, removing, analysis)
         solving = solver.readings(plan) if removing is None else relayed(solver.readings(plan), removing)
         sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows and not copies else ()
-        examining = quality_beside(source, plan, given.missing) if quality else ()
+        examining = with_statistics(quality_of(source, given.missing, by_features=by_features)) if quality else ()
         yield from relayed(fit_steps(source, plan), meters)
         beside = with_beside(solving, Reading(source, (*sample, *examining), plan))
         fitted, states = yield from relayed(beside, meters)

@@ -15,8 +15,7 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Reading, Readings, run_fit
 from streampca.planning.blocks import bytes_to_read
 from streampca.planning.memory import ALLOWANCE_BYTES, allowed_bytes
-from streampca.planning.plan import Plan
-from streampca.planning.read_ahead import with_read_ahead
+from streampca.planning.plan import Plan, with_read_ahead
 from streampca.planning.statistics import plan_statistics
 from streampca.planning.work import Resources
 from streampca.planning.worker_limits import for_workers, worker_limits
@@ -36,7 +35,7 @@ def plan_reading(source: Source, accumulators: tuple[AnyAccumulator, ...], like:
     process = max(0, like.budget.bytes_for("process", "weights", "groups", "diagnostics") - ALLOWANCE_BYTES)
     resources = Resources(like.allowed_bytes, process, like.threads, on_workers=bool(limits))
     plan = with_read_ahead(plan_statistics(source, accumulators, resources), source, None)
-    return for_workers(plan, limits) if limits else plan
+    return for_workers(plan, limits)
 
 
 def fit_steps(source: Source, like: Plan) -> Readings[None]:

@@ -23,9 +23,8 @@ from streampca.linalg.tiles import TileGrid
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.checks import require_rows
-from streampca.planning.plan import Plan, with_repeated_reads
-from streampca.planning.read_ahead import with_read_ahead
+from streampca.planning.columns import require_rows
+from streampca.planning.plan import Plan, with_read_ahead, with_repeated_reads
 from streampca.planning.work import Resources
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.capabilities import require_together
@@ -134,11 +133,11 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
         )
     client = active_client(source)
     limits = worker_limits(client)
-    resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=False, report=False)
+    resources = resources_of(source, parameters.memory, parameters.threads, limits)
     with naming_the_limit(resources, limits):
         plan = _plan_groups(source, parameters, groups.accumulator(source, parameters), resources)
     plan = with_read_ahead(with_repeated_reads(plan, source), source, parameters.read_ahead)
-    return for_workers(plan, limits) if limits else plan
+    return for_workers(plan, limits)
 
 
 def _plan_groups(source: Source, parameters: Parameters, by_group: ByGroup, resources: Resources) -> Plan:

@@ -16,8 +16,7 @@ from streampca.execution.readings import Readings, Together, run_together
 from streampca.formatting import as_text
 from streampca.planning.many import ManyPlan, plan_together
 from streampca.planning.memory import ALLOWANCE_BYTES
-from streampca.planning.plan import Plan
-from streampca.planning.read_ahead import with_read_ahead
+from streampca.planning.plan import Plan, with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.fit import naming_the_limit, resources_of
 from streampca.solvers.quality import quality_bytes
@@ -59,7 +58,7 @@ def plan_many(
         If one of the models alone, or all together, do not fit in the memory that is allowed.
     """
     limits = worker_limits(client)
-    resources = resources_of(source, memory, threads, limits, scores=False, report=False)
+    resources = resources_of(source, memory, threads, limits)
     process, n_threads = resources.process_bytes + ALLOWANCE_BYTES, resources.threads
     examining = quality_bytes(source, n_threads, "mean") if quality else 0
     with naming_the_limit(resources, limits):
@@ -81,11 +80,8 @@ def plan_many(
                 beside=f" and {most} alone {as_text(plans[most].projected_bytes)}",
             )
     together = with_read_ahead(together, source, read_ahead)
-    if limits:
-        budget = together.budget
-        together = for_workers(together, limits)
-        plans = {name: for_workers(plan, limits, budget) for name, plan in plans.items()}
-    return ManyPlan(plans, together)
+    plans = {name: for_workers(plan, limits, together.budget) for name, plan in plans.items()}
+    return ManyPlan(plans, for_workers(together, limits))
 
 
 def run_many(

@@ -9,7 +9,6 @@ from typing import Any
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.quality import Quality
 from streampca.accumulators.statistics import Statistic, Zeros
-from streampca.planning.plan import Plan
 from streampca.sources.base import Source
 from streampca.typing import FloatArray
 
@@ -45,15 +44,10 @@ def with_statistics(quality: Quality) -> tuple[AnyAccumulator, ...]:
     return (quality, *(kind(quality) for kind in STATISTICS))
 
 
-def quality_beside(source: Source, plan: Plan, missing: str) -> tuple[AnyAccumulator, ...]:
-    """Return what examines the rows of `source` beside a fit by `plan`, with the parameter `missing`."""
-    return with_statistics(replace(quality_of(source, missing), by_features=plan.axis == "features"))
-
-
-def quality_of(source: Source, missing: str) -> Quality:
-    """Return the accumulator of data quality for the rows of `source`."""
+def quality_of(source: Source, missing: str, *, by_features: bool = False) -> Quality:
+    """Return the accumulator of data quality for the rows of `source` and the parameter `missing`."""
     may_miss = missing != "error" and source.dtype.kind == "f"
-    return Quality.of(source.shape, str(source.dtype), missing=may_miss)
+    return replace(Quality.of(source.shape, str(source.dtype), missing=may_miss), by_features=by_features)
 
 
 def quality_bytes(source: Source, threads: int, missing: str) -> int:

@@ -40,8 +40,6 @@ _LEAST_ROWS = 2
 
 def require_sampling(n_groups: int, n_samples: int) -> None:
     """Raise `ParameterError` for a number of groups that the rows cannot be divided into."""
-    if n_groups == 0:
-        return
     if n_groups < 2 or n_groups * _LEAST_ROWS > n_samples:
         most = n_samples // _LEAST_ROWS
         raise ParameterError(
@@ -53,7 +51,7 @@ def require_sampling(n_groups: int, n_samples: int) -> None:
 def plan_sampling(
     plan: Plan, source: Source, parameters: Any, resources: Resources, analysis: Analysis | None = None
 ) -> Plan:
-    """Return `plan` with what sampling errors take: covariances of groups of rows, else one more reading; as it is without them.
+    """Return `plan` with what sampling errors take: covariances of groups of rows, else one more reading.
 
     Those of an `analysis` follow from covariances alone.
 
@@ -63,8 +61,6 @@ def plan_sampling(
         If that does not fit, or the covariances of an analysis are not kept.
     """
     n_groups, (n, d), k = parameters.sampling_errors, source.shape, plan.n_components or min(source.shape)
-    if not n_groups:
-        return plan
     grouped = solver_of(plan)(source, parameters).plan_with_groups(resources, plan, always=analysis is not None)
     if grouped is not None:
         return grouped
@@ -76,7 +72,7 @@ def plan_sampling(
     scaled = parameters.scaling is not False
     extra = moments_bytes(k, d if scaled else 0, n_groups) * (2 + plan.leaves_in_flight)
     extra += plan.leaves_in_flight * moments_scratch_bytes(k, d, scaled=scaled)
-    budget = plan.budget.plus(extra, plan.allowed_bytes)
+    budget = plan.budget.plus(extra)
     if not budget.fits:
         raise budget.refusal(f"sampling errors take {extra:,} bytes; set sampling_errors=0, or ")
     return replace(

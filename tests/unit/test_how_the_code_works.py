@@ -18,6 +18,7 @@ import streampca as sp
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "how-the-code-works.md"
 PACKAGE = str(Path(sp.__file__).parent)
 MOST = 12
+MOST_MODULES, MOST_CLIMBS = 57, 33
 
 
 def stack(frame: FrameType | None) -> Iterator[str]:
@@ -51,3 +52,33 @@ def test_a_fit_passes_at_most_twelve_functions_before_it_multiplies_and_the_page
     table = PAGE.read_text(encoding="utf-8").split("## A solver is a generator")[0]
     assert functions == re.findall(r"^\| \d+ \| `([\w.]+)`", table, re.MULTILINE)
     assert len(functions) <= MOST
+
+
+def test_the_way_from_fit_to_the_first_block_enters_few_modules_and_seldom_climbs_back() -> None:
+    """A climb is a pair of modules of which the first calls the second, which the fit had entered before it."""
+    calls: list[tuple[str, str]] = []
+    arrived = False
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal arrived
+        if event != "call" or arrived or not frame.f_code.co_filename.startswith(PACKAGE):
+            return
+        caller = frame.f_back
+        while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
+            caller = caller.f_back
+        calls.append(("" if caller is None else caller.f_code.co_filename, frame.f_code.co_filename))
+        arrived = frame.f_code.co_qualname == "drive"
+
+    rows = np.random.default_rng(0).normal(size=(500, 20))
+    sp.PCA(4).fit(rows)  # what is imported or made once is not counted
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        sp.PCA(4).fit(rows)
+    finally:
+        sys.setprofile(before)
+    entered = {module: number for number, module in reversed([*enumerate(called for _, called in calls)])}
+    climbs = {pair for pair in calls if pair[0] and entered[pair[1]] < entered[pair[0]]}
+    assert arrived
+    assert len(entered) <= MOST_MODULES
+    assert len(climbs) <= MOST_CLIMBS

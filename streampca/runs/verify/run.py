@@ -258,7 +258,7 @@ def _planned(
             refusal = str(error)
             continue
         if plan.axis == "samples":
-            return replace(plan, budget=plan.budget.plus(needed, allowed)), joint
+            return replace(plan, budget=replace(plan.budget.plus(needed), allowed_bytes=allowed)), joint
     raise PlanError(f"verifying: {refusal}")
 
 
