@@ -36,7 +36,7 @@ from streampca.solvers.capabilities import CONFLICTS
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.solvers.fit import fit as fit_source
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.quality import quality_of, with_statistics
+from streampca.solvers.quality import examining as accumulators_of_quality
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.cells import normalization
@@ -310,7 +310,7 @@ def fit(data: Any, plan: Any = None, *, k: Any = None, options: Any = None, **pa
 def examining(data: Any, missing: str = "mean") -> dict[str, Any]:
     """Return the accumulators of data quality for the rows of `data`, with all statistics, by the names of their classes."""
     source = open_source(data)
-    return {type(each).__name__: each for each in with_statistics(quality_of(source, missing))}
+    return {type(each).__name__: each for each in accumulators_of_quality(source, missing)}
 
 
 def run_command(*arguments: object) -> int:

@@ -28,7 +28,7 @@ from streampca.solvers.capabilities import require_together
 from streampca.solvers.choosing import choose, solver_of, solvers_for, with_alternatives, with_time
 from streampca.solvers.fitted_steps import fit_steps, with_steps
 from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.quality import QualityFound, quality_bytes, quality_of, with_statistics
+from streampca.solvers.quality import QualityFound, examining, quality_bytes
 from streampca.solvers.registry import obstacle_to_state
 from streampca.solvers.removing import Removing, regressors_of
 from streampca.solvers.result import Fit
@@ -87,18 +87,18 @@ def plan_fit(
     if parameters.sampling_errors:
         require_sampling(parameters.sampling_errors, n)
     limits = worker_limits(client)
-    resources = resources_of(source, parameters.memory, parameters.threads, limits, scores=scores, report=report)
-    if quality:
-        resources = resources.holding("quality", quality_bytes(source, resources.threads, parameters.missing))
-    if diagnostics:
-        in_leaf = diagnostics_bytes(source.shape[1], parameters.n_components, parameters.missing)
-        resources = resources.holding("diagnostics", resources.threads * in_leaf)
-    if isinstance(parameters, Parameters):
-        regressors = regressors_of(source, parameters)
-        require_rule(source, parameters, None if regressors is None else regressors.orthogonal.size)
-        if regressors is not None:
-            resources = replace(resources, companions=(*resources.companions, Removing(regressors, source)))
-    with naming_the_limit(resources, limits):
+    memory, threads = parameters.memory, parameters.threads
+    with resources_of(source, memory, threads, limits, scores=scores, report=report) as resources:
+        if quality:
+            resources = resources.holding("quality", quality_bytes(source, resources.threads, parameters.missing))
+        if diagnostics:
+            in_leaf = diagnostics_bytes(source.shape[1], parameters.n_components, parameters.missing)
+            resources = resources.holding("diagnostics", resources.threads * in_leaf)
+        if isinstance(parameters, Parameters):
+            regressors = regressors_of(source, parameters)
+            require_rule(source, parameters, None if regressors is None else regressors.orthogonal.size)
+            if regressors is not None:
+                resources = replace(resources, companions=(*resources.companions, Removing(regressors, source)))
         plan = choose(source, parameters, replace(resources, scores=scores or parameters.sampling_errors > 0))
         if parameters.sampling_errors:
             plan = plan_sampling(plan, source, parameters, resources, analysis)
@@ -130,6 +130,7 @@ def require_fit(source: Source | None, parameters: Parameters | KernelParameters
         solvers_for(parameters)[parameters.solver].require(source, parameters)
 
 
+@contextmanager
 def resources_of(
     source: Source,
     memory: int | str | None,
@@ -138,8 +139,8 @@ def resources_of(
     *,
     scores: bool = False,
     report: bool = False,
-) -> Resources:
-    """Return what a plan may use here, or in each of the workers with such `limits`."""
+) -> Iterator[Resources]:
+    """Give what a plan may use here, or in each of the workers with such `limits`; a `PlanError` then names the memory of a worker."""
     resources = Resources(
         allowed_bytes=allowed_bytes(memory),
         process_bytes=process_bytes(),
@@ -149,24 +150,17 @@ def resources_of(
         report_rows=report_rows(source) if report else 0,
     )
     source.settle(resources.allowed_bytes)
-    if not limits:
-        return resources
-    # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.
-    process = max(resources.process_bytes, WORKER_PROCESS_BYTES)
-    resources = replace(resources, process_bytes=process, threads=max(each.threads for each in limits), on_workers=True)
     least = least_memory(limits)
-    if least is not None and least - WORKER_PROCESS_BYTES < resources.allowed_bytes - process:
-        return replace(resources, allowed_bytes=least, process_bytes=WORKER_PROCESS_BYTES)
-    return resources
-
-
-@contextmanager
-def naming_the_limit(resources: Resources, limits: list[WorkerLimits]) -> Iterator[None]:
-    """Add to a `PlanError` that the limit is the memory of a worker, where it is."""
+    if limits:
+        # A worker process runs as many leaves as it has threads, so its ceiling is shared by as many.
+        process, most = max(resources.process_bytes, WORKER_PROCESS_BYTES), max(each.threads for each in limits)
+        resources = replace(resources, process_bytes=process, threads=most, on_workers=True)
+        if least is not None and least - WORKER_PROCESS_BYTES < resources.allowed_bytes - process:
+            resources = replace(resources, allowed_bytes=least, process_bytes=WORKER_PROCESS_BYTES)
     try:
-        yield
+        yield resources
     except PlanError as error:
-        if resources.allowed_bytes != least_memory(limits):
+        if resources.allowed_bytes != least:
             raise
         raise PlanError(
             f"{error}; the ceiling is that of the worker with the least memory: give workers more, or have fewer on a machine"
@@ -214,13 +208,13 @@ def readings_of_fit(
         solver = kind(source, given, copies, removing, analysis)
         solving = solver.readings(plan) if removing is None else relayed(solver.readings(plan), removing)
         sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows and not copies else ()
-        examining = with_statistics(quality_of(source, given.missing, by_features=by_features)) if quality else ()
+        examined = examining(source, given.missing, by_features=by_features) if quality else ()
         yield from relayed(fit_steps(source, plan), meters)
-        beside = with_beside(solving, Reading(source, (*sample, *examining), plan))
+        beside = with_beside(solving, Reading(source, (*sample, *examined), plan))
         fitted, states = yield from relayed(beside, meters)
         fitted = replace(fitted, samples=states[0]) if sample else fitted
-        if examining:
-            fitted = replace(fitted, quality=QualityFound(examining, states[len(sample) :]))
+        if examined:
+            fitted = replace(fitted, quality=QualityFound(examined, states[len(sample) :]))
         if obstacle_to_state(given, plan):
             fitted = replace(fitted, fitted_state=None)
         if removing is not None:

@@ -29,7 +29,7 @@ from streampca.planning.work import Resources
 from streampca.planning.worker_limits import for_workers, worker_limits
 from streampca.solvers.capabilities import require_together
 from streampca.solvers.covariance import CovarianceSolver, accumulator_of
-from streampca.solvers.fit import naming_the_limit, resources_of
+from streampca.solvers.fit import resources_of
 from streampca.solvers.fitted_steps import fit_steps
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.state import capped, solve
@@ -133,8 +133,7 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
         )
     client = active_client(source)
     limits = worker_limits(client)
-    resources = resources_of(source, parameters.memory, parameters.threads, limits)
-    with naming_the_limit(resources, limits):
+    with resources_of(source, parameters.memory, parameters.threads, limits) as resources:
         plan = _plan_groups(source, parameters, groups.accumulator(source, parameters), resources)
     plan = with_read_ahead(with_repeated_reads(plan, source), source, parameters.read_ahead)
     return for_workers(plan, limits)

@@ -18,7 +18,7 @@ from streampca.planning.many import ManyPlan, plan_together
 from streampca.planning.memory import ALLOWANCE_BYTES
 from streampca.planning.plan import Plan, with_read_ahead
 from streampca.planning.worker_limits import for_workers, worker_limits
-from streampca.solvers.fit import naming_the_limit, resources_of
+from streampca.solvers.fit import resources_of
 from streampca.solvers.quality import quality_bytes
 from streampca.sources.base import Source
 
@@ -58,10 +58,9 @@ def plan_many(
         If one of the models alone, or all together, do not fit in the memory that is allowed.
     """
     limits = worker_limits(client)
-    resources = resources_of(source, memory, threads, limits)
-    process, n_threads = resources.process_bytes + ALLOWANCE_BYTES, resources.threads
-    examining = quality_bytes(source, n_threads, "mean") if quality else 0
-    with naming_the_limit(resources, limits):
+    with resources_of(source, memory, threads, limits) as resources:
+        process, n_threads = resources.process_bytes + ALLOWANCE_BYTES, resources.threads
+        examining = quality_bytes(source, n_threads, "mean") if quality else 0
 
         def planned(n_threads: int) -> tuple[dict[str, Plan], Plan]:
             plans = {name: _planned(name, fit, resources.allowed_bytes, n_threads) for name, fit in fits.items()}

@@ -29,7 +29,7 @@ class QualityFound:
     def quality(self) -> Quality:
         """Return which rows and features were examined."""
         quality = self.accumulators[0]
-        assert isinstance(quality, Quality)  # noqa: S101 for the type checker: `with_statistics` has it first
+        assert isinstance(quality, Quality)  # noqa: S101 for the type checker: `examining` has it first
         return quality
 
     def statistics(self) -> Iterator[tuple[Statistic, FloatArray]]:
@@ -39,19 +39,15 @@ class QualityFound:
             yield statistic, statistic.finalize(state)
 
 
-def with_statistics(quality: Quality) -> tuple[AnyAccumulator, ...]:
-    """Return what examines rows: `quality`, and the `STATISTICS` of the same rows and features."""
-    return (quality, *(kind(quality) for kind in STATISTICS))
-
-
-def quality_of(source: Source, missing: str, *, by_features: bool = False) -> Quality:
-    """Return the accumulator of data quality for the rows of `source` and the parameter `missing`."""
+def examining(source: Source, missing: str, *, by_features: bool = False) -> tuple[AnyAccumulator, ...]:
+    """Return what examines the rows of `source`, with the parameter `missing`: a `Quality`, and the `STATISTICS` of the same rows and features."""
     may_miss = missing != "error" and source.dtype.kind == "f"
-    return replace(Quality.of(source.shape, str(source.dtype), missing=may_miss), by_features=by_features)
+    quality = replace(Quality.of(source.shape, str(source.dtype), missing=may_miss), by_features=by_features)
+    return (quality, *(kind(quality) for kind in STATISTICS))
 
 
 def quality_bytes(source: Source, threads: int, missing: str) -> int:
     """Return what data quality takes beside a fit: 2 N + 2 states and N times the scratch of an update, N = `threads` (``docs/reference/memory-formulas.md``)."""
-    examining, (n, d) = with_statistics(quality_of(source, missing)), source.shape
-    scratch = max(each.scratch_bytes(d, n, source.dtype.itemsize) for each in examining)
-    return (2 * threads + 2) * sum(each.state_bytes(d) for each in examining) + threads * scratch
+    accumulators, (n, d) = examining(source, missing), source.shape
+    scratch = max(each.scratch_bytes(d, n, source.dtype.itemsize) for each in accumulators)
+    return (2 * threads + 2) * sum(each.state_bytes(d) for each in accumulators) + threads * scratch

@@ -90,17 +90,17 @@ def with_sampling_errors(fit: AnyFit, source: Source, parameters: Any) -> Readin
     """Return `fit` with its sampling errors, from the groups of rows that it kept or by another reading of `source`."""
     model, plan, scaling, state = fit.model, fit.plan, parameters.scaling, fit.fitted_state
     if plan.sampling_errors == "groups" and model.linear is not None and state is not None:
-        errors = errors_of_groups(model.linear, state.accumulator.grid(state.n_features), state.groups, scaling)
+        errors = _errors_of_groups(model.linear, state.accumulator.grid(state.n_features), state.groups, scaling)
         return replace(fit, model=model.changed(sampling_errors=errors), fitted_state=replace(state, groups=()))
     rows, plan = residuals_of(source, model), plan.unshuffled()
     if plan.axis == "features":
         plan = plan_scores(rows, model, parameters.memory, parameters.threads)
     groups = ScoreGroups(model, rows.shape[0], parameters.sampling_errors)
     (moments,) = (yield Reading(rows, (groups,), plan, parameters.sample_weight, "sampling errors")).take()
-    return replace(fit, model=model.changed(sampling_errors=errors_of(model, moments, "reading", scaling)))
+    return replace(fit, model=model.changed(sampling_errors=_errors_of(model, moments, "reading", scaling)))
 
 
-def errors_of(
+def _errors_of(
     model: Model,
     moments: GroupMoments,
     method: Method,
@@ -156,7 +156,7 @@ class _Products:
     """Σ w z zᵀ over all groups, ``(n_features, n_features)``."""
 
 
-def errors_of_groups(model: PCAModel, grid: TileGrid, states: Sequence[Any], scaling: Scaling) -> SamplingErrors:
+def _errors_of_groups(model: PCAModel, grid: TileGrid, states: Sequence[Any], scaling: Scaling) -> SamplingErrors:
     """Return the sampling errors of `model` from the covariances of the groups of its rows.
 
     All are first-order changes of the eigenpairs of the covariance of all rows when a group is left out, in the basis of all of its
@@ -192,7 +192,7 @@ def errors_of_groups(model: PCAModel, grid: TileGrid, states: Sequence[Any], sca
     population = model.population(score_unit(model) ** 2, scaling)
     few = len(states) < 2 or moments.weights[:, 0].max() >= moments.weights[:, 0].sum() - model.ddof  # refused below
     outside = None if few else _outside(products, _unweighted(model, moments, scaling), population, axes)
-    return errors_of(model, moments, "groups", scaling, outside)
+    return _errors_of(model, moments, "groups", scaling, outside)
 
 
 def _products(model: PCAModel, grid: TileGrid, states: Sequence[Any]) -> _Products:

@@ -189,7 +189,12 @@ class EmpiricalMapMethod(PairsMethod):
             images -= images.mean(axis=0)
         del wide
         release_freed_memory()
-        total = float(_diagonal(kernel, rows).sum()) - (n * float(means.mean()) if parameters.center else 0.0)
+        diagonal = (
+            np.concatenate([kernel.diagonal(values) for _, values in rows.bands()])
+            if isinstance(rows, StoredRows)
+            else kernel.diagonal(rows)
+        )
+        total = float(diagonal.sum()) - (n * float(means.mean()) if parameters.center else 0.0)
         eigenpairs = _eigenpairs(parameters, test, products, images, plan.threads)
         model, vectors = _model(source, parameters, rows, means, eigenpairs, total), eigenpairs[1]
         vectors = vectors[:, : model.n_components] * signs_of(vectors[:, : model.n_components])
@@ -244,13 +249,11 @@ def times_kernel(
 
         spread(add, _parts(slice(first, first + len(held)), PAIR_SIDE), n_threads)
 
-    def sum_up(part: slice) -> None:
+    for part in _parts(slice(0, n), rows_in_memory if on_disk else n):
         held = rows[part]
         for group in _parts(slice(0, n), PAIR_SIDE if on_disk else n):
             compare(held, part.start, group)
-
-    for part in _parts(slice(0, n), rows_in_memory if on_disk else n):
-        sum_up(part)
+        del held
     if not np.isfinite(product).all():
         raise NotFiniteError(f"kernel values overflow {rows.dtype}: rescale the data first")
     return product
@@ -259,13 +262,6 @@ def times_kernel(
 def _parts(whole: slice, most: int) -> list[slice]:
     """Return consecutive parts of `whole`, of at most `most` entries each."""
     return [slice(start, min(start + most, whole.stop)) for start in range(whole.start, whole.stop, most)]
-
-
-def _diagonal(kernel: Kernel, rows: Array | StoredRows) -> FloatArray:
-    """Return the kernel value of every row with itself, ``(n,)``."""
-    if isinstance(rows, StoredRows):
-        return np.concatenate([kernel.diagonal(values) for _, values in rows.bands()])
-    return kernel.diagonal(rows)
 
 
 def _eigenpairs(

@@ -15,7 +15,7 @@ from streampca.linalg.eigen import Spectrum, solve, uses_krylov
 from streampca.linalg.lanczos import basis_size
 from streampca.linalg.tiles import spread
 from streampca.models import certificate_sentences as sentences
-from streampca.models.certificates import Interval, KernelCertificate
+from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
 from streampca.planning.blocks import block_rows_to_try
 from streampca.planning.detail import ALL_ROWS, KernelDetail
@@ -102,7 +102,13 @@ class ExactMethod(PairsMethod):
         iterated = k is not None and uses_krylov(n, k)
         rows = rows.astype(suitable_dtype(kernel, rows, rows.dtype, center=parameters.center), copy=False)
         dtype = rows.dtype if iterated else np.dtype(np.float64)
-        _require_memory(plan, dtype)
+        more = dtype.itemsize * n**2 - plan.budget.bytes_for("kernel matrix")
+        if plan.projected_bytes + more > plan.allowed_bytes:
+            raise PlanError(
+                f"kernel values vary by too little beside their size for float32, and the kernel matrix in float64 takes "
+                f"{as_text(more)} more than was planned: subtract the mean of the rows, or allow memory of at least "
+                f"{as_text(plan.projected_bytes + more)}"
+            )
         matrix = kernel_matrix(kernel, rows, dtype, center=parameters.center, n_threads=plan.threads)
         total = float(matrix.diagonal.sum())
         spectrum = solve(
@@ -205,25 +211,6 @@ def kernel_matrix(kernel: Kernel, rows: Array, dtype: DType, *, center: bool, n_
     return KernelMatrix(values, means, center, n_threads=n_threads)
 
 
-def _intervals(values: FloatArray, allowed: float, share: float) -> tuple[Interval, ...]:
-    """Return (lower, upper) for each eigenvalue; those set to 0 may be as large as `share` of the first, and `allowed`."""
-    return tuple(
-        (max(0.0, value - allowed), value + allowed) if value else (0.0, share * float(values[0]) + 2 * allowed)
-        for value in values.tolist()
-    )
-
-
-def _require_memory(plan: Plan, dtype: DType) -> None:
-    """Raise `PlanError` if the plan is for a kernel matrix in float32, float64 is needed and its size does not fit."""
-    more = dtype.itemsize * plan.n_samples**2 - plan.budget.bytes_for("kernel matrix")
-    if plan.projected_bytes + more > plan.allowed_bytes:
-        raise PlanError(
-            f"kernel values vary by too little beside their size for float32, and the kernel matrix in float64 takes "
-            f"{as_text(more)} more than was planned: subtract the mean of the rows, or allow memory of at least "
-            f"{as_text(plan.projected_bytes + more)}"
-        )
-
-
 def _without_rounding(spectrum: Spectrum, dtype: str, floor: float, *, keep: bool) -> Spectrum:
     """Return the spectrum with zeros for eigenvalues that are rounding, or, unless `keep` is set, without them but for the first.
 
@@ -247,7 +234,11 @@ def _model(
     if parameters.center:
         # Then 1ᵀB = 0 beyond rounding, and the mean kernel value of a new row drops out of its scores.
         coefficients -= coefficients.mean(axis=0)
-    precision = share_of(allowed, float(spectrum.values[0]))
+    first = float(spectrum.values[0])
+    precision, zero = share_of(allowed, first), ROUNDING[matrix.values.dtype.name] * first + 2 * allowed
+    intervals = tuple(
+        (max(0.0, value - allowed), value + allowed) if value else (0.0, zero) for value in spectrum.values.tolist()
+    )
     model = KernelModel(
         kernel=parameters.kernel.bound(source.shape[1]),
         landmarks=rows,
@@ -266,7 +257,7 @@ def _model(
             trace=sentences.EXACT_TRACE,
             residual_trace=0.0,
             sigma=0.0,
-            eigenvalue_intervals=_intervals(spectrum.values, allowed, ROUNDING[matrix.values.dtype.name]),
+            eigenvalue_intervals=intervals,
             rounding=precision,
             eigen_residual=spectrum.residual,
             numerical_rank=spectrum.numerical_rank,
