@@ -128,7 +128,7 @@ class CovarianceSolver(ContinuableSolver):
             If that does not fit either, or else with what the matrix on disk would take.
         """
         parameters, d = self.parameters, self.source.shape[1]
-        n_components, resources = parameters.count(self.source), self._with_weights(resources)
+        n_components = parameters.count(self.source)
         if parameters.n_components == "cross_validation":
             return self._plan_cross_validated(resources)
         try:
@@ -219,7 +219,7 @@ class CovarianceSolver(ContinuableSolver):
         if not always and (d > DENSE_LIMIT or n < _ROWS_PER_FEATURE * d):
             return None
         grouped, n_components = grouped_accumulator(parameters, self.source, m), parameters.count(self.source)
-        k, resources = min(n, d) if n_components is None else n_components, self._with_weights(resources)
+        k = min(n, d) if n_components is None else n_components
         own = grouped.accumulator.state_bytes(d) + 8 * d * (5 * d + m * (k + 6))
         try:
             self.plan_by_group(grouped, n_components, resources, own + 2 * grouped.state_bytes(d) + _VERIFYING_BYTES)
@@ -234,13 +234,6 @@ class CovarianceSolver(ContinuableSolver):
         note = f"sampling errors by {m} groups of rows: from a covariance of each, kept by the one reading of the fit; they take {states}"
         flops = planned.flops + 10.0 * d**3 + 2.0 * m * d * d * k
         return replace(planned, reason=plan.reason, notes=(*plan.notes, note), flops=flops, sampling_errors="groups")
-
-    def _with_weights(self, resources: Resources) -> Resources:
-        """Return `resources` with what weights of samples take: of a panel, the rows whose weight is not zero are copied."""
-        if self.parameters.sample_weight is None:
-            return resources
-        n, d = self.source.shape
-        return resources.holding("weights", resources.threads * 8 * d * min(n, panel_rows(d, self.dtype)))
 
     @override
     def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:
@@ -277,7 +270,12 @@ class CovarianceSolver(ContinuableSolver):
         if isinstance(accumulator, PairwiseCovariance):
             scores += leaves * scratch_bytes(k)
         after: tuple[Phase, ...] = ("solving", "scores", "report")
+        weights = []
+        if self.parameters.sample_weight is not None:  # of a panel, the rows whose weight is not zero are copied
+            copied = resources.threads * 8 * d * min(n, panel_rows(d, self.dtype))
+            weights.append(MemoryNeed("weights", copied))
         return [
+            *weights,
             sampled_rows_need(self.source, resources.report_rows),
             MemoryNeed("solve", eigenproblem_bytes(d, k) + accumulator.finalize_bytes(d), ("solving",)),
             model_need(d, k, *after),
