@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from itertools import pairwise
 
-from streampca.planning.settings import block_rows
+from streampca.errors import ParameterError
 from streampca.sources.base import Source
 from streampca.typing import DType
 
@@ -18,12 +19,16 @@ _PANEL_ROWS, _EVEN_ROWS = 1024, 8192
 def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYTES, least_rows: int = 1) -> list[int]:
     """Return rows per block, best first: whole chunks of about `block_bytes`, fewer chunks, then fractions of a chunk.
 
-    The best is of at least `least_rows` rows, where there are as many.
+    The best is of at least `least_rows` rows, where there are as many. ``STREAMPCA_BLOCK_ROWS`` sets the rows of every block.
     """
     n, d = source.shape[0], source.n_features_read
-    chosen = block_rows()
+    chosen = os.environ.get("STREAMPCA_BLOCK_ROWS")
     if chosen is not None:
-        return [min(n, chosen)]
+        if not chosen.isdecimal() or int(chosen) == 0:
+            raise ParameterError(
+                f"STREAMPCA_BLOCK_ROWS={chosen!r}: expected the number of rows of a block, at least 1; unset it for the default"
+            )
+        return [min(n, int(chosen))]
     band = min(source.chunk_rows, n)
     best = max(1, min(block_bytes // (d * max(source.dtype.itemsize, dtype.itemsize)), _BLOCK_ROWS))
     if source.chunk_bytes == 0 and best > _PANEL_ROWS:  # without chunks, whole panels

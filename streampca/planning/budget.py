@@ -135,7 +135,7 @@ class MemoryBudget:
     def plus(self, n_bytes: int, purpose: Purpose | None = None, phases: Iterable[Phase] | None = None) -> MemoryBudget:
         """Return the budget with `n_bytes` more in `phases`, in all if None; they are listed under `purpose` if one is named."""
         added = dict.fromkeys(self.by_phase if phases is None else phases, n_bytes)
-        listed = {} if purpose is None else {purpose: self.bytes_for(purpose) + n_bytes}
+        listed: dict[str, int] = {} if purpose is None else {purpose: self.bytes_for(purpose) + n_bytes}
         by_phase = {phase: total + added.get(phase, 0) for phase, total in self.by_phase.items()}
         return MemoryBudget(self.allowed_bytes, {**self.by_purpose, **listed}, by_phase)
 

@@ -5,6 +5,7 @@ The log of the run in progress is a context variable, so that solvers need not p
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,6 @@ from streampca.errors import ClusterError
 from streampca.execution.checkpoint.directory import CheckpointDirectory, StoredState
 from streampca.formatting import as_text
 from streampca.logs import logger
-from streampca.planning.settings import checkpoint_share
 from streampca.sources.base import ReadCount
 from streampca.storage.signals import uninterrupted
 from streampca.storage.state_file import NotRecordableError, read_state_file, state_bytes, write_state_file
@@ -177,8 +177,11 @@ class ProgressLog:
         return self._cost + n_bytes / self._rate
 
     def affords(self, n_bytes: int, seconds: float, times: int = 1) -> bool:
-        """Return whether writing `n_bytes` bytes so many times takes no more than its share of `seconds`."""
-        share = checkpoint_share()
+        """Return whether writing `n_bytes` bytes so many times takes no more than its share of `seconds`.
+
+        ``STREAMPCA_CHECKPOINT_SHARE`` is that share; from 1 on, no checkpoint is postponed.
+        """
+        share = float(os.environ.get("STREAMPCA_CHECKPOINT_SHARE", "0.02"))
         return share >= 1 or times * self.cost(n_bytes) <= share * seconds
 
     def since_last(self) -> float:
