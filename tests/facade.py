@@ -42,7 +42,7 @@ from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.cells import normalization
 from streampca.sources.cells.normalization import NORMALIZE as NORMALIZE_KEYS
 from streampca.sources.cells.normalization import ElementwiseCounts, Normalization
-from streampca.sources.fetching import answers, division
+from streampca.sources.fetching import read_ahead
 from streampca.sources.files.bed import BedFile
 from streampca.sources.grid import Grid
 from streampca.sources.options import TAKEN, ReadOptions
@@ -112,7 +112,6 @@ __all__ = [
     "process_bytes",
     "process_of",
     "raise_pending_signal",
-    "refusals_within",
     "requests_of",
     "run_command",
     "sent_apart",
@@ -191,8 +190,8 @@ def parser_failing_once() -> Iterator[None]:
 def requests_of(n_bytes: int, whole: int | None = None) -> Iterator[None]:
     """Request stored chunks of more than `whole` bytes (`n_bytes`, if None) in ranges of `n_bytes`, for as long as this holds."""
     with (
-        patch.object(division, "RANGE_BYTES", n_bytes),
-        patch.object(division, "WHOLE_BYTES", n_bytes if whole is None else whole),
+        patch.object(read_ahead, "RANGE_BYTES", n_bytes),
+        patch.object(read_ahead, "WHOLE_BYTES", n_bytes if whole is None else whole),
     ):
         yield
 
@@ -201,11 +200,6 @@ def impatient(requests: int = 12, seconds: float = 120.0) -> Any:
     """Return a context in which a request is sent at most `requests` times, after a few hundredths of a second each, for `seconds`."""
     policy = remote.RetryPolicy(requests=requests, first_seconds=0.01, longest_seconds=0.02, key_seconds=seconds)
     return patch.object(remote, "PATIENCE", policy)
-
-
-def refusals_within(seconds: float) -> Any:
-    """Return a context in which headers of a refusal are waited for so long."""
-    return patch.object(answers, "SECONDS", seconds)
 
 
 @contextmanager

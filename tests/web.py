@@ -46,8 +46,6 @@ class Web(ThreadingHTTPServer):
         """Headers of all requests."""
         self.query = ""
         """Query that every request must have."""
-        self.drips = False
-        """Whether headers that are asked for after a refusal come byte by byte, without an end."""
         self.pieces_of: Callable[[Path], Iterator[bytes] | None] | None = None
         """Returns the body of a file in pieces, None to send it as it is."""
         self.n_waiting, self.n_awaited, self.all_came = 0, 0, threading.Event()
@@ -127,12 +125,6 @@ class _Handler(BaseHTTPRequestHandler):
             web.n_refused += refusal is not None
         if refusal is not None:
             status, headers = refusal
-            if web.drips and self.headers.get("Connection") == "close":
-                with suppress(OSError):  # the client has enough
-                    self.wfile.write(b"HTTP/1.1 503 Busy\r\nX")
-                    while not time.sleep(0.05):
-                        self.wfile.write(b"x")
-                return
             self._send(status, b"", **headers)
             return
         if is_chunk:

@@ -172,11 +172,11 @@ def download(url: str, port: str, names: str) -> Row:
     """Download all chunks by obstore, in the ranges and as many at once as a fit requests them, and throw them away."""
     import obstore
 
-    from streampca.sources.fetching import division
+    from streampca.sources.fetching import read_ahead
 
     store, requests = _store(url, port), list[tuple[str, int, int]]()
     for name, size in json.loads(Path(names).read_text()).items():
-        most = size if size <= division.WHOLE_BYTES else division.RANGE_BYTES
+        most = size if size <= read_ahead.WHOLE_BYTES else read_ahead.RANGE_BYTES
         requests += [(name, start, min(start + most, size)) for start in range(0, size, most)]
 
     async def main() -> None:
@@ -218,10 +218,10 @@ def sizes_of(place: Path) -> dict[str, int]:
 
 def needed(place: Path, name: str) -> int:
     """Return how many requests the chunks of a store need: one, or one for each range of a large chunk."""
-    from streampca.sources.fetching import division
+    from streampca.sources.fetching import read_ahead
 
-    is_whole = 4 * FEATURES * CHUNK_ROWS[name.partition(",")[0]] <= division.WHOLE_BYTES
-    return sum(1 if is_whole else -(-size // division.RANGE_BYTES) for size in sizes_of(place).values())
+    is_whole = 4 * FEATURES * CHUNK_ROWS[name.partition(",")[0]] <= read_ahead.WHOLE_BYTES
+    return sum(1 if is_whole else -(-size // read_ahead.RANGE_BYTES) for size in sizes_of(place).values())
 
 
 def contenders(

@@ -15,18 +15,19 @@ from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import zarr
-from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.storage import FsspecStore, ObjectStore
 
-from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
+from streampca.errors import DamagedChunkError, DataError, NotAvailableError, StoreError, StreamPCAError
+from streampca.formatting import one_line
 from streampca.logs import logger
 from streampca.redaction import redacted, shown
 from streampca.sources.client_options import BY_OBSTORE, opened, protocol_of, texts_in, translated
 from streampca.sources.credentials import StoreArguments, register, registered, resolve
-from streampca.sources.fetching.answers import retry_after
-from streampca.sources.fetching.client import READ_SECONDS, Fetched, ObjectClient, TooManyBytesError
+from streampca.sources.fetching.client import MAX_STORED_BYTES, READ_SECONDS, Fetched, ObjectClient, retry_after
 from streampca.sources.options import StorageOptions
 from streampca.sources.request_errors import (
+    RequestError,
     code_of,
     hint_of,
     is_of_another_region,
@@ -37,7 +38,14 @@ from streampca.sources.request_errors import (
 )
 from streampca.sources.schedule import requests_since
 from streampca.sources.versions import ObjectListing, listed
-from streampca.storage.zarr_interface import Buffer, BufferPrototype, GetOnlyStore, ZarrArray, sync
+from streampca.storage.zarr_interface import (
+    Buffer,
+    BufferPrototype,
+    GetOnlyStore,
+    ZarrArray,
+    default_buffer_prototype,
+    sync,
+)
 from streampca.system.optional import is_installed
 
 Result = TypeVar("Result")
@@ -90,6 +98,43 @@ class RetryPolicy:
 PATIENCE = RetryPolicy()
 
 
+async def fetched_by_zarr(store: Store, key: str, span: tuple[int, int] | None) -> Fetched | None:
+    """Return the bytes of `key` in a store of zarr, or those in `span`, None if it does not exist; the size of the object is then not known."""
+    byte_range: ByteRequest | None = None
+    if span is not None:
+        byte_range = SuffixByteRequest(-span[0]) if span[0] < 0 else RangeByteRequest(*span)
+    value = await store.get(key, default_buffer_prototype(), byte_range)
+    if value is None:
+        return None
+    data = memoryview(value.as_numpy_array().view("u1").data)
+    return Fetched(data, MAX_STORED_BYTES if span else len(data), is_range=span is not None)
+
+
+@dataclass
+class StoreOfZarr:
+    """A store of zarr that is none behind a URL, such as one in memory, an archive, or one of another library."""
+
+    store: Store
+    """The store."""
+    label: str
+    """How messages call it."""
+    serves_ranges = True
+
+    @property
+    def shown_url(self) -> str:
+        """Return how messages call it."""
+        return self.label
+
+    async def fetch(self, key: str, span: tuple[int, int] | None, most: int | None = None) -> Fetched | None:
+        """Return what `fetched_by_zarr` does; `DamagedChunkError` where the store cannot give it."""
+        try:
+            return await fetched_by_zarr(self.store, key, span)
+        except StreamPCAError:
+            raise
+        except Exception as error:  # stores have no class of errors in common
+            raise DamagedChunkError(f"{self.label}: chunk {key} cannot be read: {one_line(error)}") from error
+
+
 class RemoteStore(GetOnlyStore):
     """A store behind a URL that retries requests for each key independently, so that a slow key delays no other."""
 
@@ -131,31 +176,23 @@ class RemoteStore(GetOnlyStore):
         """Return the bytes of `key`, None if it does not exist.
 
         None of the bytes if the object ends before `byte_range`, as zarr returns them for S3. A server that ignores ranges sends more.
-        Raises `StoreError` if the store does not answer, or sends more than `most` bytes.
+        Raises `StoreError` if the store does not answer, or an object has more than `most` bytes.
         """
-        if not self.reads_ahead:
-            return await self._get_by_zarr(key, prototype, byte_range, most)
         span = None
         if isinstance(byte_range, RangeByteRequest):
             span = byte_range.start, byte_range.end
         elif byte_range is not None and not isinstance(byte_range, OffsetByteRequest):
             span = -byte_range.suffix, 0
-        answer = await self.fetch(key, span, None, most)
+        answer = await self.fetch(key, span, most)
         if answer is not None and span is not None and not answer.is_range:
-            answer = await self.fetch(key, None, None, most)
+            answer = await self.fetch(key, None, most)
         if answer is None:
             return None
+        if most is not None and not span and answer.total > most:
+            error = RequestError(f"{answer.total:,} bytes are stored, expected at most {most:,}")
+            raise StoreError(self._refused(key, error))
         first = byte_range.offset if isinstance(byte_range, OffsetByteRequest) else 0
         return prototype.buffer.from_bytes(answer.data[first:])
-
-    async def _get_by_zarr(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None, most: int | None
-    ) -> Buffer | None:
-        """Return what `get` does by a client of fsspec, which takes the body of an answer as a whole."""
-        value = await self.with_retries(key, lambda: self._store.get(self._named(key), prototype, byte_range))
-        if value is not None and byte_range is None and most is not None and len(value) > most:
-            raise StoreError(self._refused(key, TooManyBytesError(most)))
-        return value
 
     @property
     def shown_url(self) -> str:
@@ -175,16 +212,16 @@ class RemoteStore(GetOnlyStore):
             self._client = ObjectClient(store)
         return self._client
 
-    async def fetch(
-        self, key: str, span: tuple[int, int] | None, buffer: memoryview | None, most: int | None = None
-    ) -> Fetched | None:
-        """Return what `ObjectClient.fetch` does, with retries."""
-        return await self.with_retries(key, lambda: self.client.fetch(key, span, buffer, most))
+    @property
+    def serves_ranges(self) -> bool:
+        """Return whether ranges of objects can be requested; some web servers send the whole object."""
+        return not self.reads_ahead or self.client.serves_ranges
 
-    def try_out(self, key: str) -> None:
-        """Learn how the store answers to a request for a part of `key`, an object that exists, before memory is planned."""
-        answer = sync(self.fetch(key, (0, 1), memoryview(bytearray(1))))
-        self.client.serves_ranges = self.client.serves_ranges and (answer is None or answer.is_range)
+    async def fetch(self, key: str, span: tuple[int, int] | None, most: int | None = None) -> Fetched | None:
+        """Return what `ObjectClient.fetch` does, with retries; by the store of zarr where obstore does not know the protocol."""
+        if self.reads_ahead:
+            return await self.with_retries(key, lambda: self.client.fetch(key, span, most))
+        return await self.with_retries(key, lambda: fetched_by_zarr(self._store, self._named(key), span))
 
     async def exists(self, key: str) -> bool:
         """Return whether `key` exists."""

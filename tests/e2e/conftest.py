@@ -10,7 +10,7 @@ import pytest
 from facade import StopSignalError
 from stores import Command, config_text, write_store
 
-from streampca.sources.zarr import direct
+from streampca.sources.zarr import chunks
 from streampca.storage.regular_files import open_regular
 
 
@@ -40,7 +40,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[str(path)] += 1
         return open_regular(path, *arguments, **options)
 
-    monkeypatch.setattr(direct, "open_regular", counting)
+    monkeypatch.setattr(chunks, "open_regular", counting)
     return counts
 
 

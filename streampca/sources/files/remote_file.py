@@ -16,10 +16,9 @@ import xxhash
 from streampca.errors import ChangedInputError, DataError, NotAvailableError
 from streampca.redaction import shown
 from streampca.sources.client_options import BY_OBSTORE, parts_of, protocol_of
-from streampca.sources.fetching import division
-from streampca.sources.fetching.client import MAX_STORED_BYTES
-from streampca.sources.fetching.object_version import ObjectVersion
-from streampca.sources.fetching.requests import ranges
+from streampca.sources.fetching import read_ahead
+from streampca.sources.fetching.client import MAX_STORED_BYTES, ObjectVersion
+from streampca.sources.fetching.read_ahead import ranges
 from streampca.sources.files.places import FileStatus
 from streampca.sources.options import StorageOptions
 from streampca.sources.remote import RemoteStore, open_store
@@ -153,7 +152,7 @@ class RemoteFile:
             block = min(start + _BLOCK_BYTES, self.status().n_bytes)
             self._hold(start, sync(self._requested([(start, block)]))[0])
             return cast(bytes, self._held(start, stop))
-        return b"".join(sync(self._requested(ranges(start, stop, division.RANGE_BYTES))))
+        return b"".join(sync(self._requested(ranges(start, stop, read_ahead.RANGE_BYTES))))
 
     def changed(self) -> ChangedInputError:
         """Return the error for an answer of another version."""
@@ -174,7 +173,7 @@ class RemoteFile:
     async def _answer(self, span: Span) -> bytes:
         """Request a range, a negative one from the end, and return its bytes, all of them."""
         n_bytes = span[1] - span[0]
-        answer = await self.store.fetch(self.key, span, memoryview(bytearray(n_bytes)))
+        answer = await self.store.fetch(self.key, span)
         if answer is None:
             raise DataError(f"{self}: no such file")
         if not answer.is_range:

@@ -47,6 +47,17 @@ def blosc_size(stored: NDArray[np.uint8]) -> int:
     return n_bytes
 
 
+def frame_size(stored: NDArray[np.uint8]) -> int | None:
+    """Return the decoded size in bytes that the first Zstandard frame declares, None if it declares none, or is no frame."""
+    header = stored[:18].tobytes()
+    if len(header) < 18 or int.from_bytes(header[:4], "little") != _ZSTD_MAGIC:
+        return None
+    descriptor = header[4]
+    single, width = descriptor >> 5 & 1, (descriptor >> 5 & 1, 2, 4, 8)[descriptor >> 6]
+    start = 6 - single + (0, 1, 2, 4)[descriptor & 3]
+    return int.from_bytes(header[start : start + width], "little") + (256 if width == 2 else 0) if width else None
+
+
 def zstd_size(stored: NDArray[np.uint8]) -> tuple[int, bool]:
     """Return the decoded size in bytes of Zstandard frames (RFC 8878), and whether it is exact or an upper bound."""
     at, total, is_exact = 0, 0, True

@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from operator import lt, sub
+
+import numpy as np
 
 from streampca.typing import Array
 
@@ -115,8 +118,7 @@ class Layout:
 
     def chunks(self, box: Spans) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
         """Yield the chunks that hold values of `box`: coordinates, where the values lie in the box, and where in the chunk."""
-        ranges = [range(s.start // size, -(-s.stop // size)) for s, size in zip(box, self.grid, strict=True)]
-        for place in product(*ranges):
+        for place in product(*self.spanned(box)):
             inside, within = [], []
             for span, index, size in zip(box, place, self.grid, strict=True):
                 low, high = max(span.start, index * size), min(span.stop, (index + 1) * size)
@@ -124,26 +126,75 @@ class Layout:
                 within.append(slice(low - index * size, high - index * size))
             yield place, tuple(inside), tuple(within)
 
-    def targets(
-        self, start: int, stop: int, out: Array
-    ) -> dict[tuple[int, ...], list[tuple[Array, tuple[slice, ...]]]]:
-        """Return for each chunk with values of rows `start` to `stop` the views of `out` that they go to, and where they lie in it."""
-        targets: dict[tuple[int, ...], list[tuple[Array, tuple[slice, ...]]]] = {}
-        for row, box in self.boxes(start, stop):
-            target = self.view(out[row - start : row - start + self.n_rows(box)], box)
-            for place, inside, within in self.chunks(box):
-                targets.setdefault(place, []).append((target[inside], within))
-        return targets
+    def targets(self, start: int, stop: int, out: Array) -> list[Target]:
+        """Return where the chunks with values of rows `start` to `stop` go in `out`: one `Target` for each of `boxes`."""
+        rows = [(row - start, box) for row, box in self.boxes(start, stop)]
+        return [Target.of(self, self.view(out[row : row + self.n_rows(box)], box), box) for row, box in rows]
 
     def places(self, start: int, stop: int) -> list[tuple[int, ...]]:
-        """Return the coordinates of the chunks of rows `start` to `stop`, in the order of `targets`."""
-        return list(dict.fromkeys(place for _, box in self.boxes(start, stop) for place, _, _ in self.chunks(box)))
+        """Return the coordinates of the chunks of rows `start` to `stop`, in the order in which they are decoded."""
+        return list(dict.fromkeys(place for _, box in self.boxes(start, stop) for place in product(*self.spanned(box))))
+
+    def spanned(self, box: Spans) -> Spans:
+        """Return the coordinates of the chunks that hold values of `box`, along each axis."""
+        return tuple(range(s.start // size, -(-s.stop // size)) for s, size in zip(box, self.grid, strict=True))
+
+    def n_values(self, places: Sequence[Sequence[int]]) -> int:
+        """Return how many values of the array the chunks at `places` hold, see `stored_values`."""
+        if len(places) < 2:
+            return sum(map(self.stored_values, places))
+        grid = np.array(self.grid)
+        return int(np.minimum(grid, np.array(self.shape) - np.array(places) * grid).prod(axis=1).sum())
 
     def stored_values(self, place: Sequence[int]) -> int:
         """Return how many values of the array the chunk at `place` holds; chunks at its edges hold less than their shape."""
         return math.prod(
             min(size, n - index * size) for n, size, index in zip(self.shape, self.grid, place, strict=True)
         )
+
+
+@dataclass(frozen=True)
+class Target:
+    """A box of an array in memory, into which chunks are decoded."""
+
+    box: Spans
+    """The indices along each axis."""
+    values: Array
+    """Its values, with the axes of the array."""
+    grid: tuple[int, ...]
+    """Shape of the chunks."""
+    first: tuple[int, ...]
+    """Coordinates of the first chunk of which all values are in the box."""
+    whole: Array
+    """The values of those chunks, by their number along each axis and the place in the chunk."""
+
+    @classmethod
+    def of(cls, layout: Layout, values: Array, box: Spans) -> Target:
+        """Return the target whose `values` are those of `box`."""
+        first = tuple(-(-s.start // size) for s, size in zip(box, layout.grid, strict=True))
+        counts = [max(0, s.stop // size - i) for s, size, i in zip(box, layout.grid, first, strict=True)]
+        if not all(counts):
+            return cls(box, values, layout.grid, first, np.empty((0,) * (2 * len(box)), values.dtype))
+        starts = [i * size - s.start for i, size, s in zip(first, layout.grid, box, strict=True)]
+        parts = zip(starts, counts, layout.grid, strict=True)
+        inner = values[tuple(slice(start, start + n * size) for start, n, size in parts)]
+        split = inner.reshape([n for pair in zip(counts, layout.grid, strict=True) for n in pair])
+        axes = range(len(box))
+        return cls(box, values, layout.grid, first, split.transpose([2 * i for i in axes] + [2 * i + 1 for i in axes]))
+
+    def of_chunk(self, place: Sequence[int]) -> tuple[Array, tuple[slice, ...] | None] | None:
+        """Return the values of a chunk that are in the box, and where they lie in the chunk, None for all of it; None for no values."""
+        number = tuple(map(sub, place, self.first))
+        if min(number) >= 0 and all(map(lt, number, self.whole.shape)):
+            return self.whole[number], None
+        inside, within = [], []
+        for span, index, size in zip(self.box, place, self.grid, strict=True):
+            low, high = max(span.start, index * size), min(span.stop, (index + 1) * size)
+            if low >= high:
+                return None
+            inside.append(slice(low - span.start, high - span.start))
+            within.append(slice(low - index * size, high - index * size))
+        return self.values[tuple(inside)], tuple(within)
 
 
 def inside_of(box: Spans, whole: Spans) -> tuple[slice, ...]:
@@ -154,7 +205,7 @@ def inside_of(box: Spans, whole: Spans) -> tuple[slice, ...]:
 def copy_values(values: Array, out: Array) -> None:
     """Write `values` to `out`; a few that are adjacent along the last axis of both, such as the alleles of a genotype, are copied as one."""
     size, dtype = values.shape[-1] * values.itemsize, values.dtype
-    adjacent = values.shape[-1] > 1 and size in (2, 4, 8) and dtype == out.dtype
+    adjacent = size in (2, 4, 8) and values.shape[-1] > 1 and dtype == out.dtype
     if adjacent and all(
         each.strides[-1] == dtype.itemsize and not any(n % size for n in each.strides[:-1]) for each in (values, out)
     ):

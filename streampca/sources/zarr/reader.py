@@ -32,15 +32,12 @@ from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import packing
 from streampca.sources.dimensions import Axes
 from streampca.sources.grid import Grid
-from streampca.sources.remote import RemoteStore, retrying
+from streampca.sources.remote import RemoteStore, StoreOfZarr, retrying
 from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
-from streampca.sources.zarr.chains import chain_of_array
+from streampca.sources.zarr.chunks import ChunkReader
 from streampca.sources.zarr.codecs import bounded, chain_of, require_codecs
 from streampca.sources.zarr.digests import DIGEST_BYTES, ChunkDigests, Digests, deciding_metadata
-from streampca.sources.zarr.direct import DirectReader
-from streampca.sources.zarr.fetched import FetchedReader
-from streampca.sources.zarr.fetched_shards import FetchedShards
 from streampca.sources.zarr.layout import Layout, Spans, inside_of
 from streampca.sources.zarr.metadata import (
     METADATA_NAMES,
@@ -119,30 +116,18 @@ class ZarrSource(Source):
         self._documents = self._stored_documents()
         self.stored: BoolArray | None = None
         self.known: Digests | None = None
-        self.direct = None if fill and digests is not None else self._direct_reader(store)
+        place: Path | RemoteStore | StoreOfZarr = (
+            Path(store.root) / array.path
+            if type(store) is LocalStore
+            else store
+            if isinstance(store, RemoteStore)
+            else StoreOfZarr(store, label)
+        )
+        self.direct = ChunkReader.of(self.array, self.layout, place, label, digests, fill, lambda: self.stored)
         if self.direct is not None and self.direct.scatters:
             self.grid = replace(self.grid, whole=False)
-        self.reads_ahead = isinstance(self.direct, FetchedReader)
+        self.reads_ahead = self.direct is not None and self.remote
         self._knows_missing, self._n_missing_values = False, 0
-
-    def _direct_reader(self, store: Store) -> DirectReader | FetchedReader | None:
-        """Return what decodes chunks without zarr, None if they are stored in a way that only zarr reads."""
-        chain, remote = chain_of_array(self.array.metadata), store if isinstance(store, RemoteStore) else None
-        remote = remote if remote is not None and remote.reads_ahead else None
-        if chain is None:
-            return None if remote is None or self.digests is not None else self._shard_reader(remote)
-        if type(store) is LocalStore:
-            root = None if self.follow_symlinks else Path(store.root)
-            place = Path(store.root) / self.array.path
-            return DirectReader(place, self.array, chain, self.layout, self.digests, self.fill, root)
-        if remote is not None:
-            digests, label = self.digests, self.label
-            return FetchedReader(self.array, remote, chain, self.layout, digests, self.fill, label, lambda: self.stored)
-        return None
-
-    def _shard_reader(self, store: RemoteStore) -> FetchedShards | None:
-        """Return what requests inner chunks; digests are of whole shards, which zarr reads."""
-        return FetchedShards.of(self.array, store, self.layout, self.fill, self.label, lambda: self.stored)
 
     def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None, bool]:
         """Return the arguments that make a source of the same array."""
@@ -321,11 +306,11 @@ class ZarrSource(Source):
 
     def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
         """Enclose the reading of the blocks of `schedule`, whose chunks are requested ahead from a store behind a URL."""
-        return self.direct.ahead(schedule) if isinstance(self.direct, FetchedReader) else nullcontext()
+        return self.direct.ahead(schedule) if self.direct is not None and self.reads_ahead else nullcontext()
 
     def cancel(self) -> None:
         """End readings that wait for a store behind a URL, with a `StoreError`."""
-        if isinstance(self.direct, FetchedReader):
+        if self.direct is not None:
             self.direct.cancel()
         if isinstance(self.store._store, RemoteStore):
             self.store._store.cancel()
@@ -353,7 +338,7 @@ class ZarrSource(Source):
         return max(decoding, 4 * max(block, self.chunk_bytes)) if few else decoding
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return the rows, decoded by `DirectReader` or `FetchedReader` where the array allows it, else through zarr."""
+        """Return the rows, decoded by `ChunkReader` where the array allows it, else through zarr."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         if self.direct is not None:

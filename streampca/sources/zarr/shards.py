@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from streampca.sources.fetching.requests import Piece
+from streampca.sources.fetching.read_ahead import Part
 from streampca.sources.zarr.chains import Chain, chain_of_codecs, is_little_endian
 from streampca.sources.zarr.layout import Layout
 from streampca.sources.zarr.metadata import most_stored, most_stored_object
@@ -17,6 +17,7 @@ from streampca.storage.zarr_interface import configuration_of
 
 if TYPE_CHECKING:
     from streampca.storage.zarr_interface import ArrayV2Metadata, ArrayV3Metadata
+    from streampca.typing import IntArray
 
 ShardIndex = NDArray[np.uint64]
 _NONE = np.iinfo(np.uint64).max
@@ -95,23 +96,37 @@ class Shards:
             raise ValueError("its index has a chunk outside of it, or of a size that none can have")
         return index
 
-    def decoded_whole(self, stored: memoryview) -> ShardIndex:
-        """Return the index of a shard of which all bytes are `stored`; `ValueError` as of `decoded`."""
-        return self.decoded(stored[: self.index_bytes] if self.at_start else stored[-self.index_bytes :], len(stored))
+    def index_of(self, stored: memoryview) -> memoryview:
+        """Return the index of a shard of which all bytes are `stored`."""
+        return stored[: self.index_bytes] if self.at_start else stored[-self.index_bytes :]
 
     def shard_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
         """Return the coordinates of the shard that holds the inner chunk at `place`."""
         return tuple(i // n for i, n in zip(place, self.counts, strict=True))
 
-    def pieces(self, places: list[tuple[int, ...]], index: ShardIndex | None) -> list[Piece]:
+    def n_inner(self, shard: tuple[int, ...]) -> int:
+        """Return how many inner chunks of the shard at these coordinates are in the array."""
+        ends = zip(shard, self.counts, self.layout.chunk_counts, strict=True)
+        return math.prod(min(n, all_ - i * n) for i, n, all_ in ends)
+
+    def places(self, shard: tuple[int, ...], start: int, stop: int) -> IntArray:
+        """Return the coordinates of the inner chunks of a shard that hold values of rows `start` to `stop`, ``(n, n_axes)``."""
+        found = []
+        for _, box in self.layout.boxes(start, stop):
+            spans = zip(self.layout.spanned(box), shard, self.counts, strict=True)
+            ranges = [range(max(span.start, i * n), min(span.stop, (i + 1) * n)) for span, i, n in spans]
+            if all(ranges):
+                found.append(np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges)))
+        return found[0] if len(found) == 1 else np.unique(np.concatenate(found), axis=0)
+
+    def parts(self, places: IntArray, index: ShardIndex | None) -> list[Part]:
         """Return where the inner chunks at `places` of one shard are, by their offsets; those that are not stored first."""
-        pieces = []
-        for place in places:
-            entry = None if index is None else index[tuple(i % n for i, n in zip(place, self.counts, strict=True))]
-            if entry is None:
-                pieces.append(Piece(place))
-            elif int(entry[0]) == _NONE:
-                pieces.append(Piece(place, NOT_IN_SHARD))
-            else:
-                pieces.append(Piece(place, int(entry[0]), int(entry[1])))
-        return sorted(pieces, key=lambda piece: piece.offset)
+        if index is None:
+            return [(tuple(place), -1, 0) for place in places.tolist()]
+        entries = index[tuple((places % self.counts).T)]
+        stored = entries[:, 0] != _NONE
+        offsets = np.where(stored, entries[:, 0], 0).astype(np.int64)
+        offsets[~stored] = NOT_IN_SHARD
+        order = np.argsort(offsets, kind="stable")
+        lengths = np.where(stored, entries[:, 1], 0)[order].tolist()
+        return list(zip(map(tuple, places[order].tolist()), offsets[order].tolist(), lengths, strict=True))

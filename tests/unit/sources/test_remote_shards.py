@@ -239,13 +239,13 @@ def test_rows_are_read_again_while_indexes_of_a_reading_that_failed_are_on_their
 
 
 @pytest.mark.parametrize("index_location", ["start", "end"])
-def test_shards_of_a_client_of_fsspec_are_read_through_zarr(index_location):
+def test_shards_of_a_client_of_fsspec_are_read(index_location):
     url = f"memory://index-at-{index_location}"
     shards = {"shape": (100, 24), "index_location": index_location}
     array = zarr.create_array(url, shape=VALUES.shape, dtype=VALUES.dtype, chunks=(25, 12), shards=shards)
     array[...] = VALUES
     source = open_source(url)
-    assert source.describe()["reader"] == "zarr"
+    assert source.describe()["reader"] == "direct"
     np.testing.assert_array_equal(source.read(0, 430)[0], VALUES)
     np.testing.assert_array_equal(source.read(37, 333)[0], VALUES[37:333])
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from facade import impatient, requests_of
+from facade import impatient
 from stores import make_values, write_store
 
 import streampca as sp
@@ -31,7 +31,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, directory: Path):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.directory, self.form, self.n_unusual, self.n_connections, self.n_sent = directory, "plain", 10**9, 0, 0
+        self.directory, self.form, self.n_unusual, self.n_connections = directory, "plain", 10**9, 0
         self.agents: list[str | None] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}/x.zarr"
 
@@ -61,9 +61,6 @@ class Handler(BaseHTTPRequestHandler):
         if "/c/" in self.path and server.n_unusual > 0:
             form, server.n_unusual = server.form, server.n_unusual - 1
         body = file.read_bytes()
-        if server.form == "lying" and "Range" in self.headers:
-            self._lie(body)
-            return
         heads = {
             "plain": b"1.1 200 OK\r\nContent-Length: %d" % len(body),
             "chunked": b"1.1 200 OK\r\nTransfer-Encoding: chunked",
@@ -82,16 +79,6 @@ class Handler(BaseHTTPRequestHandler):
         }
         self.wfile.write(b"HTTP/" + heads[form] + b"\r\n\r\n" + sent.get(form, body))
         self.close_connection = form in ("no length", "HTTP/1.0", "cut short", "length that is none")
-
-    def _lie(self, body: bytes) -> None:
-        """Send a gigabyte as the range that is requested."""
-        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-        head = f"Content-Range: bytes {first}-{min(last, len(body) - 1)}/{len(body)}\r\nContent-Length: 1000000000"
-        self.wfile.write(f"HTTP/1.1 206 Partial Content\r\n{head}\r\n\r\n".encode())
-        self.close_connection = True
-        for _ in range(1000):
-            self.wfile.write(bytes(10**6))
-            self.server.n_sent += 10**6
 
     def handle(self) -> None:
         with suppress(ConnectionError):  # the client has enough
@@ -127,13 +114,6 @@ def test_rows_are_the_same_in_whatever_form_they_are_sent_with_their_size(server
             rows_of(server.url)
         server.n_unusual = 1
     np.testing.assert_array_equal(rows_of(server.url), VALUES)
-
-
-def test_a_range_that_has_more_bytes_than_its_headers_say_is_not_received(server: Server) -> None:
-    source, server.form = sp.open(server.url), "lying"
-    with requests_of(4_000, 5_000), pytest.raises(StoreError, match=r"more than [0-9,]+ bytes, the most that can be"):
-        source.read(0, len(VALUES))
-    assert server.n_sent < 200e6  # what lies in buffers of the system
 
 
 def test_connections_are_used_again_and_their_end_is_silent(server: Server, caplog: pytest.LogCaptureFixture) -> None:

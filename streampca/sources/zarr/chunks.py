@@ -1,0 +1,513 @@
+"""Chunks of a zarr array, in files or behind a URL, alone or in shards: read and decoded into blocks without the pipeline of zarr.
+
+zarr's own pipeline takes two to five times the processor time of this for the common case: chunks in C order with none or one of
+the usual compressors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from streampca.errors import AlteredChunkError, DamagedChunkError, MissingChunkError, MissingInnerChunkError
+from streampca.formatting import one_line
+from streampca.sources.base import ReadCount
+from streampca.sources.fetching import read_ahead
+from streampca.sources.fetching.client import ObjectVersion
+from streampca.sources.fetching.read_ahead import ReadAhead, Run, Store, runs_of
+from streampca.sources.schedule import Schedule
+from streampca.sources.zarr.chains import Chain, chain_of_array
+from streampca.sources.zarr.digests import ChunkDigests, Digests, note, place_of_key
+from streampca.sources.zarr.layout import Layout, Target, copy_values
+from streampca.sources.zarr.metadata import most_stored
+from streampca.sources.zarr.shards import NOT_IN_SHARD, ShardIndex, Shards
+from streampca.storage.regular_files import open_regular
+from streampca.storage.zarr_interface import ZarrArray, sync
+from streampca.system.workspace import borrow
+from streampca.typing import Array, BoolArray
+
+_READINGS = 3
+"""Requests for a chunk whose bytes are damaged."""
+_GAP_BYTES = 2**14
+"""Bytes between inner chunks that are read with them rather than apart."""
+_RUN_BYTES = 2**20
+"""Inner chunks of a file that are read at once."""
+_INDEX_BYTES, _MOST_INDEXES = 4 * 2**20, 16
+"""Memory of the indexes of shards that are kept, and how many are kept at least."""
+_INDEXES_AT_ONCE = 8
+_MAX_BUFFERS = 1024  # of one system call
+_SLAB_BYTES = 2**18  # of values that are not adjacent where they go to, while they are in the cache
+
+Place = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ChunkReader:
+    """Reads bands of rows of one array."""
+
+    array: ZarrArray
+    """The array, for its metadata."""
+    layout: Layout
+    """Which axes are rows and columns, and the grid of stored objects."""
+    chain: Chain
+    """Decoding of one chunk, of an inner one where there are shards."""
+    shards: Shards | None
+    """Where inner chunks are."""
+    place: Path | Store
+    """Directory of the array, or the store that its chunks are requested from."""
+    label: str
+    """Path and name of the array, for messages."""
+    digests: ChunkDigests | None = None
+    """Expected digests of the chunks, or None."""
+    fill: bool = False
+    """Whether a chunk that does not exist is the fill value."""
+    stored: Callable[[], BoolArray | None] = lambda: None
+    """Returns which objects are stored, None where it is not known."""
+    known: Digests | None = None
+    """Where the digests of objects that are read whole are noted, or None."""
+    _requests: dict[int, ReadAhead] = field(
+        default_factory=dict
+    )  # by process: a fork has no part in those of its parent
+    _indexes: dict[str, asyncio.Task[tuple[ShardIndex | None, ObjectVersion]]] = field(default_factory=dict)
+    _file_indexes: dict[tuple[str, int, int], ShardIndex] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        array: ZarrArray,
+        layout: Layout,
+        place: Path | Store,
+        label: str,
+        digests: ChunkDigests | None,
+        fill: bool,
+        stored: Callable[[], BoolArray | None],
+    ) -> ChunkReader | None:
+        """Return what reads an array, None if it is stored in a way that only zarr reads; parameters are the fields.
+
+        Digests are of whole shards, so that shards that are compared with some are read through zarr.
+        """
+        shards, chain = None, chain_of_array(array.metadata)
+        if chain is None and digests is None and (sharded := Shards.of(array.metadata, layout)) is not None:
+            shards, chain = sharded
+        if chain is None or (digests is not None and fill and isinstance(place, Path)):
+            return None
+        return cls(array, layout, chain, shards, place, label, digests, fill, stored)
+
+    @property
+    def inner(self) -> Layout:
+        """Return the layout whose grid is that of the chunks that are decoded."""
+        return self.layout if self.shards is None else self.shards.layout
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Return the size of a decoded chunk in bytes."""
+        return math.prod(self.inner.grid) * self.chain.dtype.itemsize
+
+    @property
+    def most(self) -> int:
+        """Return the largest size in bytes of a stored chunk."""
+        return self.chunk_bytes if self.chain.plain else most_stored(self.chunk_bytes)
+
+    @property
+    def scatters(self) -> bool:
+        """Return whether only the needed part of a chunk is read: files of two axes, no compression, native bytes, no digests to compare."""
+        is_native = self.chain.dtype == np.dtype(self.array.dtype)
+        alone = isinstance(self.place, Path) and self.shards is None and self.digests is None
+        return alone and self.chain.plain and is_native and self.array.ndim == 2
+
+    @property
+    def requests(self) -> ReadAhead:
+        """Return what requests chunks in this process, of an array that is not in files."""
+        process = os.getpid()
+        if process not in self._requests:
+            assert not isinstance(self.place, Path)  # noqa: S101
+            self._indexes.clear()
+            change = "the shard was written again after its index was read"
+            most = 0 if self.shards is None else self.shards.most_object
+            self._requests[process] = ReadAhead(self.place, self._look_up, self._request_bytes, change, most)
+            if self.shards is not None or self.most > read_ahead.WHOLE_BYTES:
+                # Memory depends on how the store answers: a byte of the metadata is requested.
+                name = "zarr.json" if self.array.metadata.zarr_format == 3 else ".zarray"
+                sync(self.place.fetch(f"{self.array.path}/{name}".lstrip("/"), (0, 1)))
+        return self._requests[process]
+
+    def _request_bytes(self) -> int:
+        if self.shards is None:
+            return self.most
+        at_once = max(read_ahead.RANGE_BYTES, self.most)
+        return at_once if self._serves_ranges else max(at_once, self.shards.most_object)
+
+    @property
+    def _serves_ranges(self) -> bool:
+        return isinstance(self.place, Path) or self.place.serves_ranges
+
+    @property
+    def _run_bytes(self) -> int:
+        """Return how many bytes of inner chunks of a shard are read at once."""
+        return max(self.most, _RUN_BYTES) if isinstance(self.place, Path) else max(self.most, read_ahead.RANGE_BYTES)
+
+    @property
+    def _n_indexes(self) -> int:
+        return 0 if self.shards is None else max(_MOST_INDEXES, _INDEX_BYTES // self.shards.index_bytes)
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes that reading a block of `n_rows` rows takes beside it: what was received, a decoded chunk, and indexes."""
+        if self.scatters:
+            return 0
+        indexes = 0 if self.shards is None else (self._n_indexes + _INDEXES_AT_ONCE) * self.shards.index_bytes
+        decoded = 0 if self.chain.fills_blocks(self.array, self.inner, n_rows) else self.chunk_bytes
+        if not isinstance(self.place, Path):
+            return decoded + indexes + self.requests.least_bytes + self.requests.request_bytes
+        if self.shards is not None:
+            return self._run_bytes + decoded + indexes
+        return self.chunk_bytes if self.chain.plain else self.most + decoded
+
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
+        """Request the blocks of `schedule` ahead while the context lasts."""
+        return self.requests.ahead(schedule)
+
+    def cancel(self) -> None:
+        """End readings that wait for a store with a `StoreError`."""
+        if not isinstance(self.place, Path):
+            self.requests.cancel()
+
+    def read(self, start: int, stop: int, out: Array) -> ReadCount:
+        """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return its `ReadCount`, whose chunks are stored objects.
+
+        Raises
+        ------
+        MissingChunkError
+            If an object does not exist, or a shard does not hold an inner chunk.
+        DamagedChunkError
+            If a chunk cannot be read or decoded, has the wrong size, or fails its checksum, each time it is requested.
+        AlteredChunkError
+            If it is not what was fingerprinted.
+        StoreError
+            If the store does not answer.
+        """
+        targets, keys, n_bytes, n_stored = self.inner.targets(start, stop, out), set[str](), 0, 0
+        if (stored := self.stored()) is not None:
+            for place in self.inner.places(start, stop):
+                if not stored[place if self.shards is None else self.shards.shard_of(place)]:
+                    self._fill(place, targets)
+        reading = self._files(start, stop) if isinstance(self.place, Path) else self.requests.reading(start, stop)
+        with reading as runs:
+            for run in runs:
+                is_there, n_decoded, n_received = self._read_run(run, start, stop, targets)
+                keys.update([run.key] if is_there else ())
+                n_bytes, n_stored = n_bytes + n_decoded, n_stored + n_received
+        if not isinstance(self.place, Path) and self.requests.is_idle:
+            self._indexes.clear()  # later readings request them again, as shards may have been written again
+        return ReadCount(len(keys), n_bytes, n_stored)
+
+    # --- what is read
+
+    def _objects(self, start: int, stop: int) -> Iterator[tuple[Place, str]]:
+        """Yield place and key of the objects that hold rows `start` to `stop`, without those that are known to be missing."""
+        stored, prefix = (
+            self.stored(),
+            "" if isinstance(self.place, Path) or not self.array.path else f"{self.array.path}/",
+        )
+        for place in self.layout.places(start, stop):
+            if stored is None or stored[place]:
+                yield place, prefix + self.array.metadata.encode_chunk_key(place)
+
+    async def _look_up(self, start: int, stop: int) -> list[Run]:
+        """Return what is requested for rows `start` to `stop`."""
+        limit = asyncio.Semaphore(_INDEXES_AT_ONCE)
+
+        async def of_shard(shards: Shards, place: Place, key: str) -> list[Run]:
+            places = shards.places(place, start, stop)
+            is_small = shards.most_object <= read_ahead.RANGE_BYTES and len(places) == shards.n_inner(place)
+            if is_small or not self._serves_ranges:
+                return [Run(key, None, shards.most_object)]
+            async with limit:
+                if key not in self._indexes:
+                    self._indexes[key] = asyncio.get_running_loop().create_task(self._requested_index(key))
+                    while len(self._indexes) > self._n_indexes + _INDEXES_AT_ONCE:
+                        self._indexes.pop(next(iter(self._indexes)))
+                index, version = await asyncio.shield(self._indexes[key])
+            return runs_of(key, shards.parts(places, index), self._run_bytes, _GAP_BYTES, version)
+
+        objects = list(self._objects(start, stop))
+        if self.shards is None:
+            return [Run(key, None, self.most, [(place, 0, -1)]) for place, key in objects]
+        found = await asyncio.gather(*(of_shard(self.shards, *each) for each in objects))
+        return [run for runs in found for run in runs]
+
+    async def _requested_index(self, key: str) -> tuple[ShardIndex | None, ObjectVersion]:
+        """Request the index of a shard, None if it does not exist; one that is damaged is requested again."""
+        assert self.shards is not None  # noqa: S101
+        assert not isinstance(self.place, Path)  # noqa: S101
+        try:
+            for n_left in reversed(range(_READINGS)):
+                answer = await self.place.fetch(key, self.shards.index_span)
+                if answer is not None and not answer.is_range:
+                    answer = await self.place.fetch(key, None, self.shards.most_object)
+                if answer is None:
+                    return None, ObjectVersion()
+                data = answer.data if answer.is_range else self.shards.index_of(answer.data)
+                try:
+                    return self.shards.decoded(data, answer.total), answer.version
+                except ValueError as error:
+                    if not n_left:
+                        raise self._damaged(key, str(error) if answer.total else "the file is empty") from error
+        except BaseException:
+            self._indexes.pop(key, None)
+            raise
+        raise AssertionError("the last reading returns or raises")
+
+    @contextmanager
+    def _files(self, start: int, stop: int) -> Iterator[Iterable[Run]]:
+        """Return what is read from files for rows `start` to `stop`, each of which is open while it is read."""
+        assert isinstance(self.place, Path)  # noqa: S101
+        root, shards = self.place, self.shards
+
+        def opened() -> Generator[Run, None, None]:
+            for place, key in self._objects(start, stop):
+                try:
+                    file = open_regular(root / key, buffering=0)
+                except FileNotFoundError:
+                    inner = [place] if shards is None else map(tuple, shards.places(place, start, stop).tolist())
+                    yield Run(key, None, 0, [(each, -1, 0) for each in inner])
+                    continue
+                except OSError as error:
+                    raise self._damaged(key, f"it cannot be read: {error}") from error
+                with file:
+                    if shards is None:
+                        yield Run(key, None, self.most, [(place, 0, -1)], file=file.fileno())
+                        continue
+                    places = shards.places(place, start, stop)
+                    for run in runs_of(
+                        key, shards.parts(places, self._file_index(file.fileno(), key)), self._run_bytes, _GAP_BYTES
+                    ):
+                        run.file = file.fileno()
+                        yield run
+                    if self.known is not None and len(places) == shards.n_inner(place):
+                        digest = xxhash.xxh3_128()
+                        while piece := os.read(file.fileno(), _RUN_BYTES):
+                            digest.update(piece)
+                        self.known[place] = np.frombuffer(digest.digest(), dtype=np.uint8)
+
+        runs = opened()
+        try:
+            yield runs
+        finally:
+            runs.close()
+
+    def _file_index(self, file: int, key: str) -> ShardIndex:
+        """Return the index of a shard in a file, the last of which are kept."""
+        assert self.shards is not None  # noqa: S101
+        status = os.fstat(file)
+        version = key, status.st_size, status.st_mtime_ns
+        if (found := self._file_indexes.get(version)) is None:
+            low, _ = self.shards.index_span
+            stored = os.pread(file, self.shards.index_bytes, low if low >= 0 else max(0, status.st_size + low))
+            try:
+                found = self.shards.decoded(memoryview(stored), status.st_size)
+            except ValueError as error:
+                raise self._damaged(key, str(error) if status.st_size else "the file is empty") from error
+            while len(self._file_indexes) >= self._n_indexes:
+                self._file_indexes.pop(next(iter(self._file_indexes)), None)
+            self._file_indexes[version] = found
+        return found
+
+    # --- how it is decoded
+
+    def _read_run(self, run: Run, start: int, stop: int, targets: list[Target]) -> tuple[bool, int, int]:
+        """Decode a run; return whether its object exists, and the sizes in bytes of what was decoded and stored.
+
+        Damaged data from a network are requested again.
+        """
+        if not run.most:
+            return self._decode(run, None, 0, start, stop, targets)
+        if isinstance(self.place, Path):
+            return self._read_file(run, start, stop, targets)
+        for n_left in reversed(range(_READINGS)):
+            try:
+                with self.requests.received(run) as answer:
+                    stored = None if answer is None else np.frombuffer(answer.data, dtype=np.uint8)
+                    return self._decode(run, stored, 0 if answer is None else answer.total, start, stop, targets)
+            except (DamagedChunkError, AlteredChunkError):
+                if not n_left:
+                    raise
+                self.requests.again(run)
+        raise AssertionError("the last reading returns or raises")
+
+    def _read_file(self, run: Run, start: int, stop: int, targets: list[Target]) -> tuple[bool, int, int]:
+        """Do what `_read_run` does with a file; values that are stored as they are go where they belong, row by row."""
+        total = os.fstat(run.file).st_size
+        n_bytes = min(total, run.most) if run.span is None else run.most
+        pieces = [] if self.shards is not None else self._pieces(run.parts[0][0], targets)
+        if self.scatters and pieces[0][0].dtype == self.chain.dtype:
+            if total != self.chunk_bytes:
+                raise self._damaged(run.key, _sizes(total, self.chunk_bytes))
+            for values, within in pieces:
+                if not _scattered(run.file, values, within or (slice(0, None), slice(0, None)), self.layout.grid[1]):
+                    raise self._damaged(run.key, "the file was cut short while it was read")
+            if self.known is not None and pieces[0][1] is None:
+                note(self.known, run.key, np.ascontiguousarray(pieces[0][0]).reshape(-1).view(np.uint8).data)
+            n_bytes = sum(values.nbytes for values, _ in pieces)
+            return True, n_bytes, n_bytes
+        if self.chain.plain and pieces and self._holds_chunk(*pieces[0]) and n_bytes == self.chunk_bytes:
+            stored = pieces[0][0].reshape(-1).view(np.uint8)
+        else:  # of one size for all chunks: growing with each by a little would leave holes in the heap
+            stored = borrow("stored", (self.most if self.shards is None else self._run_bytes,), np.uint8)[:n_bytes]
+        try:
+            n_bytes = _fill_buffers(run.file, [memoryview(stored.data)], 0 if run.span is None else run.span[0])
+        except OSError as error:
+            raise self._damaged(run.key, f"it cannot be read: {error}") from error
+        return self._decode(run, stored[:n_bytes], total, start, stop, targets)
+
+    def _decode(
+        self, run: Run, stored: Array | None, total: int, start: int, stop: int, targets: list[Target]
+    ) -> tuple[bool, int, int]:
+        """Decode the chunks of a run into `targets`; `stored` is what was received of an object of `total` bytes, None without one."""
+        origin, parts = 0 if run.span is None else run.span[0], run.parts
+        if self.shards is None or run.span is None:
+            self._require(run.key, stored, total)
+        elif stored is None or len(stored) != run.most:
+            n = 0 if stored is None else len(stored)
+            raise self._damaged(run.key, f"{n:,} of {run.most:,} bytes from byte {origin:,} on were received")
+        if self.shards is not None and not parts:
+            try:
+                index = None if stored is None else self.shards.decoded(self.shards.index_of(stored.data), total)
+            except ValueError as error:
+                raise self._damaged(run.key, str(error)) from error
+            place = place_of_key(run.key, self.array.ndim)
+            parts = self.shards.parts(self.shards.places(place, start, stop), index)
+        scratch, dtype, grid, is_there = None, self.chain.dtype, self.inner.grid, stored is not None
+        for place, offset, n_bytes in parts:
+            if offset < 0 or stored is None:
+                is_there = offset == NOT_IN_SHARD
+                self._require_filled(run.key, place, is_there)
+                self._fill(place, targets)
+                continue
+            piece = stored[offset - origin : offset - origin + n_bytes] if self.shards is not None else stored
+            pieces = self._pieces(place, targets)
+            if in_place := self._holds_chunk(*pieces[0]):
+                chunk = pieces[0][0]
+            elif self.chain.plain and len(piece) == self.chunk_bytes:
+                chunk = piece.view(dtype).reshape(grid)
+            else:
+                chunk = scratch = borrow("chunk", grid, dtype) if scratch is None else scratch
+            if (in_place or chunk is scratch) and not (self.chain.plain and np.may_share_memory(piece, chunk)):
+                try:
+                    self.chain.decode(piece, chunk)
+                except Exception as error:  # every codec has its own
+                    raise self._damaged(run.key, one_line(error)) from error
+            for values, within in () if in_place else pieces:
+                copy_values(chunk if within is None else chunk[within], values)
+        places = [place for place, offset, _ in parts if offset >= 0] if stored is not None else []
+        return is_there, self.inner.n_values(places) * dtype.itemsize, 0 if stored is None else len(stored)
+
+    def _pieces(self, place: Place, targets: list[Target]) -> list[tuple[Array, tuple[slice, ...] | None]]:
+        """Return where the values of a chunk go, and which of its values these are, None for all of them."""
+        return [found for target in targets if (found := target.of_chunk(place)) is not None]
+
+    def _holds_chunk(self, values: Array, within: tuple[slice, ...] | None) -> bool:
+        """Return whether a chunk can be decoded where its values go."""
+        return within is None and values.dtype == self.chain.dtype and values.flags.c_contiguous
+
+    def _fill(self, place: Place, targets: list[Target]) -> None:
+        for values, _ in self._pieces(place, targets):
+            values[...] = 0 if self.array.fill_value is None else self.array.fill_value
+
+    def _require(self, key: str, stored: Array | None, total: int) -> None:
+        """Raise an error if an object has a size that it cannot have, or is not what was fingerprinted; note its digest."""
+        name = self.array.metadata.encode_chunk_key(place_of_key(key, self.array.ndim))
+        if self.digests is not None and (stored is not None or self.fill):
+            try:
+                self.digests.require(name, None if stored is None else stored.data)
+            except AlteredChunkError as error:
+                raise AlteredChunkError(f"{self.label}: {error}") from None
+        if stored is None:
+            return
+        most = self.most if self.shards is None else self.shards.most_object
+        if total == 0:
+            raise self._damaged(key, "the file is empty")
+        if self.chain.plain and self.shards is None and total != most:
+            raise self._damaged(key, _sizes(total, most))
+        if total > most:
+            raise self._damaged(key, f"{total:,} bytes stored, expected at most {most:,}")
+        if len(stored) != total:
+            raise self._damaged(key, f"{len(stored):,} of {total:,} bytes were received")
+        if self.known is not None:
+            note(self.known, name, stored.data)
+
+    def _require_filled(self, key: str, place: Place, is_inner: bool) -> None:
+        """Raise an error for an object that does not exist, or its inner chunk at `place`, unless it is to be filled."""
+        if self.fill:
+            return
+        chunk = self.array.metadata.encode_chunk_key(place_of_key(key, self.array.ndim))
+        if not is_inner or self.shards is None:
+            raise MissingChunkError(
+                f"{self.label}: chunk {chunk} does not exist: expected every chunk to be stored; missing_chunks: fill reads it as the "
+                "fill value"
+            )
+        within = ", ".join(str(i % n) for i, n in zip(place, self.shards.counts, strict=True))
+        raise MissingInnerChunkError(
+            f"{self.label}: chunk {chunk}: the shard does not hold its inner chunk ({within}); write it, or set missing_chunks: fill to "
+            "read it as the fill value"
+        )
+
+    def _damaged(self, key: str, reason: str) -> DamagedChunkError:
+        chunk = self.array.metadata.encode_chunk_key(place_of_key(key, self.array.ndim))
+        return DamagedChunkError(
+            f"{self.label}: chunk {chunk} (codec {self.chain.name}) is damaged or cut short: {reason}; restore it or write the array again"
+        )
+
+
+def _sizes(found: int, expected: int) -> str:
+    return f"{found:,} bytes stored, expected {expected:,}"
+
+
+def _scattered(file: int, target: Array, within: tuple[slice, ...], n_columns: int) -> bool:
+    """Read the slice `within` of a chunk without compression, of `n_columns` columns, into the rows of `target`; return whether all of it was there."""
+    row, column = (part.start for part in within)
+    if target.strides[1] != target.itemsize:  # the values of a row are not adjacent
+        width = min(target.shape[1], _SLAB_BYTES // target.itemsize)
+        step = max(1, _SLAB_BYTES // (width * target.itemsize))
+        for i, j in product(range(0, target.shape[0], step), range(0, target.shape[1], width)):
+            piece = target[i : i + step, j : j + width]
+            slab = borrow("slab", piece.shape, piece.dtype)
+            place = (slice(row + i, None), slice(column + j, None))
+            if not _scattered(file, slab, place, n_columns):
+                return False
+            piece[...] = slab
+        return True
+    row_bytes = n_columns * target.itemsize
+    offset = row * row_bytes + column * target.itemsize
+    is_whole = target.shape[1] == n_columns
+    rows = target.reshape(1, -1) if is_whole and target.flags.c_contiguous else target
+    step = _MAX_BUFFERS if is_whole else 1
+    for first in range(0, len(rows), step):
+        some = rows[first : first + step]
+        if _fill_buffers(file, [memoryview(each.data).cast("B") for each in some], offset) != some.nbytes:
+            return False
+        offset += row_bytes * len(some)
+    return True
+
+
+def _fill_buffers(file: int, buffers: list[memoryview], offset: int = 0) -> int:
+    """Read from `offset` on until all `buffers` are full or the file ends; return the number of bytes read."""
+    total = 0
+    while buffers:
+        n = os.preadv(file, buffers, offset + total)
+        total += n
+        if not n:
+            break
+        while buffers and n >= len(buffers[0]):
+            n -= len(buffers.pop(0))
+        if buffers:
+            buffers[0] = buffers[0][n:]
+    return total
