@@ -49,6 +49,7 @@ from streampca.sources.options import TAKEN, ReadOptions
 from streampca.sources.row_range import RowRange
 from streampca.sources.steps import Elementwise, Step, SteppedSource
 from streampca.sources.subsets import with_features
+from streampca.sources.zarr.chains import ChainOfZarr
 from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import Lock, lock_of
@@ -86,6 +87,7 @@ __all__ = [
     "checkpoints_in",
     "cli",
     "cluster_of",
+    "decode_by_zarr",
     "default_place",
     "deliver",
     "examining",
@@ -227,6 +229,14 @@ def normalize_keys(keys: Sequence[Any], **functions: Callable[..., Any]) -> Iter
 def sent_apart() -> Any:
     """Return a context in which what leaves have in common is sent to workers by itself, however small it is."""
     return patch.object(cluster, "_SMALL_BYTES", 0)
+
+
+def decode_by_zarr(source: Any) -> None:
+    """Have the chunks of an array decoded by zarr, whatever their codecs."""
+    reader = source.direct
+    codecs = None if reader.shards is None else source.array.metadata.codecs[0].codecs
+    chain = ChainOfZarr.of(source.array, codecs, reader.inner.grid, source.fill)
+    source.direct = replace(reader, chain=chain)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ import zarr
 from streampca.errors import ParameterError
 from streampca.models.pca import PCAModel
 from streampca.sources.cells.stored import anndata_module
-from streampca.sources.zarr.strictness import quietly, strict
+from streampca.sources.zarr.metadata import quietly
+from streampca.sources.zarr.strictness import strict
 from streampca.typing import Array, FloatArray
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from zarr.storage import MemoryStore
 from streampca.anndata.results import Keys, Results, with_columns, write_elements
 from streampca.anndata.slots import Slots
 from streampca.errors import DataError, OutputError
-from streampca.sources.zarr.metadata import METADATA_NAMES, read_document
-from streampca.sources.zarr.strictness import quietly
+from streampca.sources.zarr.metadata import METADATA_NAMES, quietly, read_document
 from streampca.storage.directories import require_space
 from streampca.storage.files import TEMPORARY, flush, flush_one, write_atomically, writing
 from streampca.storage.regular_files import read_regular

@@ -26,7 +26,7 @@ from streampca.sources.grid import Grid
 from streampca.sources.naming import naming_places
 from streampca.sources.residuals import subtract_fitted
 from streampca.sources.steps import Step, SteppedSource
-from streampca.sources.zarr.strictness import quietly
+from streampca.sources.zarr.metadata import quietly
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, require_space
 from streampca.typing import Array, DType
 

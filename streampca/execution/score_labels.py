@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from streampca.sources.zarr.strictness import quietly
+from streampca.sources.zarr.metadata import quietly
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES
 from streampca.typing import Array, Json
 

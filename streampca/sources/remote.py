@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -175,7 +175,7 @@ class RemoteStore(GetOnlyStore):
     ) -> Buffer | None:
         """Return the bytes of `key`, None if it does not exist.
 
-        None of the bytes if the object ends before `byte_range`, as zarr returns them for S3. A server that ignores ranges sends more.
+        None of the bytes if the object ends before `byte_range`, as zarr returns them for S3.
         Raises `StoreError` if the store does not answer, or an object has more than `most` bytes.
         """
         span = None
@@ -186,6 +186,7 @@ class RemoteStore(GetOnlyStore):
         answer = await self.fetch(key, span, most)
         if answer is not None and span is not None and not answer.is_range:
             answer = await self.fetch(key, None, most)
+            answer = None if answer is None else replace(answer, data=answer.data[span[0] : span[1] or None])
         if answer is None:
             return None
         if most is not None and not span and answer.total > most:

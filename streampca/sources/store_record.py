@@ -223,7 +223,7 @@ def _partial_chunks(source: ZarrSource, shape: tuple[int, ...]) -> IntArray:
 def _value_digests(source: ZarrSource, places: IntArray, shape: tuple[int, ...]) -> tuple[Digests, ReadCount]:
     """Return a digest of the values of each chunk at `places` of an array of `shape`, ``(n, 16)``, and what reading them cost."""
     axis, layout, inner = source.layout.rows[0], source.layout, source.array.chunks
-    table, before, n_values = np.zeros((len(places), DIGEST_BYTES), dtype=np.uint8), source.store.stored_bytes, 0
+    table, n_values, read = np.zeros((len(places), DIGEST_BYTES), dtype=np.uint8), 0, 0
     for row, place in zip(table, places.tolist(), strict=True):
         spans = [
             range(index * size, min((index + 1) * size, n))
@@ -232,12 +232,12 @@ def _value_digests(source: ZarrSource, places: IntArray, shape: tuple[int, ...])
         digest = xxhash.xxh3_128()
         for start in range(spans[axis].start, spans[axis].stop, inner[axis]):  # the chunks of a shard one after another
             spans[axis] = range(start, min(start + inner[axis], (place[axis] + 1) * layout.grid[axis], shape[axis]))
-            values = np.ascontiguousarray(source.values_in(tuple(spans), 0, source.shape[0]))
+            values, count = source.values_in(tuple(spans))
+            read += count.stored_bytes
             values = values.astype(values.dtype.newbyteorder("<"), copy=False)
             digest.update(values.reshape(-1).view(np.uint8).data)
             n_values += values.size
         row[:] = np.frombuffer(digest.digest(), dtype=np.uint8)
-    read = source.store.stored_bytes - before
     return table, ReadCount(len(places), n_values * source.dtype.itemsize, read)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import spectra
 import zarr
-from facade import Parameters, fold, plan_fit
+from facade import Parameters, decode_by_zarr, fold, plan_fit
 from facade import fit_source as fit
 
 from streampca import PCA
@@ -83,7 +83,7 @@ def test_threads_and_sources(store: Path, parameters: Parameters) -> None:
         assert digest(fit(source, parameters, in_leaves(source, parameters, threads)).model) == expected
     rows = open_source(np.asarray(zarr.open_array(store)[...]))
     assert digest(fit(rows, parameters, in_leaves(source, parameters)).model) == expected
-    source.direct = None  # type: ignore[attr-defined]
+    decode_by_zarr(source)
     assert digest(fit(source, parameters, in_leaves(source, parameters)).model) == expected
 
 

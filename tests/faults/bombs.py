@@ -26,7 +26,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 import numcodecs  # noqa: E402
 import numpy as np  # noqa: E402
 import zarr  # noqa: E402
-from facade import peak_bytes  # noqa: E402
+from facade import decode_by_zarr, peak_bytes  # noqa: E402
 from stores import chunk_files  # noqa: E402
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec  # noqa: E402
 
@@ -132,7 +132,7 @@ def read(path: Path, reader: str) -> str:
     """Read a store; return the error, or that there was none."""
     source: Any = open_source(path)
     if reader == "zarr":
-        source.direct = None
+        decode_by_zarr(source)
     try:
         sp.PCA(2, memory="1GiB").fit(source)
     except DataError as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import zarr
-from facade import write_fingerprint
+from facade import decode_by_zarr, write_fingerprint
 from numcodecs import BZ2, LZ4, Blosc, GZip, Zlib, Zstd
 from score import Score, again
 from stores import CHAINS, chunk_files
@@ -50,7 +50,7 @@ LAYOUTS = (
         for reader in ("direct", "zarr")
         if (chain, reader) != ("bz2", "direct")
     ),
-    *((3, chain, True, "zarr") for chain in _SHARDED),
+    *((3, chain, True, reader) for chain in _SHARDED for reader in ("direct", "zarr")),
 )
 """Version of the format, chain of codecs, whether chunks lie in shards, and who reads."""
 
@@ -156,9 +156,10 @@ class Store:
         plain: Any = open_source(self.path)
         verified: Any = open_source(self.path, verify=self.path.with_suffix(".npz"))
         if self.layout[3] == "zarr":
-            plain.direct = verified.direct = None
-        elif plain.direct is None:
-            raise AssertionError(f"{self.layout} is not read directly")
+            decode_by_zarr(plain)
+            decode_by_zarr(verified)
+        elif plain.describe()["reader"] != "direct":
+            raise AssertionError(f"{self.layout} is not decoded directly")
         return plain, verified
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampca.errors import ChangedInputError, StoreError
 from streampca.sources.fetching.client import Fetched, ObjectVersion
@@ -67,6 +68,8 @@ class Run:
     """The chunks in it; none where they are known once it was received."""
     version: ObjectVersion = field(default_factory=ObjectVersion)
     """Version of the object that `parts` were looked up in."""
+    held: NDArray[np.uint8] | None = None
+    """Its bytes, where they are in memory already."""
     file: int = -1
     """Descriptor of the file, of a local store."""
     block: Block | None = None

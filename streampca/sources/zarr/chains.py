@@ -1,17 +1,19 @@
-"""Decoding of one chunk in C order with none or one of the usual compressors, without the pipeline of zarr."""
+"""Decoding of one chunk: in C order with none or one of the usual compressors without zarr, and by zarr with any other codecs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from zarr.storage import MemoryStore
 
-from streampca.sources.zarr.codecs import Decoder, decode_into
+from streampca.sources.zarr.codecs import Decoder, bounded, chain_of, decode_into
 from streampca.sources.zarr.layout import Layout
-from streampca.storage.zarr_interface import ZarrArray, configuration_of, has_regular_chunks
+from streampca.sources.zarr.metadata import most_stored, most_stored_object, quietly
+from streampca.storage.zarr_interface import ZarrArray, array_of, configuration_of, default_buffer_prototype
 from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
@@ -33,10 +35,17 @@ class Chain:
     name: str
     """For messages."""
 
+    decoding = 0
+    """Decoded chunks that decoding takes the memory of, beside the chunk itself."""
+
     @property
     def plain(self) -> bool:
         """Return whether the file holds the values without compression."""
         return self.compressor is None and not self.crc32c
+
+    def most(self, n_bytes: int) -> int:
+        """Return the largest stored size in bytes of a chunk of `n_bytes`."""
+        return n_bytes if self.plain else most_stored(n_bytes)
 
     def fills_blocks(self, array: ZarrArray, layout: Layout, n_rows: int) -> bool:
         """Return whether chunks are decoded in blocks of `n_rows` rows, which then are whole chunks of the same data type."""
@@ -58,9 +67,56 @@ class Chain:
         chunk.reshape(-1).view(np.uint8)[:] = stored
 
 
+@dataclass(frozen=True)
+class ChainOfZarr:
+    """Decoding of the bytes of one chunk by zarr, as those of an array that has no other."""
+
+    array: ZarrArray
+    """The array of one chunk; its store is not used."""
+    name: str
+    """Names of the codecs, for messages."""
+    plain = False
+    decoding = 4
+    """What the compressor returns, an intermediate array of a filter, the result of zarr, and one that its threads hold on to."""
+
+    @classmethod
+    def of(cls, array: ZarrArray, codecs: Iterable[Codec] | None, grid: tuple[int, ...], fill: bool) -> ChainOfZarr:
+        """Return the decoding of chunks of shape `grid`, with these codecs instead of those of the array."""
+        document: dict[str, Any] = {**array.metadata.to_dict(), "shape": grid, "attributes": {}}
+        if array.metadata.zarr_format == 2:
+            document |= {"chunks": grid}
+        else:
+            regular = {"name": "regular", "configuration": {"chunk_shape": grid}}
+            document |= {"chunk_grid": regular, "dimension_names": None}
+            document |= {} if codecs is None else {"codecs": [codec.to_dict() for codec in codecs]}
+        with quietly():
+            metadata = type(array.metadata).from_dict(document)
+        one = array_of(metadata, MemoryStore(), "")
+        return cls(bounded(one, fill), chain_of(metadata))
+
+    @property
+    def dtype(self) -> DType:
+        """Return the data type of decoded values."""
+        return np.dtype(self.array.dtype)
+
+    def most(self, n_bytes: int) -> int:
+        """Return the largest stored size in bytes of a chunk."""
+        return most_stored_object(self.array.metadata, self.dtype.itemsize)
+
+    def fills_blocks(self, array: ZarrArray, layout: Layout, n_rows: int) -> bool:
+        """Return whether chunks are decoded in blocks of `n_rows` rows."""
+        return layout.holds_whole_chunks(n_rows)
+
+    def decode(self, stored: NDArray[np.uint8], chunk: Array) -> None:
+        """Decode `stored` into `chunk`; raises the errors of zarr and its codecs if it is damaged."""
+        key = self.array.metadata.encode_chunk_key((0,) * self.array.ndim)
+        store = MemoryStore({key: default_buffer_prototype().buffer.from_array_like(stored)}, read_only=True)
+        chunk[...] = array_of(self.array.metadata, store, "")[...]
+
+
 def chain_of_array(metadata: ArrayV2Metadata | ArrayV3Metadata) -> Chain | None:
     """Return how chunks are decoded, None if the array is stored in a way that only zarr decodes."""
-    return _chain_v2(metadata) if metadata.zarr_format == 2 else _chain_v3(metadata)
+    return _chain_v2(metadata) if metadata.zarr_format == 2 else chain_of_codecs(metadata.codecs, metadata)
 
 
 def _chain_v2(metadata: ArrayV2Metadata) -> Chain | None:
@@ -69,10 +125,6 @@ def _chain_v2(metadata: ArrayV2Metadata) -> Chain | None:
     if metadata.order != "C" or metadata.filters or name not in ("none", "zstd", "blosc", "gzip", "zlib", "lz4"):
         return None
     return Chain(compressor, False, np.dtype(metadata.dtype.to_native_dtype()), name)
-
-
-def _chain_v3(metadata: ArrayV3Metadata) -> Chain | None:
-    return chain_of_codecs(metadata.codecs, metadata) if has_regular_chunks(metadata) else None
 
 
 def is_little_endian(codec: Codec) -> bool:

@@ -25,10 +25,11 @@ from streampca.sources.fetching import read_ahead
 from streampca.sources.fetching.client import ObjectVersion
 from streampca.sources.fetching.read_ahead import ReadAhead, Run, Store, runs_of
 from streampca.sources.schedule import Schedule
-from streampca.sources.zarr.chains import Chain, chain_of_array
+from streampca.sources.zarr.chains import Chain, ChainOfZarr, chain_of_array
+from streampca.sources.zarr.codecs import require_codecs
 from streampca.sources.zarr.digests import ChunkDigests, Digests, note, place_of_key
-from streampca.sources.zarr.layout import Layout, Target, copy_values
-from streampca.sources.zarr.metadata import most_stored
+from streampca.sources.zarr.layout import Layout, Spans, Target, copy_values
+from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.shards import NOT_IN_SHARD, ShardIndex, Shards
 from streampca.storage.regular_files import open_regular
 from streampca.storage.zarr_interface import ZarrArray, sync
@@ -43,7 +44,7 @@ _RUN_BYTES = 2**20
 """Inner chunks of a file that are read at once."""
 _INDEX_BYTES, _MOST_INDEXES = 4 * 2**20, 16
 """Memory of the indexes of shards that are kept, and how many are kept at least."""
-_INDEXES_AT_ONCE = 8
+_INDEXES_AT_ONCE, _MOST_HELD = 8, 10
 _MAX_BUFFERS = 1024  # of one system call
 _SLAB_BYTES = 2**18  # of values that are not adjacent where they go to, while they are in the cache
 
@@ -58,7 +59,7 @@ class ChunkReader:
     """The array, for its metadata."""
     layout: Layout
     """Which axes are rows and columns, and the grid of stored objects."""
-    chain: Chain
+    chain: Chain | ChainOfZarr
     """Decoding of one chunk, of an inner one where there are shards."""
     shards: Shards | None
     """Where inner chunks are."""
@@ -72,6 +73,8 @@ class ChunkReader:
     """Whether a chunk that does not exist is the fill value."""
     stored: Callable[[], BoolArray | None] = lambda: None
     """Returns which objects are stored, None where it is not known."""
+    bounds: Path | None = None
+    """Directory of the store, which no file may leave by a symbolic link; None where links are followed."""
     known: Digests | None = None
     """Where the digests of objects that are read whole are noted, or None."""
     _requests: dict[int, ReadAhead] = field(
@@ -79,6 +82,7 @@ class ChunkReader:
     )  # by process: a fork has no part in those of its parent
     _indexes: dict[str, asyncio.Task[tuple[ShardIndex | None, ObjectVersion]]] = field(default_factory=dict)
     _file_indexes: dict[tuple[str, int, int], ShardIndex] = field(default_factory=dict)
+    _held: dict[str, Array] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -90,17 +94,15 @@ class ChunkReader:
         digests: ChunkDigests | None,
         fill: bool,
         stored: Callable[[], BoolArray | None],
-    ) -> ChunkReader | None:
-        """Return what reads an array, None if it is stored in a way that only zarr reads; parameters are the fields.
-
-        Digests are of whole shards, so that shards that are compared with some are read through zarr.
-        """
-        shards, chain = None, chain_of_array(array.metadata)
-        if chain is None and digests is None and (sharded := Shards.of(array.metadata, layout)) is not None:
+        bounds: Path | None = None,
+    ) -> ChunkReader:
+        """Return what reads an array; parameters are the fields."""
+        shards: Shards | None = None
+        chain: Chain | ChainOfZarr | None = chain_of_array(array.metadata)
+        if chain is None and (sharded := Shards.of(array, layout, fill)) is not None:
             shards, chain = sharded
-        if chain is None or (digests is not None and fill and isinstance(place, Path)):
-            return None
-        return cls(array, layout, chain, shards, place, label, digests, fill, stored)
+        chain = chain or ChainOfZarr.of(array, None, layout.grid, fill)
+        return cls(array, layout, chain, shards, place, label, digests, fill, stored, bounds)
 
     @property
     def inner(self) -> Layout:
@@ -115,7 +117,7 @@ class ChunkReader:
     @property
     def most(self) -> int:
         """Return the largest size in bytes of a stored chunk."""
-        return self.chunk_bytes if self.chain.plain else most_stored(self.chunk_bytes)
+        return self.chain.most(self.chunk_bytes)
 
     @property
     def scatters(self) -> bool:
@@ -144,7 +146,8 @@ class ChunkReader:
         if self.shards is None:
             return self.most
         at_once = max(read_ahead.RANGE_BYTES, self.most)
-        return at_once if self._serves_ranges else max(at_once, self.shards.most_object)
+        in_ranges = self._serves_ranges and self.digests is None
+        return at_once if in_ranges else max(at_once, self.shards.most_object)
 
     @property
     def _serves_ranges(self) -> bool:
@@ -153,11 +156,26 @@ class ChunkReader:
     @property
     def _run_bytes(self) -> int:
         """Return how many bytes of inner chunks of a shard are read at once."""
-        return max(self.most, _RUN_BYTES) if isinstance(self.place, Path) else max(self.most, read_ahead.RANGE_BYTES)
+        if self.shards is not None and self.digests is not None:
+            return self.shards.most_object
+        return max(self.most, _RUN_BYTES if isinstance(self.place, Path) else read_ahead.RANGE_BYTES)
 
     @property
     def _n_indexes(self) -> int:
         return 0 if self.shards is None else max(_MOST_INDEXES, _INDEX_BYTES // self.shards.index_bytes)
+
+    @property
+    def _n_held(self) -> int:
+        """Return how many shards that were compared with digests are kept."""
+        return (
+            min(_MOST_HELD, self.layout.most_chunks_read(1))
+            if self.shards is not None and self.digests is not None
+            else 0
+        )
+
+    def forget(self) -> None:
+        """Read shards again that were kept."""
+        self._held.clear()
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes that reading a block of `n_rows` rows takes beside it: what was received, a decoded chunk, and indexes."""
@@ -165,6 +183,7 @@ class ChunkReader:
             return 0
         indexes = 0 if self.shards is None else (self._n_indexes + _INDEXES_AT_ONCE) * self.shards.index_bytes
         decoded = 0 if self.chain.fills_blocks(self.array, self.inner, n_rows) else self.chunk_bytes
+        decoded += self.chain.decoding * self.chunk_bytes + self._n_held * self._run_bytes
         if not isinstance(self.place, Path):
             return decoded + indexes + self.requests.least_bytes + self.requests.request_bytes
         if self.shards is not None:
@@ -194,42 +213,69 @@ class ChunkReader:
         StoreError
             If the store does not answer.
         """
-        targets, keys, n_bytes, n_stored = self.inner.targets(start, stop, out), set[str](), 0, 0
+        boxes = [box for _, box in self.layout.boxes(start, stop)]
+        reading = self._files(boxes) if isinstance(self.place, Path) else self.requests.reading(start, stop)
+        return self._read(boxes, self.inner.targets(start, stop, out), reading)
+
+    def read_box(self, box: Spans, out: Array) -> ReadCount:
+        """Fill `out` with the values in a box of the array, as `read` does with rows."""
+        reading = self._files([box]) if isinstance(self.place, Path) else self._unscheduled([box])
+        return self._read([box], [Target.of(self.inner, out, box)], reading)
+
+    def _read(
+        self, boxes: list[Spans], targets: list[Target], reading: AbstractContextManager[Iterable[Run]]
+    ) -> ReadCount:
+        keys, n_bytes, n_stored = set[str](), 0, 0
         if (stored := self.stored()) is not None:
-            for place in self.inner.places(start, stop):
+            for place in self.inner.places(boxes):
                 if not stored[place if self.shards is None else self.shards.shard_of(place)]:
                     self._fill(place, targets)
-        reading = self._files(start, stop) if isinstance(self.place, Path) else self.requests.reading(start, stop)
         with reading as runs:
             for run in runs:
-                is_there, n_decoded, n_received = self._read_run(run, start, stop, targets)
+                is_there, n_decoded, n_received = self._read_run(run, boxes, targets)
                 keys.update([run.key] if is_there else ())
                 n_bytes, n_stored = n_bytes + n_decoded, n_stored + n_received
         if not isinstance(self.place, Path) and self.requests.is_idle:
             self._indexes.clear()  # later readings request them again, as shards may have been written again
         return ReadCount(len(keys), n_bytes, n_stored)
 
+    @contextmanager
+    def _unscheduled(self, boxes: list[Spans]) -> Iterator[Iterable[Run]]:
+        """Request what holds values of `boxes`, one run after another."""
+
+        def requested() -> Iterator[Run]:
+            for run in sync(self._runs(boxes)):
+                if run.most:
+                    self.requests.again(run)
+                yield run
+
+        yield requested()
+
     # --- what is read
 
-    def _objects(self, start: int, stop: int) -> Iterator[tuple[Place, str]]:
-        """Yield place and key of the objects that hold rows `start` to `stop`, without those that are known to be missing."""
+    def _objects(self, boxes: list[Spans]) -> Iterator[tuple[Place, str]]:
+        """Yield place and key of the objects that hold values of `boxes`, without those that are known to be missing."""
         stored, prefix = (
             self.stored(),
             "" if isinstance(self.place, Path) or not self.array.path else f"{self.array.path}/",
         )
-        for place in self.layout.places(start, stop):
+        for place in self.layout.places(boxes):
             if stored is None or stored[place]:
                 yield place, prefix + self.array.metadata.encode_chunk_key(place)
 
     async def _look_up(self, start: int, stop: int) -> list[Run]:
         """Return what is requested for rows `start` to `stop`."""
+        return await self._runs([box for _, box in self.layout.boxes(start, stop)])
+
+    async def _runs(self, boxes: list[Spans]) -> list[Run]:
+        """Return what is requested for the values in `boxes`."""
         limit = asyncio.Semaphore(_INDEXES_AT_ONCE)
 
         async def of_shard(shards: Shards, place: Place, key: str) -> list[Run]:
-            places = shards.places(place, start, stop)
+            places = shards.places(place, boxes)
             is_small = shards.most_object <= read_ahead.RANGE_BYTES and len(places) == shards.n_inner(place)
-            if is_small or not self._serves_ranges:
-                return [Run(key, None, shards.most_object)]
+            if is_small or not self._serves_ranges or self.digests is not None:
+                return [self._whole(shards, key)]
             async with limit:
                 if key not in self._indexes:
                     self._indexes[key] = asyncio.get_running_loop().create_task(self._requested_index(key))
@@ -238,11 +284,16 @@ class ChunkReader:
                 index, version = await asyncio.shield(self._indexes[key])
             return runs_of(key, shards.parts(places, index), self._run_bytes, _GAP_BYTES, version)
 
-        objects = list(self._objects(start, stop))
+        objects = list(self._objects(boxes))
         if self.shards is None:
             return [Run(key, None, self.most, [(place, 0, -1)]) for place, key in objects]
         found = await asyncio.gather(*(of_shard(self.shards, *each) for each in objects))
         return [run for runs in found for run in runs]
+
+    def _whole(self, shards: Shards, key: str) -> Run:
+        """Return the run of a whole shard; the last ones that were compared with digests are kept, because more of their rows follow."""
+        held = self._held.get(key)
+        return Run(key, None, shards.most_object if held is None else 0, held=held)
 
     async def _requested_index(self, key: str) -> tuple[ShardIndex | None, ObjectVersion]:
         """Request the index of a shard, None if it does not exist; one that is damaged is requested again."""
@@ -267,29 +318,34 @@ class ChunkReader:
         raise AssertionError("the last reading returns or raises")
 
     @contextmanager
-    def _files(self, start: int, stop: int) -> Iterator[Iterable[Run]]:
-        """Return what is read from files for rows `start` to `stop`, each of which is open while it is read."""
+    def _files(self, boxes: list[Spans]) -> Iterator[Iterable[Run]]:
+        """Return what is read from files for the values in `boxes`, each of which is open while it is read."""
         assert isinstance(self.place, Path)  # noqa: S101
         root, shards = self.place, self.shards
 
         def opened() -> Generator[Run, None, None]:
-            for place, key in self._objects(start, stop):
+            for place, key in self._objects(boxes):
+                if self.bounds is not None:
+                    require_inside(self.bounds, f"{self.array.path}/{key}".lstrip("/"))
                 try:
                     file = open_regular(root / key, buffering=0)
                 except FileNotFoundError:
-                    inner = [place] if shards is None else map(tuple, shards.places(place, start, stop).tolist())
+                    inner = [place] if shards is None else map(tuple, shards.places(place, boxes).tolist())
                     yield Run(key, None, 0, [(each, -1, 0) for each in inner])
                     continue
                 except OSError as error:
                     raise self._damaged(key, f"it cannot be read: {error}") from error
                 with file:
-                    if shards is None:
-                        yield Run(key, None, self.most, [(place, 0, -1)], file=file.fileno())
+                    if shards is None or self.digests is not None:
+                        run = (
+                            Run(key, None, self.most, [(place, 0, -1)]) if shards is None else self._whole(shards, key)
+                        )
+                        run.file = file.fileno()
+                        yield run
                         continue
-                    places = shards.places(place, start, stop)
-                    for run in runs_of(
-                        key, shards.parts(places, self._file_index(file.fileno(), key)), self._run_bytes, _GAP_BYTES
-                    ):
+                    places = shards.places(place, boxes)
+                    parts = shards.parts(places, self._file_index(file.fileno(), key))
+                    for run in runs_of(key, parts, self._run_bytes, _GAP_BYTES):
                         run.file = file.fileno()
                         yield run
                     if self.known is not None and len(places) == shards.n_inner(place):
@@ -323,27 +379,27 @@ class ChunkReader:
 
     # --- how it is decoded
 
-    def _read_run(self, run: Run, start: int, stop: int, targets: list[Target]) -> tuple[bool, int, int]:
+    def _read_run(self, run: Run, boxes: list[Spans], targets: list[Target]) -> tuple[bool, int, int]:
         """Decode a run; return whether its object exists, and the sizes in bytes of what was decoded and stored.
 
         Damaged data from a network are requested again.
         """
         if not run.most:
-            return self._decode(run, None, 0, start, stop, targets)
+            return self._decode(run, None, 0, boxes, targets)
         if isinstance(self.place, Path):
-            return self._read_file(run, start, stop, targets)
+            return self._read_file(run, boxes, targets)
         for n_left in reversed(range(_READINGS)):
             try:
                 with self.requests.received(run) as answer:
                     stored = None if answer is None else np.frombuffer(answer.data, dtype=np.uint8)
-                    return self._decode(run, stored, 0 if answer is None else answer.total, start, stop, targets)
+                    return self._decode(run, stored, 0 if answer is None else answer.total, boxes, targets)
             except (DamagedChunkError, AlteredChunkError):
                 if not n_left:
                     raise
                 self.requests.again(run)
         raise AssertionError("the last reading returns or raises")
 
-    def _read_file(self, run: Run, start: int, stop: int, targets: list[Target]) -> tuple[bool, int, int]:
+    def _read_file(self, run: Run, boxes: list[Spans], targets: list[Target]) -> tuple[bool, int, int]:
         """Do what `_read_run` does with a file; values that are stored as they are go where they belong, row by row."""
         total = os.fstat(run.file).st_size
         n_bytes = min(total, run.most) if run.span is None else run.most
@@ -366,15 +422,21 @@ class ChunkReader:
             n_bytes = _fill_buffers(run.file, [memoryview(stored.data)], 0 if run.span is None else run.span[0])
         except OSError as error:
             raise self._damaged(run.key, f"it cannot be read: {error}") from error
-        return self._decode(run, stored[:n_bytes], total, start, stop, targets)
+        return self._decode(run, stored[:n_bytes], total, boxes, targets)
 
     def _decode(
-        self, run: Run, stored: Array | None, total: int, start: int, stop: int, targets: list[Target]
+        self, run: Run, stored: Array | None, total: int, boxes: list[Spans], targets: list[Target]
     ) -> tuple[bool, int, int]:
         """Decode the chunks of a run into `targets`; `stored` is what was received of an object of `total` bytes, None without one."""
         origin, parts = 0 if run.span is None else run.span[0], run.parts
-        if self.shards is None or run.span is None:
+        if run.held is not None:
+            stored, total = run.held, len(run.held)
+        elif self.shards is None or run.span is None:
             self._require(run.key, stored, total)
+            if self.shards is not None and self.digests is not None and stored is not None:
+                while len(self._held) >= self._n_held:
+                    self._held.pop(next(iter(self._held)), None)
+                self._held[run.key] = stored.copy()
         elif stored is None or len(stored) != run.most:
             n = 0 if stored is None else len(stored)
             raise self._damaged(run.key, f"{n:,} of {run.most:,} bytes from byte {origin:,} on were received")
@@ -384,7 +446,7 @@ class ChunkReader:
             except ValueError as error:
                 raise self._damaged(run.key, str(error)) from error
             place = place_of_key(run.key, self.array.ndim)
-            parts = self.shards.parts(self.shards.places(place, start, stop), index)
+            parts = self.shards.parts(self.shards.places(place, boxes), index)
         scratch, dtype, grid, is_there = None, self.chain.dtype, self.inner.grid, stored is not None
         for place, offset, n_bytes in parts:
             if offset < 0 or stored is None:
@@ -403,12 +465,19 @@ class ChunkReader:
             if (in_place or chunk is scratch) and not (self.chain.plain and np.may_share_memory(piece, chunk)):
                 try:
                     self.chain.decode(piece, chunk)
+                except MissingInnerChunkError as error:  # of a shard in a shard
+                    raise self._missing(run.key, str(error)) from error
                 except Exception as error:  # every codec has its own
+                    require_codecs(error, self.label)
                     raise self._damaged(run.key, one_line(error)) from error
             for values, within in () if in_place else pieces:
                 copy_values(chunk if within is None else chunk[within], values)
         places = [place for place, offset, _ in parts if offset >= 0] if stored is not None else []
-        return is_there, self.inner.n_values(places) * dtype.itemsize, 0 if stored is None else len(stored)
+        return (
+            is_there,
+            self.inner.n_values(places) * dtype.itemsize,
+            0 if stored is None or run.held is not None else len(stored),
+        )
 
     def _pieces(self, place: Place, targets: list[Target]) -> list[tuple[Array, tuple[slice, ...] | None]]:
         """Return where the values of a chunk go, and which of its values these are, None for all of them."""
@@ -455,9 +524,12 @@ class ChunkReader:
                 "fill value"
             )
         within = ", ".join(str(i % n) for i, n in zip(place, self.shards.counts, strict=True))
-        raise MissingInnerChunkError(
-            f"{self.label}: chunk {chunk}: the shard does not hold its inner chunk ({within}); write it, or set missing_chunks: fill to "
-            "read it as the fill value"
+        raise self._missing(key, f"the shard does not hold its inner chunk ({within})")
+
+    def _missing(self, key: str, reason: str) -> MissingInnerChunkError:
+        chunk = self.array.metadata.encode_chunk_key(place_of_key(key, self.array.ndim))
+        return MissingInnerChunkError(
+            f"{self.label}: chunk {chunk}: {reason}; write it, or set missing_chunks: fill to read it as the fill value"
         )
 
     def _damaged(self, key: str, reason: str) -> DamagedChunkError:

@@ -18,9 +18,9 @@ from streampca.sources.remote import place_of
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.zarr.codecs import require_codecs
 from streampca.sources.zarr.digests import verified_by
-from streampca.sources.zarr.metadata import require_readable
+from streampca.sources.zarr.metadata import quietly, require_readable
 from streampca.sources.zarr.reader import ZarrSource
-from streampca.sources.zarr.strictness import as_stored, quietly, read_labels
+from streampca.sources.zarr.strictness import as_stored, read_labels
 from streampca.storage.zarr_interface import MetadataValidationError, ZarrArray, has_regular_chunks, sync
 from streampca.typing import Array, Json
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from operator import lt, sub
@@ -131,9 +131,9 @@ class Layout:
         rows = [(row - start, box) for row, box in self.boxes(start, stop)]
         return [Target.of(self, self.view(out[row : row + self.n_rows(box)], box), box) for row, box in rows]
 
-    def places(self, start: int, stop: int) -> list[tuple[int, ...]]:
-        """Return the coordinates of the chunks of rows `start` to `stop`, in the order in which they are decoded."""
-        return list(dict.fromkeys(place for _, box in self.boxes(start, stop) for place in product(*self.spanned(box))))
+    def places(self, boxes: Iterable[Spans]) -> list[tuple[int, ...]]:
+        """Return the coordinates of the chunks that hold values of `boxes`, in the order in which they are decoded."""
+        return list(dict.fromkeys(place for box in boxes for place in product(*self.spanned(box))))
 
     def spanned(self, box: Spans) -> Spans:
         """Return the coordinates of the chunks that hold values of `box`, along each axis."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,3 +199,11 @@ def feature_names(attributes: Mapping[str, object], n_features: int) -> tuple[st
     """Return the names of the features that attributes give, None if they are not as many."""
     value = attributes.get("feature_names")
     return tuple(str(name) for name in value) if isinstance(value, list) and len(value) == n_features else None
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep what zarr warns of from standard error: it repeats names of the store as they are, control characters and all."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -20,7 +20,8 @@ from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.remote import open_store, place_of, retrying
 from streampca.sources.zarr.codecs import require_codecs
 from streampca.sources.zarr.group import IRREGULAR, ZarrArrays
-from streampca.sources.zarr.strictness import StrictStore, quietly, strict_group
+from streampca.sources.zarr.metadata import quietly
+from streampca.sources.zarr.strictness import StrictStore, strict_group
 from streampca.storage.zarr_interface import ZarrArray
 
 DATA = "a zarr array or group, or a file of rows: .npy, Parquet (.parquet), HDF5 (.h5) or AnnData (.h5ad)"

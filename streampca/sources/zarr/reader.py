@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -17,16 +16,10 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from streampca.errors import (
-    AlteredChunkError,
     ChangedInputError,
-    DamagedChunkError,
     DataError,
     MissingChunkError,
-    MissingInnerChunkError,
-    OutsideStoreError,
-    StoreError,
 )
-from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import packing
@@ -35,10 +28,10 @@ from streampca.sources.grid import Grid
 from streampca.sources.remote import RemoteStore, StoreOfZarr, retrying
 from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
+from streampca.sources.zarr.chains import Chain
 from streampca.sources.zarr.chunks import ChunkReader
-from streampca.sources.zarr.codecs import bounded, chain_of, require_codecs
 from streampca.sources.zarr.digests import DIGEST_BYTES, ChunkDigests, Digests, deciding_metadata
-from streampca.sources.zarr.layout import Layout, Spans, inside_of
+from streampca.sources.zarr.layout import Layout, Spans
 from streampca.sources.zarr.metadata import (
     METADATA_NAMES,
     feature_names,
@@ -48,15 +41,8 @@ from streampca.sources.zarr.metadata import (
 )
 from streampca.sources.zarr.strictness import StrictStore, inner_store, presence_of
 from streampca.storage.zarr_interface import ZarrArray, array_of, default_buffer_prototype, sync
-from streampca.system.process import release_freed_memory
 from streampca.typing import Array, BoolArray
 
-_REMOTE_READINGS = 3
-_DECODED_BY_ZARR = 10
-"""Chunks that zarr decodes at once, at most (`async.concurrency` of its configuration)."""
-_LARGE_BYTES = 2**20
-_RETURNED_BYTES = 2**25
-"""Size from which the C library returns memory to the system after every use."""
 _MOST_NAMED = 5
 _MOST_COUNTED = 100_000
 
@@ -94,17 +80,9 @@ class ZarrSource(Source):
         self.dtype, metadata = np.dtype(array.dtype), array.metadata
         require_readable(metadata, self.dtype.itemsize, label)
         most = most_stored_object(metadata, self.dtype.itemsize)
-        self.store = StrictStore(store, fill, most, digests, follow_symlinks)
-        self.store.n_held = min(_DECODED_BY_ZARR, self.layout.most_chunks_read(1))
+        self.store = StrictStore(store, fill, most, follow_symlinks)
         self.array = array_of(metadata, self.store, array.path)
-        self._bounded = bounded(self.array, fill)
         self.shape = self.layout.table_shape
-        # Inner chunks of shards are decoded by themselves.
-        self._decoded = replace(self.layout, grid=tuple(int(n) for n in array.chunks))
-        chunk_bytes = math.prod(self.layout.grid) * self.dtype.itemsize
-        self.grid = Grid(
-            self.layout.chunk_rows, self.layout.turned().chunk_rows, chunk_bytes, self._decoded.chunk_rows, whole=True
-        )
         self.feature_shape = feature_shape(metadata.attributes, self.shape[1])
         self.feature_names = feature_names(metadata.attributes, self.shape[1])
         self.remote = isinstance(store, RemoteStore)
@@ -123,10 +101,14 @@ class ZarrSource(Source):
             if isinstance(store, RemoteStore)
             else StoreOfZarr(store, label)
         )
-        self.direct = ChunkReader.of(self.array, self.layout, place, label, digests, fill, lambda: self.stored)
-        if self.direct is not None and self.direct.scatters:
-            self.grid = replace(self.grid, whole=False)
-        self.reads_ahead = self.direct is not None and self.remote
+        bounds = None if follow_symlinks or not isinstance(store, LocalStore) else Path(store.root)
+        self.direct = ChunkReader.of(self.array, self.layout, place, label, digests, fill, lambda: self.stored, bounds)
+        chunk_bytes, n_decoded = math.prod(grid) * self.dtype.itemsize, self.direct.inner.chunk_rows
+        is_whole = not self.direct.scatters
+        self.grid = Grid(
+            self.layout.chunk_rows, self.layout.turned().chunk_rows, chunk_bytes, n_decoded, whole=is_whole
+        )
+        self.reads_ahead = self.remote
         self._knows_missing, self._n_missing_values = False, 0
 
     def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None, bool]:
@@ -178,8 +160,7 @@ class ZarrSource(Source):
             self.known = self.digests.digests.copy()  # of all chunks
         elif self.known is None:
             self.known = np.zeros((*self.layout.chunk_counts, DIGEST_BYTES), dtype=np.uint8)
-            self.store.known = self.known
-            self.direct = None if self.direct is None else replace(self.direct, known=self.known)
+            self.direct = replace(self.direct, known=self.known)
         return self.known
 
     @property
@@ -201,7 +182,7 @@ class ZarrSource(Source):
             "array": self.name,
             "chunks": list(self.layout.grid),
             "orientation": "features_first" if self.column_major else "samples_first",
-            "reader": "direct" if self.direct else "zarr",
+            "reader": "direct" if isinstance(self.direct.chain, Chain) else "zarr",
             "packing": packing(self.array.metadata) or None,
             "verified_by": None
             if self.digests is None
@@ -210,11 +191,12 @@ class ZarrSource(Source):
 
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored objects that hold rows `start` to `stop`."""
-        return list(dict.fromkeys(key for key, _ in self._chunks_of(start, stop)))
+        places = self.layout.places(box for _, box in self.layout.boxes(start, stop))
+        return [self.array.metadata.encode_chunk_key(place) for place in places]
 
     def check(self) -> None:
         """Raise `MissingChunkError` if chunks do not exist, or note which where they are to be filled."""
-        self.store.forget_shards()
+        self.direct.forget()
         exists = presence_of(self.store, self.key_prefix)
         if exists is None:  # such as plain HTTP: a missing chunk is found when it is read
             if self.fill:
@@ -306,12 +288,11 @@ class ZarrSource(Source):
 
     def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
         """Enclose the reading of the blocks of `schedule`, whose chunks are requested ahead from a store behind a URL."""
-        return self.direct.ahead(schedule) if self.direct is not None and self.reads_ahead else nullcontext()
+        return self.direct.ahead(schedule) if self.reads_ahead else nullcontext()
 
     def cancel(self) -> None:
         """End readings that wait for a store behind a URL, with a `StoreError`."""
-        if self.direct is not None:
-            self.direct.cancel()
+        self.direct.cancel()
         if isinstance(self.store._store, RemoteStore):
             self.store._store.cancel()
 
@@ -326,90 +307,18 @@ class ZarrSource(Source):
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes that decoding takes beside the block."""
-        if self.direct is not None:
-            return self.direct.overhead_bytes(n_rows)
-        block = self.layout.most_rows_read(n_rows) * self.row_bytes
-        # zarr decodes up to ten chunks at once, each beside its stored bytes, into an array of its own, in threads each of which holds
-        # on to about as much as one of the (inner) chunks that it has decoded: 6.5 of them were measured with 6 threads.
-        n_chunks = min(_DECODED_BY_ZARR, self.layout.most_chunks_read(n_rows))
-        inner = math.prod(self.array.chunks) * self.dtype.itemsize
-        decoding = block + 2 * n_chunks * self.chunk_bytes + _DECODED_BY_ZARR * min(inner, _RETURNED_BYTES)
-        few = _DECODED_BY_ZARR * self.chunk_bytes >= 2 * block
-        return max(decoding, 4 * max(block, self.chunk_bytes)) if few else decoding
+        return self.direct.overhead_bytes(n_rows)
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return the rows, decoded by `ChunkReader` where the array allows it, else through zarr."""
+        """Return the rows, decoded by `ChunkReader`."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
-        if self.direct is not None:
-            return out, self.direct.read(start, stop, out)
-        before, n_chunks, n_values = self.store.stored_bytes, 0, 0
-        for whole, boxes in self.layout.readings(start, stop):
-            values = self.values_in(whole, start, stop)
-            for row, box in boxes:
-                target = self.layout.view(out[row - start : row - start + self.layout.n_rows(box)], box)
-                target[...] = values[inside_of(box, whole)]
-            n_chunks += sum(self._is_stored(place) for place, _, _ in self.layout.chunks(whole))
-            places = (place for place, _, _ in self._decoded.chunks(whole))
-            n_values += sum(
-                self._decoded.stored_values(place) for place in places if self._is_stored(self._object_of(place))
-            )
-        if n_values * self.dtype.itemsize > _LARGE_BYTES:
-            release_freed_memory()
-        return out, ReadCount(n_chunks, n_values * self.dtype.itemsize, self.store.stored_bytes - before)
+        return out, self.direct.read(start, stop, out)
 
-    def _is_stored(self, place: tuple[int, ...]) -> bool:
-        """Return whether the chunk or shard at `place` was written, as far as is known."""
-        return self.stored is None or bool(self.stored[place])
-
-    def _object_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the place of the chunk or shard that holds the (inner) chunk at `place`."""
-        grids = zip(place, self._decoded.grid, self.layout.grid, strict=True)
-        return tuple(i * inner // outer for i, inner, outer in grids)
-
-    def values_in(self, box: Spans, start: int, stop: int) -> Any:
-        """Read a box of the array, of rows `start` to `stop`, through zarr; damaged data from a network are requested again."""
-        for n_left in reversed(range(_REMOTE_READINGS if self.remote else 1)):
-            try:
-                return self._bounded[tuple(slice(span.start, span.stop) for span in box)]
-            except (StoreError, OutsideStoreError):
-                raise
-            except Exception as error:
-                if isinstance(error, MissingChunkError) and not isinstance(error, MissingInnerChunkError):
-                    raise
-                require_codecs(error, self.label)
-                if n_left:
-                    self.store.forget_shards()
-                    continue
-                if isinstance(error, AlteredChunkError):
-                    raise AlteredChunkError(f"{self.label}: {error}") from None
-                raise self._damage(start, stop, error) from error
-        raise AssertionError("the last reading returns or raises")
-
-    def _damage(self, start: int, stop: int, error: Exception) -> DataError:
-        """Return the error that names the first of the chunks of these rows that cannot be read."""
-        where = f"rows {start} to {stop - 1}"
-        for key, within in self._chunks_of(start, stop):
-            try:
-                self._bounded[within]
-            except Exception as failure:  # noqa: BLE001 every codec has its own
-                where, error = f"chunk {key}", failure
-                break
-        if isinstance(error, MissingInnerChunkError):
-            return MissingInnerChunkError(
-                f"{self.label}: {where}: {one_line(error)}; write it, or set missing_chunks: fill to read it as the fill value"
-            )
-        return DamagedChunkError(
-            f"{self.label}: {where} (codec {chain_of(self.array.metadata)}) is damaged or cut short: {one_line(error)}; "
-            "restore it or write the array again"
-        )
-
-    def _chunks_of(self, start: int, stop: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
-        """Yield the keys of the stored objects that hold rows `start` to `stop`, and where they lie in the array."""
-        for _, box in self.layout.boxes(start, stop):
-            for place, _, _ in self.layout.chunks(box):
-                within = tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, self.layout.grid, strict=True))
-                yield self.array.metadata.encode_chunk_key(place), within
+    def values_in(self, box: Spans) -> tuple[Array, ReadCount]:
+        """Return the values in a box of the array, and what reading them cost."""
+        values = np.empty(tuple(map(len, box)), dtype=self.dtype)
+        return values, self.direct.read_box(box, values)
 
 
 def _at_its_place(store: Store) -> Store:

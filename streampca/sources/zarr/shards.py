@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.sources.fetching.read_ahead import Part
-from streampca.sources.zarr.chains import Chain, chain_of_codecs, is_little_endian
-from streampca.sources.zarr.layout import Layout
-from streampca.sources.zarr.metadata import most_stored, most_stored_object
-from streampca.storage.zarr_interface import configuration_of
+from streampca.sources.zarr.chains import Chain, ChainOfZarr, chain_of_codecs, is_little_endian
+from streampca.sources.zarr.layout import Layout, Spans
+from streampca.sources.zarr.metadata import most_stored_object
+from streampca.storage.zarr_interface import ZarrArray, configuration_of
 
 if TYPE_CHECKING:
-    from streampca.storage.zarr_interface import ArrayV2Metadata, ArrayV3Metadata
     from streampca.typing import IntArray
 
 ShardIndex = NDArray[np.uint64]
@@ -42,23 +42,26 @@ class Shards:
     """Largest size in bytes of a shard."""
 
     @classmethod
-    def of(cls, metadata: ArrayV2Metadata | ArrayV3Metadata, layout: Layout) -> tuple[Shards, Chain] | None:
-        """Return the shards of an array and the decoding of an inner chunk, None if only zarr reads them."""
+    def of(cls, array: ZarrArray, layout: Layout, fill: bool) -> tuple[Shards, Chain | ChainOfZarr] | None:
+        """Return the shards of an array and the decoding of an inner chunk, None if there are none, or only zarr reads their indexes."""
         from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
-        codecs = () if metadata.zarr_format == 2 else metadata.codecs
-        if metadata.zarr_format == 2 or len(codecs) != 1 or not isinstance(sharding := codecs[0], ShardingCodec):
+        metadata = array.metadata
+        if metadata.zarr_format == 2 or len(metadata.codecs) != 1:
+            return None
+        if not isinstance(sharding := metadata.codecs[0], ShardingCodec):
             return None
         index = list(sharding.index_codecs)
         is_usual = len(index) == 2 and isinstance(index[0], BytesCodec) and isinstance(index[1], Crc32cCodec)
-        chain = chain_of_codecs(sharding.codecs, metadata)
-        if chain is None or not is_usual or not is_little_endian(index[0]):
+        if not is_usual or not is_little_endian(index[0]):
             return None
         inner = tuple(int(n) for n in sharding.chunk_shape)
+        known = chain_of_codecs(sharding.codecs, metadata)
+        chain = known or ChainOfZarr.of(array, sharding.codecs, inner, fill)
         counts = tuple(outer // n for outer, n in zip(layout.grid, inner, strict=True))
         n_bytes = math.prod(inner) * chain.dtype.itemsize
         at_start = configuration_of(sharding).get("index_location") == "start"
-        most = n_bytes if chain.plain else most_stored(n_bytes)
+        most = chain.most(n_bytes)
         most_object = most_stored_object(metadata, chain.dtype.itemsize)
         grid = Layout(layout.shape, inner, layout.rows, layout.columns)
         return cls(grid, counts, at_start, most, most_object), chain
@@ -109,10 +112,10 @@ class Shards:
         ends = zip(shard, self.counts, self.layout.chunk_counts, strict=True)
         return math.prod(min(n, all_ - i * n) for i, n, all_ in ends)
 
-    def places(self, shard: tuple[int, ...], start: int, stop: int) -> IntArray:
-        """Return the coordinates of the inner chunks of a shard that hold values of rows `start` to `stop`, ``(n, n_axes)``."""
+    def places(self, shard: tuple[int, ...], boxes: Iterable[Spans]) -> IntArray:
+        """Return the coordinates of the inner chunks of a shard that hold values of `boxes`, ``(n, n_axes)``."""
         found = []
-        for _, box in self.layout.boxes(start, stop):
+        for box in boxes:
             spans = zip(self.layout.spanned(box), shard, self.counts, strict=True)
             ranges = [range(max(span.start, i * n), min(span.stop, (i + 1) * n)) for span, i, n in spans]
             if all(ranges):

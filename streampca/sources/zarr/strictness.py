@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import math
 import os
 import stat
-import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
-from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
+from zarr.abc.store import ByteRequest, RangeByteRequest, Store
 from zarr.storage import LocalStore, StorePath
 
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError, StoreError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.sources.remote import RemoteStore, retrying
 from streampca.sources.zarr.codecs import bounded, require_codecs
-from streampca.sources.zarr.digests import ChunkDigests, Digests, note
 from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import (
     MAX_CODED_BYTES,
     MAX_NAMED_DOCUMENT_BYTES,
     is_document,
     most_stored_object,
+    quietly,
     require_document,
 )
 from streampca.storage.regular_files import NotRegularFileError, require_regular
@@ -50,7 +45,7 @@ _READINGS = 3
 
 
 class StrictStore(GetOnlyStore):
-    """A store in which a missing chunk is an error instead of the fill value; counts the bytes that were read.
+    """A store in which a missing chunk is an error instead of the fill value.
 
     Parameters
     ----------
@@ -60,8 +55,6 @@ class StrictStore(GetOnlyStore):
         Whether chunks may be missing.
     most : int, optional
         Largest size in bytes of a stored chunk, if known.
-    digests : ChunkDigests, optional
-        Expected digests of the chunks.
     follow_symlinks : bool
         Whether files of a local store may lie outside of it.
     """
@@ -71,25 +64,16 @@ class StrictStore(GetOnlyStore):
         store: Store,
         fill: bool = False,
         most: int | None = None,
-        digests: ChunkDigests | None = None,
         follow_symlinks: bool = False,
     ):
         super().__init__(store)
-        self.fill, self.most, self.digests, self.follow_symlinks = fill, most, digests, follow_symlinks
-        self.stored_bytes = 0
-        self.known: Digests | None = None
-        """Where the digests of chunks that are read whole are noted, or None."""
-        self.n_held = 2
-        """Shards that are kept where ranges of them are requested and only the whole is received, or compared."""
-        self._serves_ranges = True
-        self._held: OrderedDict[str, Buffer | None] = OrderedDict()
-        self._locks: dict[int, asyncio.Lock] = {}  # by process: a fork cannot wait for readers of its parent
+        self.fill, self.most, self.follow_symlinks = fill, most, follow_symlinks
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._store, self.fill, self.most, self.digests, self.follow_symlinks)
+        return type(self), (self._store, self.fill, self.most, self.follow_symlinks)
 
     def _with_store(self, store: Store) -> StrictStore:
-        return type(self)(store, self.fill, self.most, self.digests, self.follow_symlinks)
+        return type(self)(store, self.fill, self.most, self.follow_symlinks)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes behind `key`.
@@ -108,24 +92,11 @@ class StrictStore(GetOnlyStore):
         self._check_size(key, byte_range)
         if is_document(key):
             return await self._document(key, prototype, byte_range)
-        if byte_range is not None and (
-            self.digests is not None or not self._serves_ranges
-        ):  # what has a digest is the whole
-            whole = await self._cached_shard(key, prototype)
-            return None if whole is None else _in_range(whole, byte_range)
         value = await self._received(key, prototype, byte_range, self.most)
-        if self.digests is not None and (value is not None or self.fill):
-            self.digests.require(key, None if value is None else value.as_numpy_array().data)
         if value is None and not self.fill:
             raise MissingChunkError(f"chunk {key} does not exist: expected every chunk to be stored")
         if value is not None:
-            self.stored_bytes += len(value)
             self._require_size(len(value))
-            if byte_range is not None and len(value) > _most_in(byte_range):  # a web server that sends whole objects
-                self._serves_ranges = False
-                return _in_range(value, byte_range)
-            if self.known is not None and byte_range is None:
-                note(self.known, key, value.as_numpy_array().data)
         return value
 
     async def _document(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None) -> Buffer | None:
@@ -178,20 +149,6 @@ class StrictStore(GetOnlyStore):
         if self.most is not None and n_bytes > self.most:
             raise DamagedChunkError(f"{n_bytes:,} bytes stored, expected at most {self.most:,}")
 
-    async def _cached_shard(self, key: str, prototype: BufferPrototype) -> Buffer | None:
-        """Return a shard of which ranges are requested; the last ones are cached, because more ranges follow."""
-        async with self._locks.setdefault(os.getpid(), asyncio.Lock()):
-            held = self._held  # which another thread may replace
-            if key not in held:
-                while len(held) >= self.n_held:
-                    held.popitem(last=False)
-                held[key] = await self.get(key, prototype)
-            return held[key]
-
-    def forget_shards(self) -> None:
-        """Read shards again that were read as a whole, because they may be damaged, or written again."""
-        self._held = OrderedDict()
-
 
 def inner_store(store: Store) -> Store:
     """Return the store behind a `StrictStore`, or `store` itself."""
@@ -228,21 +185,6 @@ def presence_of(store: StrictStore, prefix: str) -> Callable[[str], bool] | None
 
 async def _list(store: Store, prefix: str) -> list[str]:
     return [key async for key in store.list_prefix(prefix)]
-
-
-def _most_in(byte_range: ByteRequest) -> float:
-    """Return how many bytes a request is answered with, at most."""
-    if isinstance(byte_range, RangeByteRequest):
-        return byte_range.end - byte_range.start
-    return math.inf if isinstance(byte_range, OffsetByteRequest) else byte_range.suffix
-
-
-def _in_range(whole: Buffer, byte_range: ByteRequest) -> Buffer:
-    if isinstance(byte_range, RangeByteRequest):
-        return whole[byte_range.start : byte_range.end]
-    if isinstance(byte_range, OffsetByteRequest):
-        return whole[byte_range.offset :]
-    return whole[max(0, len(whole) - byte_range.suffix) :]
 
 
 def strict(array: ZarrArray, *, fill: bool = False) -> ZarrArray:
@@ -338,11 +280,3 @@ def as_stored(array: ZarrArray, label: str, follow_symlinks: bool = False) -> Za
 def _without_attributes(metadata: ArrayMetadata) -> dict[str, str]:
     declared = metadata.to_dict()
     return {name: json.dumps(declared[name], sort_keys=True, default=str) for name in declared if name != "attributes"}
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Keep what zarr warns of from standard error: it repeats names of the store as they are, control characters and all."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

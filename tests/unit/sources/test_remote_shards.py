@@ -195,7 +195,7 @@ def test_plans_count_the_inner_chunks_that_blocks_decode(web, stores, small_part
 
 
 @pytest.mark.parametrize("index_location", ["start", "end"])
-def test_shards_that_zarr_decodes_are_read_from_a_server_without_ranges_once_each(tmp_path, index_location):
+def test_shards_that_zarr_decodes_are_read_from_a_server_without_ranges_once_for_a_block(tmp_path, index_location):
     shards = {"shape": (100, 24), "index_location": index_location}
     filters = [TransposeCodec(order=(1, 0))]
     array = zarr.create_array(
@@ -210,7 +210,7 @@ def test_shards_that_zarr_decodes_are_read_from_a_server_without_ranges_once_eac
         web.requests.clear()
         for start in range(0, 430, 43):
             np.testing.assert_array_equal(source.read(start, start + 43)[0], VALUES[start : start + 43])
-        assert max(web.requests.values()) == 1
+        assert web.requests == {(f"x/c/{i}/0", None): n for i, n in enumerate((3, 3, 3, 4, 1))}
         source.check()
         shard = tmp_path / "x/c/4/0"
         shard.write_bytes(b"")
