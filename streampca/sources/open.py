@@ -325,9 +325,10 @@ def _in_memory(opened: Callable[[Any], Source], kind: str) -> Opener:
 
 
 def _open_zarr_store(data: Store, options: ReadOptions) -> Source:
+    from streampca.sources.remote import name_of
     from streampca.sources.zarr.opening import open_stored
 
-    return open_stored(data, options, redacted(str(data)))
+    return open_stored(data, options, name_of(data))
 
 
 def _open_zarr_node(data: ZarrArray | zarr.Group, options: ReadOptions) -> Source:

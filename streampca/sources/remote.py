@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import zarr
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
-from zarr.storage import FsspecStore, ObjectStore
+from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 from streampca.errors import DamagedChunkError, DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.formatting import one_line
@@ -251,7 +251,8 @@ class RemoteStore(GetOnlyStore):
         async def find() -> ObjectListing:
             if isinstance(store, FsspecStore):
                 store.fs.invalidate_cache()
-                found: ObjectListing = await store.fs._find(f"{store.path}/{prefix}".rstrip("/"), detail=True)
+                place = "/".join(filter(None, (store.path.rstrip("/"), prefix.rstrip("/"))))
+                found: ObjectListing = await store.fs._find(place, detail=True)
                 root = f"{store.path.strip('/')}/"
                 return {name.strip("/").removeprefix(root): about for name, about in found.items()}
             import obstore
@@ -469,15 +470,20 @@ def _holds_secrets(url: str, how: Store | StorageOptions | None) -> bool:
 
 
 def retrying(store: Store) -> Store:
-    """Return `store`, wrapped in a `RemoteStore` if it is a store of obstore or fsspec that the user has opened.
+    """Return `store`, wrapped in a `RemoteStore` if it is a store of obstore or fsspec that the user has opened; of files a store of files.
 
     What fsspec has opened and obstore can open with the same options is read by obstore.
     """
     if isinstance(store, ObjectStore):
+        root = getattr(store.store, "prefix", None)
+        if type(store.store).__name__ == "LocalStore" and root is not None:
+            return LocalStore(root, read_only=True)
         return RemoteStore(store, _url_of_objects(store.store))
     if not isinstance(store, FsspecStore):
         return store
     url = _url_of(store)
+    if type(getattr(store.fs, "sync_fs", store.fs)).__name__ == "LocalFileSystem":
+        return LocalStore(store.path, read_only=True)
     if protocol_of(url) in BY_OBSTORE and type(store.fs).__module__ in _TRANSLATED and is_installed("obstore"):
         with contextlib.suppress(DataError):
             return open_store(url, translated(url, store.fs.storage_options, warns=False))
@@ -495,7 +501,22 @@ def place_of(node: ZarrArray | zarr.Group) -> str:
         return "/".join(filter(None, (store.shown_url, node.path)))
     if isinstance(store, FsspecStore):
         return shown("/".join(filter(None, (_url_of(store), node.path))))
+    if snapshot_of(store) is not None:
+        return "/".join(filter(None, (name_of(store), node.path)))
     return redacted(str(node.store_path))
+
+
+def name_of(store: Store) -> str:
+    """Return how messages call a store that the user has opened."""
+    snapshot = snapshot_of(store)
+    return redacted(str(store)) if snapshot is None else f"icechunk snapshot {snapshot}"
+
+
+def snapshot_of(store: Store) -> str | None:
+    """Return the snapshot of icechunk that a store shows, None where it shows none, or changes that were not committed."""
+    session = getattr(store, "session", None)
+    snapshot = getattr(session, "snapshot_id", None)
+    return None if snapshot is None or getattr(session, "has_uncommitted_changes", False) else str(snapshot)
 
 
 def _url_of(store: FsspecStore) -> str:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import zarr
 from stores import make_values, write_store
 from web import Web
-from zarr.storage import LocalStore, WrapperStore
+from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore
 
 import streampca as sp
-from streampca.errors import ChangedInputError, DataError, MissingChunkError
+from streampca.errors import ChangedInputError, DamagedChunkError, DataError, MissingChunkError
 from streampca.sources import open_source
 
 
@@ -38,6 +40,70 @@ def test_store_object_is_opened_like_its_path(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_source(LocalStore(tmp_path / "x.zarr")).read(0, 60)[0], make_values(60, 8))
     with pytest.raises(DataError, match="is not a zarr store"):
         open_source(LocalStore(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["URL", "obstore", "fsspec"])
+def test_files_are_read_as_files_whoever_has_opened_them(tmp_path: Path, kind: str) -> None:
+    path = write_store(tmp_path / "x.zarr", make_values(60, 8), chunks=(20, 8), chain="zstd")
+    if kind == "URL":
+        source = open_source(f"file://{path}")
+    elif kind == "fsspec":
+        source = open_source(FsspecStore.from_url(f"file://{path}"))
+    else:
+        source = open_source(ObjectStore(pytest.importorskip("obstore.store").LocalStore(path), read_only=True))
+    assert not source.reads_ahead
+    assert source.overhead_bytes(20) == open_source(path).overhead_bytes(20)
+    np.testing.assert_array_equal(source.read(0, 60)[0], make_values(60, 8))
+    (path / "c/1/0").write_bytes(b"")
+    with pytest.raises(DamagedChunkError, match=r"chunk c/1/0 \(codec zstd\)"):
+        source.read(0, 60)
+
+
+@pytest.mark.parametrize("kind", ["store", "URL"])
+def test_references_into_other_files_are_read(tmp_path: Path, kind: str) -> None:
+    values = make_values(60, 8)
+    place, references = tmp_path / "data", dict[str, Any]()
+    place.write_bytes(b"header" + values.tobytes())
+    described = {"zarr_format": 2, "shape": [60, 8], "chunks": [20, 8], "dtype": "<f8", "order": "C"}
+    references |= {".zgroup": '{"zarr_format": 2}', "x/.zattrs": "{}"}
+    references["x/.zarray"] = json.dumps(described | {"compressor": None, "filters": None, "fill_value": None})
+    references |= {f"x/{i}.0": [str(place), 6 + i * 1280, 1280] for i in range(3)}
+    (tmp_path / "references.json").write_text(json.dumps({"version": 1, "refs": references}))
+    options = {"fo": str(tmp_path / "references.json"), "remote_protocol": "file"}
+    if kind == "URL":
+        source = open_source("reference://", array="x", storage_options=options)
+    else:
+        files = fsspec.filesystem("reference", asynchronous=True, **options)
+        source = open_source(FsspecStore(files, read_only=True), array="x")
+    source.check()
+    np.testing.assert_array_equal(source.read(0, 60)[0], values)
+    del references["x/1.0"]
+    (tmp_path / "references.json").write_text(json.dumps({"version": 1, "refs": references}))
+    if kind == "URL":
+        fewer = open_source("reference://", array="x", storage_options=options | {"skip_instance_cache": True})
+        with pytest.raises(MissingChunkError, match=r"1 of 3 chunks do not exist, first: 1\.0"):
+            fewer.check()
+
+
+@pytest.mark.parametrize("shards", [None, (40, 8)])
+def test_snapshot_of_icechunk_is_its_version_and_its_name(tmp_path: Path, shards: tuple[int, ...] | None) -> None:
+    icechunk = pytest.importorskip("icechunk")
+    values = make_values(60, 8)
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
+    session = repository.writable_session("main")
+    array = zarr.create_array(session.store, name="x", shape=values.shape, dtype="f8", chunks=(20, 8), shards=shards)
+    array[...] = values
+    snapshots = [session.commit("first")]
+    session = repository.writable_session("main")
+    zarr.open_array(session.store, path="x", mode="r+")[:20] = 7.0
+    snapshots.append(session.commit("second"))
+    sources = [open_source(repository.readonly_session(snapshot_id=each).store, array="x") for each in snapshots]
+    for source, snapshot in zip(sources, snapshots, strict=True):
+        assert source.description == f"icechunk snapshot {snapshot}"
+        assert sp.PCA(2).fit(source).n_samples_seen_ == 60
+    np.testing.assert_array_equal(sources[0].read(0, 60)[0], values)
+    np.testing.assert_array_equal(sources[1].read(0, 20)[0], np.full((20, 8), 7.0))
+    assert sources[0].version() != sources[1].version()
 
 
 def test_store_that_cannot_list_is_read_and_its_errors_are_named(tmp_path: Path) -> None:

@@ -67,14 +67,15 @@ def cells_at(path: str, options: ReadOptions) -> ZarrCells:
 
 def _store_at(path: str, storage_options: StorageOptions | None) -> tuple[Store, str]:
     """Return the store at `path`, and its name in messages."""
-    if "://" in path:
+    place = path if storage_options else path.removeprefix("file://")
+    if "://" in place:
         return open_store(path, storage_options), shown(path)
-    if not Path(path).exists():
+    if not Path(place).exists():
         raise DataError(f"{path}: no such file or directory: expected {DATA}")
-    if Path(path).is_file():
-        found = found_in(Path(path))
+    if Path(place).is_file():
+        found = found_in(Path(place))
         raise DataError(f"{path} is a file that cannot be read as data: {f'{found}; ' if found else ''}expected {DATA}")
-    return LocalStore(path, read_only=True), path
+    return LocalStore(place, read_only=True), path
 
 
 def _node_of(store: Store, label: str, *, links: bool) -> ZarrArray | zarr.Group:

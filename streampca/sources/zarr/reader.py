@@ -25,7 +25,7 @@ from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import packing
 from streampca.sources.dimensions import Axes
 from streampca.sources.grid import Grid
-from streampca.sources.remote import RemoteStore, StoreOfZarr, retrying
+from streampca.sources.remote import RemoteStore, StoreOfZarr, retrying, snapshot_of
 from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
 from streampca.sources.zarr.chains import Chain
@@ -278,6 +278,8 @@ class ZarrSource(Source):
         if isinstance(store, RemoteStore):
             listing = store.listing(self.key_prefix)
             return None if listing is None else objects(listing)
+        if (snapshot := snapshot_of(store)) is not None:
+            return [("snapshot", 0, snapshot)]
         place = getattr(store, "path", None)  # of a file such as that of ZipStore
         return files(place, [""]) if isinstance(place, Path) else None
 
