@@ -13,7 +13,7 @@ from streampca.accumulators.centring import Centred, centre_columns, refuse_not_
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import NotFiniteError
-from streampca.kernels.rows import dense
+from streampca.kernels.base import dense
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, override

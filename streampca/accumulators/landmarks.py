@@ -16,8 +16,7 @@ from streampca.accumulators.centring import refuse_not_finite
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.errors import DataError, NotFiniteError, ParameterError
-from streampca.kernels.base import Kernel, Prepared
-from streampca.kernels.rows import dense, panels
+from streampca.kernels.base import Kernel, Prepared, dense, panels
 from streampca.random import generator, hashes
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow

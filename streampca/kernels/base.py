@@ -1,21 +1,23 @@
-"""Base classes of kernels, their sums and multiples, and of kernels prepared for landmarks."""
+"""Kernels, their sums and multiples, kernels of standardised features, and kernels prepared for landmarks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
+from scipy.sparse import csr_array, issparse
 
 from streampca.errors import ParameterError
-from streampca.kernels.rows import as_table, dense, kernel_panel_rows, panels, value_dtype
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, Rows
 
+_PANEL_BYTES = 1 << 20  # kernel values that fit in the cache between the product and the function
+_PANEL_ROWS = 64, 1024  # fewer rows make products slow, more rows do not fit in the cache
 _CASTING_BYTES = 4 * 8192 * 8  # numpy's buffers of an operation on two types
 
 
@@ -94,7 +96,7 @@ class Kernel(ABC):
             raise ParameterError(f"kernel values in {work}: expected float32 or float64")
         landmarks = np.ascontiguousarray(dense(table), dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.bound(table.shape[1])._prepare(landmarks, work)
+            return self.bound(table.shape[1])._prepared(landmarks, work)
 
     def __call__(self, X: Rows, Y: Rows, out: Array | None = None) -> Array:
         """Return κ(x, y) for all rows of `X` and `Y`, shape ``(len(X), len(Y))``.
@@ -162,15 +164,25 @@ class Kernel(ABC):
 
     __rmul__ = __mul__
 
-    @abstractmethod
-    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared: ...
+    def _prepared(self, landmarks: FloatArray, dtype: DType) -> Prepared:
+        n_landmarks, n_features = landmarks.shape
+        return Prepared(self, n_landmarks, n_features, dtype, self._landmarks(landmarks, dtype))
 
     @abstractmethod
-    def _diagonal(self, rows: Array) -> FloatArray: ...
+    def _landmarks(self, landmarks: FloatArray, dtype: DType) -> tuple[Any, ...]:
+        """Return what `_fill` needs of the landmarks."""
+
+    @abstractmethod
+    def _fill(self, rows: Array, out: Array, *landmarks: Any) -> None:
+        """Write the kernel values of the `rows` of a panel to `out`."""
+
+    def _diagonal(self, rows: Array) -> FloatArray:
+        """Return κ(x, x) of the rows of a panel: 1, where it is the same for every x."""
+        return np.ones(len(rows))
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared(ABC):
+class Prepared:
     """A kernel prepared for landmarks; picklable and thread-safe.
 
     Examples
@@ -191,6 +203,8 @@ class Prepared(ABC):
     """Length of a row."""
     dtype: DType
     """Type of the values, float32 or float64."""
+    landmarks: tuple[Any, ...]
+    """What the kernel needs of the landmarks."""
 
     def __call__(self, rows: Rows, out: Array | None = None) -> Array:
         """Return the kernel values of `rows` with every landmark, shape ``(n_rows, n_landmarks)``.
@@ -218,39 +232,22 @@ class Prepared(ABC):
                 self.fill(dense(table[panel]), out[panel])
         return out
 
-    @abstractmethod
     def fill(self, rows: Array, out: Array) -> None:
         """Write the kernel values of the `rows` of a panel to `out`."""
+        self.kernel._fill(rows, out, *self.landmarks)
 
 
-def check_parameters(kernel: Kernel, **domains: Callable[[float], bool]) -> None:
-    """Convert the named fields of `kernel` to finite floats; `ParameterError` for values outside their domains."""
-    for name, allowed in domains.items():
+def check_parameters(kernel: Kernel, *names: str, signed: tuple[str, ...] = ()) -> None:
+    """Convert the fields of these names to finite floats; `ParameterError` if they are no numbers, or below 0 and not `signed`."""
+    for name in (*names, *signed):
         value = getattr(kernel, name)
         if value is None and name == "gamma":
             continue
         is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-        if not (is_number and np.isfinite(float(value)) and allowed(float(value))):
-            expected = "a finite number" + (" of at least 0" if not allowed(-1.0) else "")
+        if not (is_number and np.isfinite(float(value)) and (name in signed or float(value) >= 0)):
+            expected = "a finite number" + ("" if name in signed else " of at least 0")
             raise ParameterError(f"{kernel.name} kernel with {name}={value!r}: expected {expected}")
         object.__setattr__(kernel, name, float(value))
-
-
-def bound_gamma(gamma: float | None) -> float:
-    """Return `gamma` of a kernel that `Kernel.bound` returned."""
-    if gamma is None:
-        raise ParameterError("gamma=None: expected a kernel that is bound to a number of features")
-    return gamma
-
-
-def not_negative(value: float) -> bool:
-    """Return whether `value` is at least 0."""
-    return value >= 0
-
-
-def any_number(value: float) -> bool:
-    """Return True: every number is allowed."""
-    return True
 
 
 @dataclass(frozen=True)
@@ -271,7 +268,7 @@ class Scaled(Kernel):
     """The number."""
 
     def __post_init__(self) -> None:
-        check_parameters(self, factor=not_negative)
+        check_parameters(self, "factor")
 
     @property
     def constant_diagonal(self) -> bool:
@@ -296,10 +293,12 @@ class Scaled(Kernel):
         """Return the kernel as plain data."""
         return {"name": self.name, "factor": self.factor, "kernel": self.kernel.to_dict()}
 
-    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
-        return PreparedSum(
-            self, len(landmarks), landmarks.shape[1], dtype, (self.kernel._prepare(landmarks, dtype),), (self.factor,)
-        )
+    def _landmarks(self, landmarks: FloatArray, dtype: DType) -> tuple[Any, ...]:
+        return self.kernel._landmarks(landmarks, dtype)
+
+    def _fill(self, rows: Array, out: Array, *landmarks: Any) -> None:
+        self.kernel._fill(rows, out, *landmarks)
+        out *= self.factor
 
     def _diagonal(self, rows: Array) -> FloatArray:
         return self.kernel._diagonal(rows) * self.factor
@@ -362,38 +361,21 @@ class Sum(Kernel):
         """Return the kernel as plain data."""
         return {"name": self.name, "terms": [term.to_dict() for term in self.terms]}
 
-    def _prepare(self, landmarks: FloatArray, dtype: DType) -> Prepared:
-        parts = [(term.kernel, term.factor) if isinstance(term, Scaled) else (term, 1.0) for term in self.terms]
-        inner = tuple(kernel._prepare(landmarks, dtype) for kernel, _ in parts)
-        n_landmarks, n_features = landmarks.shape
-        return PreparedSum(self, n_landmarks, n_features, dtype, inner, tuple(factor for _, factor in parts))
+    def _landmarks(self, landmarks: FloatArray, dtype: DType) -> tuple[Prepared, ...]:
+        return tuple(term._prepared(landmarks, dtype) for term in self.terms)
+
+    def _fill(self, rows: Array, out: Array, *terms: Prepared) -> None:
+        terms[0].fill(rows, out)
+        for term in terms[1:]:
+            values = borrow("kernel term", out.shape, out.dtype)
+            term.fill(rows, values)
+            out += values
 
     def _diagonal(self, rows: Array) -> FloatArray:
         total = np.zeros(len(rows))
         for term in self.terms:
             total += term._diagonal(rows)
         return total
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedSum(Prepared):
-    """Prepared kernels and their factors."""
-
-    parts: tuple[Prepared, ...]
-    """The terms."""
-    factors: tuple[float, ...]
-    """Their factors."""
-
-    def fill(self, rows: Array, out: Array) -> None:
-        """Write the kernel values of the few `rows` of a panel to `out`; terms after the first use scratch memory."""
-        for term, factor in zip(self.parts, self.factors, strict=True):
-            first = term is self.parts[0]
-            values = out if first else borrow("kernel term", out.shape, out.dtype)
-            term.fill(rows, values)
-            if factor != 1:
-                values *= factor
-            if not first:
-                out += values
 
 
 def _flattened(term: Kernel, factor: float) -> tuple[Kernel, ...]:
@@ -403,3 +385,124 @@ def _flattened(term: Kernel, factor: float) -> tuple[Kernel, ...]:
     if isinstance(term, Scaled):
         return _flattened(term.kernel, factor * term.factor)
     return (term if factor == 1 else Scaled(term, factor),)
+
+
+@dataclass(frozen=True)
+class Standardised(Kernel):
+    """κ(z(x), z(y)) with the z-scores z(x) = (x − mean) · factor of rows, for a kernel κ.
+
+    Before a fit, mean and factor are None: the fit finds them, and `with_moments` returns the kernel with them. The factor
+    is 1 / the standard deviation, and 0 for a feature that never varies, so that it has no effect on new rows either.
+
+    `KernelPCA` makes it for ``scale=True``. Kernel values are computed in float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import streampca as sp
+    >>> kernel = sp.kernels.Standardised(sp.kernels.Linear()).with_moments(np.array([2.0, 3.0]), np.array([1.0, 0.5]))
+    >>> rows = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> kernel(rows, rows)
+    array([[ 1.25, -1.25],
+           [-1.25,  1.25]])
+    """
+
+    name: ClassVar[str] = "standardised"
+
+    kernel: Kernel
+    """The kernel κ."""
+    mean: tuple[float, ...] | None = None
+    """Mean of each feature; None = not found yet."""
+    factor: tuple[float, ...] | None = None
+    """Factor of each feature; None = not found yet."""
+
+    @property
+    def constant_diagonal(self) -> bool:
+        """Whether κ(x, x) is the same for every x."""
+        return bool(self.kernel.constant_diagonal)
+
+    @property
+    def definite(self) -> bool | None:
+        """Whether every kernel matrix is positive semi-definite; None if unknown."""
+        return self.kernel.definite
+
+    def with_moments(self, mean: FloatArray, factor: FloatArray) -> Standardised:
+        """Return the kernel with mean and factor of each feature, both ``(n_features,)``."""
+        return Standardised(self.kernel, tuple(mean.tolist()), tuple(factor.tolist()))
+
+    def bound(self, n_features: int) -> Kernel:
+        """Return the kernel with gamma=None resolved."""
+        return Standardised(self.kernel.bound(n_features), self.mean, self.factor)
+
+    def needs(self, n_features: int) -> Needs:
+        """Return the cost of kernel values of rows of `n_features` features: those of κ, and a copy of the rows."""
+        needs = self.kernel.needs(n_features)
+        return Needs(needs.columns + 2 * n_features, needs.values, needs.flops + 1)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the kernel as plain data, without mean and factors, which models store as arrays."""
+        return {"name": self.name, "kernel": self.kernel.to_dict()}
+
+    def moments(self) -> tuple[FloatArray, FloatArray]:
+        """Return mean and factor of each feature; `ParameterError` before a fit has found them."""
+        if self.mean is None or self.factor is None:
+            raise ParameterError("a standardised kernel without means and deviations: expected one that a fit returned")
+        return np.asarray(self.mean), np.asarray(self.factor)
+
+    def standardise(self, rows: Array) -> FloatArray:
+        """Return the z-scores of `rows`, ``(n_rows, n_features)``."""
+        mean, factor = self.moments()
+        scores: FloatArray = (rows - mean) * factor
+        return scores
+
+    def restore(self, scores: FloatArray) -> FloatArray:
+        """Return the rows that have these z-scores, ``(n_rows, n_features)``; features that never vary have their mean."""
+        mean, factor = self.moments()
+        rows: FloatArray = mean + np.divide(scores, factor, out=np.zeros_like(scores), where=factor > 0)
+        return rows
+
+    def _landmarks(self, landmarks: FloatArray, dtype: DType) -> tuple[Prepared, FloatArray, FloatArray]:
+        return self.kernel._prepared(self.standardise(landmarks), dtype), *self.moments()
+
+    def _fill(self, rows: Array, out: Array, inner: Prepared, mean: FloatArray, factor: FloatArray) -> None:
+        scores = borrow("z-scores", rows.shape, np.float64)
+        np.subtract(rows, mean, out=scores)
+        scores *= factor
+        inner.fill(scores, out)
+
+    def _diagonal(self, rows: Array) -> FloatArray:
+        return self.kernel._diagonal(self.standardise(rows))
+
+
+def kernel_panel_rows(n_values: int, dtype: DType) -> int:
+    """Return the number of rows of a panel with `n_values` values of `dtype` per row."""
+    low, high = _PANEL_ROWS
+    return min(high, max(low, _PANEL_BYTES // max(1, n_values * dtype.itemsize)))
+
+
+def panels(n_rows: int, n_values: int, dtype: DTypeLike = np.float64) -> Iterator[slice]:
+    """Yield panels of `n_rows` rows as slices, for `n_values` values of `dtype` per row."""
+    step = kernel_panel_rows(n_values, np.dtype(dtype))
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def as_table(X: Rows) -> Array | csr_array:
+    """Return `X` as an array, or in csr form if it is sparse; `ParameterError` unless it is a table of real numbers."""
+    table = csr_array(X) if issparse(X) else np.asarray(X)
+    if table.ndim != 2:
+        raise ParameterError(f"rows of shape {table.shape}: expected (n_rows, n_features)")
+    if table.dtype.kind not in "fiub":
+        raise ParameterError(f"rows of {table.dtype}: expected real numbers")
+    return table
+
+
+def dense(rows: Array | csr_array) -> Array:
+    """Return sparse `rows` as a dense array, and a dense array unchanged."""
+    return rows if isinstance(rows, np.ndarray) else np.asarray(rows.toarray())
+
+
+def value_dtype(*dtypes: DType) -> DType:
+    """Return the type of kernel values of rows of `dtypes`: float32 if all are floats of at most 4 bytes, else float64."""
+    narrow = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in dtypes)
+    return np.dtype(np.float32 if narrow else np.float64)

@@ -13,7 +13,7 @@ from streampca.accumulators.centring import refuse_not_finite, work_dtype
 from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block
 from streampca.errors import NotAvailableError, ParameterError
-from streampca.kernels.standardised import Standardised
+from streampca.kernels.base import Standardised
 from streampca.labels import Labels
 from streampca.linalg.scaling import Scaling
 from streampca.linalg.selection import smallest_count

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.kernels.standardised import Standardised
+from streampca.kernels.base import Standardised
 from streampca.linalg.scaling import EXPECTED, Scaling, root_sums
 from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import ApproximateCertificate
