@@ -54,6 +54,7 @@ class Kernel(ABC):
 
     name: ClassVar[str]
     """Name in parameters and files."""
+    _depth: int = 0  # kernels inside of each other, which have scratch memory of their own
 
     @property
     def constant_diagonal(self) -> bool:
@@ -269,6 +270,7 @@ class Scaled(Kernel):
 
     def __post_init__(self) -> None:
         check_parameters(self, "factor")
+        object.__setattr__(self, "_depth", self.kernel._depth)
 
     @property
     def constant_diagonal(self) -> bool:
@@ -332,6 +334,7 @@ class Sum(Kernel):
         if not terms or not all(isinstance(term, Kernel) for term in terms):
             raise ParameterError(f"a sum of {terms!r}: expected at least one kernel, and kernels only")
         object.__setattr__(self, "terms", tuple(simple for term in terms for simple in _flattened(term, 1.0)))
+        object.__setattr__(self, "_depth", 1 + max(term._depth for term in terms))
 
     @property
     def constant_diagonal(self) -> bool:
@@ -367,7 +370,7 @@ class Sum(Kernel):
     def _fill(self, rows: Array, out: Array, *terms: Prepared) -> None:
         terms[0].fill(rows, out)
         for term in terms[1:]:
-            values = borrow("kernel term", out.shape, out.dtype)
+            values = borrow(f"kernel term {self._depth}", out.shape, out.dtype)
             term.fill(rows, values)
             out += values
 
@@ -415,6 +418,9 @@ class Standardised(Kernel):
     """Mean of each feature; None = not found yet."""
     factor: tuple[float, ...] | None = None
     """Factor of each feature; None = not found yet."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_depth", 1 + self.kernel._depth)
 
     @property
     def constant_diagonal(self) -> bool:
@@ -465,7 +471,7 @@ class Standardised(Kernel):
         return self.kernel._prepared(self.standardise(landmarks), dtype), *self.moments()
 
     def _fill(self, rows: Array, out: Array, inner: Prepared, mean: FloatArray, factor: FloatArray) -> None:
-        scores = borrow("z-scores", rows.shape, np.float64)
+        scores = borrow(f"z-scores {self._depth}", rows.shape, np.float64)
         np.subtract(rows, mean, out=scores)
         scores *= factor
         inner.fill(scores, out)

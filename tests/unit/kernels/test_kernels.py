@@ -13,6 +13,7 @@ import pytest
 import tolerances
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import pairwise_kernels
 
 import streampca as sp
@@ -27,6 +28,7 @@ from streampca.kernels import (
     Polynomial,
     Scaled,
     Sigmoid,
+    Standardised,
     Sum,
     check_kernel,
     kernel_from_dict,
@@ -201,6 +203,21 @@ def test_sums_and_multiples() -> None:
         RBF() + 1
     with pytest.raises(TypeError):
         RBF() * "2"
+
+
+def test_kernels_inside_of_each_other_do_not_share_scratch_memory() -> None:
+    rows = np.random.default_rng(3).normal(size=(6, 3)) + 1
+
+    def standardised(kernel: Kernel, shift: float) -> Kernel:
+        return Standardised(kernel).with_moments(np.full(3, shift), np.full(3, 2.0))
+
+    linear = 4 * (rows - 1) @ (rows - 1).T
+    gaussian = np.exp(-0.3 * 4 * cdist(rows, rows, "sqeuclidean"))
+    both = Linear() + standardised(Linear() + RBF(gamma=0.3), 1.0)
+    np.testing.assert_allclose(both(rows, rows), rows @ rows.T + linear + gaussian, atol=1e-12)
+    inner = standardised(standardised(Linear(), 0.5) + Linear(), 1.0)
+    twice = 2 * (2 * (rows - 1) - 0.5)
+    np.testing.assert_allclose(inner(rows, rows), twice @ twice.T + linear, atol=1e-12)
 
 
 def test_what_is_known_to_be_definite() -> None:
