@@ -28,7 +28,7 @@ _EXPORTS = {
 _MODULES = {
     "accumulators": "streampca.accumulators",
     "anndata": "streampca.anndata",
-    "conversion": "streampca.linalg.conversion",
+    "conversion": "streampca.conversion",
     "errors": "streampca.errors",
     "kernels": "streampca.kernels",
     "metrics": "streampca.metrics",
@@ -47,6 +47,7 @@ __all__ = [*_EXPORTS, *_MODULES, "__version__"]
 if TYPE_CHECKING:
     from streampca import accumulators as accumulators
     from streampca import anndata as anndata
+    from streampca import conversion as conversion
     from streampca import errors as errors
     from streampca import kernels as kernels
     from streampca import metrics as metrics
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from streampca.estimators.many import fit_many as fit_many
     from streampca.estimators.pca import PCA as PCA
     from streampca.estimators.pca import RotatedPCA as RotatedPCA
-    from streampca.linalg import conversion as conversion
     from streampca.linalg.selection import Frobenius as Frobenius
     from streampca.linalg.selection import Threshold as Threshold
     from streampca.runs.run import run as run

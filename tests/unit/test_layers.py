@@ -28,7 +28,7 @@ LAYERS = (
     "accumulators sources",
     "linalg kernels transforms",
     "storage",
-    "system metrics formatting",
+    "system metrics formatting conversion",
     "regressors",
     "calendars",
     "block counts random errors labels logs",
