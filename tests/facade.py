@@ -19,10 +19,8 @@ import numpy as np
 from streampca.block import Block, as_block
 from streampca.cli import cli, main
 from streampca.estimators.exporting import export
-from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
+from streampca.execution.checkpoint.progress_log import CheckpointDirectory, ProgressLog, RunIdentity, recording
 from streampca.execution.distributed import cluster
-from streampca.execution.fold import fold as fold_blocks
 from streampca.planning.scores import plan_scores
 from streampca.planning.work import Resources
 from streampca.runs import deploy
@@ -258,12 +256,15 @@ def fold(accumulator: Any, rows: Any, blocks: Sequence[int] | int = 0, weights: 
         stop = min(start + length, n)
         found.append(Block(rows[start:stop], start, None if weights is None else weights[start:stop]))
         start = stop
-    return fold_blocks(accumulator, found, rows.shape[1])
+    return folded(accumulator, found, rows.shape[1])
 
 
 def folded(accumulator: Any, blocks: Iterable[Block], n_features: int) -> Any:
     """Return the state of `accumulator` after `blocks`."""
-    return fold_blocks(accumulator, blocks, n_features)
+    state = accumulator.init(n_features)
+    for block in blocks:
+        state = accumulator.update(state, block)
+    return state
 
 
 class Unread(Source):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from streampca.execution.checkpoint.pass_record import PassRecord, PassState
 from streampca.execution.checkpoint.progress_log import note_stop
-from streampca.execution.fold import merge_neighbours
-from streampca.execution.leaf import LeafResult, Task, run_leaf
+from streampca.execution.leaf import LeafResult, Task, merge_neighbours, run_leaf
 from streampca.execution.progress import THREADS, WORKERS, Meter, ProgressCallback
 from streampca.formatting import as_text
 from streampca.logs import logger

@@ -1,19 +1,23 @@
-"""The leaf loop: the blocks of a leaf are read in order, the next one while a task computes with this one."""
+"""A leaf: its blocks are read in order, the next one while a task computes with this one, and again after transient errors."""
 
 from __future__ import annotations
 
+import errno
+import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from streampca.block import Block
-from streampca.execution.distributed.retries import read_with_retries
+from streampca.accumulators.base import Accumulator
+from streampca.block import Block, RowWeights
+from streampca.errors import DataError, StreamPCAError
 from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
@@ -24,6 +28,19 @@ from streampca.typing import Array
 
 _State = TypeVar("_State")
 _log = logger(__name__)
+
+ATTEMPTS = 4
+"""Number of attempts at a leaf, or at reading a block."""
+_FIRST_SECONDS = 0.2
+_PERMANENT = frozenset(
+    getattr(errno, name)
+    for name in (
+        *("ENOENT", "EACCES", "EPERM", "EISDIR", "ENOTDIR", "EINVAL", "ENAMETOOLONG", "ELOOP"),
+        *("ENOSPC", "EDQUOT", "EFBIG", "EROFS"),
+    )
+    if hasattr(errno, name)
+)
+_jitter = random.SystemRandom()  # its draws decide when, never what
 
 _LEAST_EQUAL = 128
 """Rows of a run of equal ones from which accumulating the rows around it by themselves is faster."""
@@ -102,6 +119,57 @@ class Task(ABC, Generic[_State]):
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class FoldTask(Task[_State]):
+    """Fold the blocks of a leaf into a state of an accumulator."""
+
+    common: ClassVar[str] = "accumulator"
+    source: Source
+    accumulator: Accumulator[_State, object]
+    """What blocks are folded with."""
+    weights: RowWeights | None = None
+    """Sample weights; None = all 1."""
+    record: LeafRecord | None = None
+    retired: list[_State] = field(default_factory=list, compare=False)
+    """States that are merged, whose memory later leaves of this process reuse: new memory costs a fault for each page."""
+
+    def for_leaf(self, leaf: Leaf) -> FoldTask[_State]:
+        """Return the task with only the rows and sample weights of `leaf`."""
+        start, stop = leaf.edges[0], leaf.edges[-1]
+        weights = None if self.weights is None else self.weights.slice(start, stop)
+        return replace(self, source=self.source.slice(start, stop), weights=weights, record=None, retired=[])
+
+    def init(self, leaf: Leaf) -> _State:
+        """Return the state of no rows."""
+        n_features = self.source.shape[1]
+        try:
+            state = self.retired.pop()
+        except IndexError:
+            return self.accumulator.init(n_features)
+        return self.accumulator.init_within(n_features, state)
+
+    def update(self, state: _State, block: Block) -> _State:
+        """Return `state` with the weighted rows of `block` added."""
+        return self.accumulator.update(state, block if self.weights is None else self.weights.on(block))
+
+    def retire(self, state: _State) -> None:
+        """Keep the memory of `state` for a later leaf, if the accumulator can reuse it."""
+        if self.accumulator.reuses_states:
+            self.retired.append(state)
+
+    def release(self) -> None:
+        """Release the memory that is kept."""
+        self.retired.clear()
+
+    def leaves_per_result(self, plan: Plan) -> int:
+        """Return the number of leaves per branch of the tree reduction."""
+        return plan.leaves_per_branch
+
+    def absorb(self, state: _State, following: _State) -> _State:
+        """Return `state` merged with the state of the rows after it; may reuse its memory."""
+        return self.accumulator.absorb(state, following)
+
+
 def run_leaf(
     task: Task[_State],
     leaf: Leaf,
@@ -134,46 +202,19 @@ def run_leaf(
     return LeafResult(task.finish(state), total)
 
 
-@dataclass
-class _ReadingAgain:
-    """Reads a block once more into its own memory, when called, and counts what that takes.
-
-    It is read in the thread that reads ahead, after the next block: no further memory is needed to decode it.
-    """
-
-    thread: ThreadPoolExecutor
-    """The thread that reads ahead."""
-    source: Source
-    """The source of the block."""
-    start: int
-    """Index of its first row."""
-    values: Array
-    """Its memory."""
-    count: ReadCount = field(default_factory=ReadCount)
-    """What reading it again took."""
-
-    def __call__(self) -> None:
-        stop = self.start + len(self.values)
-        done = self.thread.submit(read_with_retries, self.source, self.start, stop, self.values).result()
-        self.count += done[1]
-        _read_again.add(self.source.fingerprint)
-
-
 @dataclass(frozen=True)
 class BlockRead:
     """A block of a leaf, and what reading it took."""
 
     block: Block
     """The block, valid until the next one is requested."""
-    first_count: ReadCount
-    """What the first reading took."""
-    again: _ReadingAgain | None = None
-    """Reads the block again if it was overwritten; None where it must not be."""
+    counts: list[ReadCount]
+    """What each reading of it took: the first, and those after it was overwritten."""
 
     @property
     def count(self) -> ReadCount:
         """Return what reading the block took so far."""
-        return self.first_count if self.again is None else self.first_count + self.again.count
+        return sum(self.counts, ReadCount())
 
 
 def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[BlockRead]:
@@ -182,7 +223,7 @@ def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[BlockRead
     if not source.buffered:
         for start, stop in spans:
             values, count = read_with_retries(source, start, stop)
-            yield BlockRead(Block(values, start), count)
+            yield BlockRead(Block(values, start), [count])
     elif spans:
         with ThreadPoolExecutor(1, thread_name_prefix="streampca-read") as thread:
             yield from _read_into_buffers(source, spans, thread)
@@ -191,7 +232,14 @@ def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[BlockRead
 
 def _read_into_buffers(source: Source, spans: Sequence[Span], thread: ThreadPoolExecutor) -> Iterator[BlockRead]:
     """Yield the blocks of `spans`, which `thread` reads into two buffers in turn, one block ahead."""
-    equal = [_long(source.equal_rows(start, stop), start) for start, stop in spans]
+    equal = [
+        tuple(
+            (first - start, last - start)
+            for first, last in source.equal_rows(start, stop)
+            if last - first >= _LEAST_EQUAL
+        )
+        for start, stop in spans
+    ]
 
     def buffer(i: int) -> Array:
         start, stop = spans[i]
@@ -199,34 +247,91 @@ def _read_into_buffers(source: Source, spans: Sequence[Span], thread: ThreadPool
             return borrow(f"block {i % 2}", (source.shape[1], stop - start), source.dtype).T
         return borrow(f"block {i % 2}", (stop - start, source.shape[1]), source.dtype)
 
+    def read_equal(start: int, stop: int) -> tuple[Array, ReadCount]:
+        row, count = read_with_retries(source, start, start + 1)
+        return np.broadcast_to(row, (stop - start, row.shape[1])), count
+
     def submit(i: int) -> Future[tuple[Array, ReadCount]]:
         start, stop = spans[i]
         if equal[i] == ((0, stop - start),):
-            return thread.submit(_read_equal, source, start, stop)
+            return thread.submit(read_equal, start, stop)
         return thread.submit(read_with_retries, source, start, stop, buffer(i))
+
+    def again(values: Array, start: int, counts: list[ReadCount]) -> None:
+        # In the thread that reads ahead, after the next block: no further memory is needed to decode it.
+        done = thread.submit(read_with_retries, source, start, start + len(values), values).result()
+        counts.append(done[1])
+        _read_again.add(source.fingerprint)
 
     pending = submit(0)
     for i, (start, _) in enumerate(spans):
         values, count = pending.result()
         if i + 1 < len(spans):
             pending = submit(i + 1)
-        again = None
-        if values.flags.writeable and np.may_share_memory(values, buffer(i)) and not _was_read_again(source):
-            again = _ReadingAgain(thread, source, start, values)
-        yield BlockRead(Block(values, start, equal=equal[i], read_again=again), count, again)
+        counts, read_again = [count], None
+        was_read_again = bool(_read_again) and source.fingerprint in _read_again  # so others would have to be, too
+        if values.flags.writeable and np.may_share_memory(values, buffer(i)) and not was_read_again:
+            read_again = partial(again, values, start, counts)
+        yield BlockRead(Block(values, start, equal=equal[i], read_again=read_again), counts)
 
 
-def _was_read_again(source: Source) -> bool:
-    """Return whether this process had to read a block of `source` again, so that others would have to be, too."""
-    return bool(_read_again) and source.fingerprint in _read_again
+def may_pass(error: BaseException) -> bool:
+    """Tell whether `error` is a transient error of the system or of a connection.
+
+    Errors of this package are not: they are raised after retries.
+    """
+    return isinstance(error, OSError) and not isinstance(error, StreamPCAError) and error.errno not in _PERMANENT
 
 
-def _long(runs: tuple[tuple[int, int], ...], start: int) -> tuple[tuple[int, int], ...]:
-    """Return those of the `runs` that have many rows, relative to `start`."""
-    return tuple((first - start, last - start) for first, last in runs if last - first >= _LEAST_EQUAL)
+def read_with_retries(source: Source, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+    """Return what ``source.read`` returns, retried after transient errors of the system.
+
+    Pauses are 0.2 s, doubled with each failure, and up to half more at random.
+
+    Raises
+    ------
+    DataError
+        If the error is not transient, or every attempt failed.
+    """
+    attempt = 1
+    while True:
+        try:
+            return source.read(start, stop, out)
+        except StreamPCAError:
+            raise
+        except OSError as error:
+            if attempt == ATTEMPTS or not may_pass(error):
+                message = " ".join(str(error).split()) or type(error).__name__
+                tried = f" in {attempt} attempts" if attempt > 1 else ""
+                raise DataError(
+                    f"{source.description}: rows {start} to {stop - 1} could not be read{tried}: {message}; see that the store can be "
+                    "reached and read, and run again"
+                ) from error
+            pause = _FIRST_SECONDS * 2.0 ** (attempt - 1) * _jitter.uniform(1.0, 1.5)
+            which = f"rows {start} to {stop - 1} could not be read, attempt {attempt} of {ATTEMPTS}"
+            _log.info("%s: %s; again in %.1f s", which, error, pause)
+        time.sleep(pause)
+        attempt += 1
 
 
-def _read_equal(source: Source, start: int, stop: int) -> tuple[Array, ReadCount]:
-    """Return rows `start` to `stop`, which all equal the first one, as a view of it."""
-    row, count = read_with_retries(source, start, start + 1)
-    return np.broadcast_to(row, (stop - start, row.shape[1])), count
+def merge_neighbours(
+    results: Generator[LeafResult[_State]], task: Task[_State], n_leaves: int
+) -> Generator[LeafResult[_State]]:
+    """Yield `results` merged from left to right in groups of `n_leaves`; the last group may be smaller."""
+    merged: LeafResult[_State] | None = None
+    size = 0
+    try:
+        for result in results:
+            if merged is None:
+                merged = result
+            else:
+                merged = LeafResult(task.absorb(merged.state, result.state), merged.count + result.count)
+            size += 1
+            del result
+            if size == n_leaves:
+                yield merged
+                merged, size = None, 0
+        if merged is not None:
+            yield merged
+    finally:
+        results.close()

@@ -19,8 +19,7 @@ from streampca.block import Block, RowWeights
 from streampca.execution.checkpoint.pass_record import next_pass
 from streampca.execution.checkpoint.resume import array_digest
 from streampca.execution.drive import drive
-from streampca.execution.fold import FoldTask
-from streampca.execution.leaf import read_ahead
+from streampca.execution.leaf import FoldTask, read_ahead
 from streampca.execution.progress import Meter, Onward, ProgressCallback
 from streampca.planning.many import limited_shape
 from streampca.planning.plan import Plan

@@ -13,8 +13,7 @@ import zarr
 from streampca.block import Block
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.score_labels import sample_axis, write_coordinates
-from streampca.execution.score_task import Arrays, Writer, new_array
+from streampca.execution.score_task import Arrays, Writer, new_array, sample_axis, write_coordinates
 from streampca.execution.write import write_by_rows
 from streampca.labels import Dimension, Labels, Variable
 from streampca.models.pca import Model

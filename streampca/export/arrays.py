@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import NotAvailableError
-from streampca.export.formats import Exported, require_expressible, require_free, write
-from streampca.export.projection import inverse_factors, require_memory
+from streampca.export.formats import Exported, inverse_factors, require_expressible, require_free, require_memory, write
 from streampca.formatting import one_line, plain_cell
 from streampca.models.pca import Model
 from streampca.models.stored import StoredComponents, slabs_of

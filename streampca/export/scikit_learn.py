@@ -10,8 +10,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from streampca.errors import NotAvailableError
-from streampca.export.formats import require_expressible
-from streampca.export.projection import inverse_factors, require_memory
+from streampca.export.formats import inverse_factors, require_expressible, require_memory
 from streampca.models.pca import Model, PCAModel
 from streampca.models.stored import StoredComponents
 from streampca.typing import FloatArray

@@ -11,8 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from streampca.errors import NotAvailableError, ParameterError
-from streampca.export.formats import Exported, normalization_of, require_expressible, require_free, write
-from streampca.export.projection import Projection, measured_error, projection_of, require_memory, require_range
+from streampca.export.formats import (
+    Exported,
+    Projection,
+    measured_error,
+    normalization_of,
+    projection_of,
+    require_expressible,
+    require_free,
+    require_memory,
+    require_range,
+    write,
+)
 from streampca.formatting import as_text
 from streampca.models.pca import Model, PCAModel
 from streampca.sources.cells.normalization import LogarithmOfCounts, Normalization, ScaledCounts

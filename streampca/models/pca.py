@@ -268,7 +268,7 @@ class PCAModel(Model):
     noise_edge: float | None = None
     """Upper end of the law of the eigenvalues of independent features with the same variances (`streampca.models.noise`)."""
     residual_moments: tuple[float, ...] = ()
-    """Power sums of the eigenvalues left out, without units, for limits of Q; see `linalg.residual_moments`. Empty = not known."""
+    """Power sums of the eigenvalues left out, without units, for limits of Q; see `linalg.control_limits`. Empty = not known."""
     sampling_errors: SamplingErrors | None = None
     """Sampling errors of the result; None where they were not computed."""
     removal: FittedRegression | None = None

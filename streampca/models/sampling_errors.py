@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from streampca.errors import DataError, ModelError, ParameterError
+from streampca.linalg.control_limits import Moments
 from streampca.linalg.cross_validation import jackknife_variance
-from streampca.linalg.residual_moments import Moments
 from streampca.linalg.scaling import Scaling
 from streampca.models.plain import plain, record_of
 from streampca.storage.state_file import storable

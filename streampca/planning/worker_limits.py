@@ -14,8 +14,7 @@ from streampca.errors import ClusterError
 from streampca.planning.budget import KEPT, MemoryBudget
 from streampca.planning.memory import SAFE_SHARE, WORKER_PROCESS_BYTES
 from streampca.planning.plan import Plan
-from streampca.system.process import available_bytes
-from streampca.system.versions import versions
+from streampca.system.process import available_bytes, versions
 from streampca.typing import Json
 from streampca.version import __version__
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias, Unpack, cast
 
 from streampca.errors import DataError
-from streampca.execution.checkpoint.directory import CheckpointDirectory
+from streampca.execution.checkpoint.progress_log import CheckpointDirectory
 from streampca.models.certificate_sentences import accuracy
 from streampca.models.certificates import ApproximateCertificate, Certificate, any_certificate_of
 from streampca.models.kernel import KernelModel

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streampca.errors import ModelError
 from streampca.storage.regular_files import read_regular
-from streampca.system.process import peak_bytes
-from streampca.system.versions import versions
+from streampca.system.process import peak_bytes, versions
 from streampca.typing import Json
 
 if TYPE_CHECKING:

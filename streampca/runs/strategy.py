@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 
 from streampca.errors import NotFiniteError
 from streampca.estimators.loading import AnyFitted, load
-from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
+from streampca.execution.checkpoint.progress_log import CheckpointDirectory, ProgressLog, RunIdentity, recording
 from streampca.execution.checkpoint.resume import (
     array_digest,
     concluding,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from streampca.errors import DataError
+from streampca.linalg.control_limits import with_moments, with_moments_of_pairs
 from streampca.linalg.cross_validation import GroupScatter, prediction_errors
 from streampca.linalg.eigen import SymmetricOperator, negative_mass, relative_precision, solve
 from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs

@@ -23,8 +23,8 @@ from streampca.execution.leaf import Task, read_ahead
 from streampca.execution.progress import Meter, ProgressCallback
 from streampca.execution.readings import Reading, ReadingAlone, Readings
 from streampca.formatting import as_text
+from streampca.linalg.control_limits import with_moments
 from streampca.linalg.eigen import Spectrum, relative_precision, solve
-from streampca.linalg.residual_moments import with_moments
 from streampca.linalg.selection import Count, as_selection
 from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel

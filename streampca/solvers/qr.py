@@ -13,8 +13,8 @@ from streampca.accumulators.triangle import Factored, QRFactor
 from streampca.errors import DataError, StreamPCAError
 from streampca.execution.readings import Reading, Readings
 from streampca.formatting import as_text
+from streampca.linalg.control_limits import moments_of_values
 from streampca.linalg.eigen import Spectrum, signed
-from streampca.linalg.residual_moments import moments_of_values
 from streampca.linalg.selection import Frobenius, Selection
 from streampca.models import certificate_sentences as sentences
 from streampca.models.noise import known_weight, selection_of_fit

@@ -1,7 +1,7 @@
 """Options of stores that may be secrets, by tokens: tasks for workers hold the token only.
 
 The arguments of a task are not private: a scheduler keeps them, logs of workers print them, and Dask's pages show them of tasks
-that fail. So the options of a store stay in this process, and go to each worker once (`streampca.execution.distributed.credentials`).
+that fail. So the options of a store stay in this process, and go to each worker once (`streampca.execution.distributed.plugins`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Memory and cores of this process and its machine."""
+"""Memory and cores of this process and its machine, and versions of libraries."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from streampca.version import __version__
+
 if TYPE_CHECKING:
     from distributed import Worker
+
 
 MEBIBYTE = 2**20
 
@@ -107,3 +111,28 @@ def worker_of_this_task() -> Worker | None:
         return get_worker()
     except ValueError:
         return None
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of all packages and libraries that determine the bits of a result."""
+    from importlib.metadata import version
+
+    import scipy.linalg  # noqa: F401  brings its BLAS, which a worker may not have in memory yet
+
+    from streampca.system.blas_threads import libraries  # here, because it imports numpy
+
+    blas = sorted(
+        {
+            f"{library.internal_api} {library.version} ({getattr(library, 'architecture', '?')})"
+            for library in libraries()
+            if library.user_api == "blas"
+        }
+    )
+    packages = ("numpy", "scipy", "zarr", "numcodecs", "dask")
+    return {
+        "python": platform.python_version(),
+        "streampca": __version__,
+        **{name: version(name) for name in packages},
+        "blas": ", ".join(blas),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }

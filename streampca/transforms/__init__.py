@@ -6,9 +6,7 @@ data and is not random. The page "Transforms that preserve dot products" of the 
 """
 
 from streampca.transforms.base import SparseTransform, Transform
-from streampca.transforms.count_sketch import CountSketch
-from streampca.transforms.gaussian import GaussianProjection
 from streampca.transforms.grouping import Grouping
-from streampca.transforms.sparse_sign import SparseSign
+from streampca.transforms.random_maps import CountSketch, GaussianProjection, SparseSign
 
 __all__ = ["CountSketch", "GaussianProjection", "Grouping", "SparseSign", "SparseTransform", "Transform"]

@@ -153,7 +153,7 @@ def _import_everything() -> None:
         "zarr.codecs",
     ):
         importlib.import_module(name)
-    importlib.import_module("streampca.system.versions").versions()  # imports more
+    importlib.import_module("streampca.system.process").versions()  # imports more
     gc.collect()
     gc.freeze()  # so that no collection in a forked process goes through all of this
     n_threads = len(os.listdir("/proc/self/task"))

@@ -13,8 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from streampca.execution.checkpoint.directory import StoredState
-from streampca.execution.checkpoint.progress_log import BegunLeaf, Entry, ProgressLog, log_in_use
+from streampca.execution.checkpoint.progress_log import BegunLeaf, Entry, ProgressLog, StoredState, log_in_use
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount

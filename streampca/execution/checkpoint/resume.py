@@ -14,8 +14,7 @@ import numpy as np
 import xxhash
 
 from streampca.errors import ConfigError, OutputError, PlanError
-from streampca.execution.checkpoint.directory import CheckpointDirectory
-from streampca.execution.checkpoint.progress_log import ProgressLog, RunIdentity, recording
+from streampca.execution.checkpoint.progress_log import CheckpointDirectory, ProgressLog, RunIdentity, recording
 from streampca.logs import logger
 from streampca.sources.base import DerivedSource, Source
 from streampca.storage.lock import Lock
@@ -84,7 +83,7 @@ def identity_of_labels(source: Source, parameters: object) -> dict[str, str]:
 
 def versions_and_input(source: Source) -> dict[str, str]:
     """Return the versions of libraries and a digest of the input, by name."""
-    from streampca.system.versions import versions
+    from streampca.system.process import versions
 
     stored = versions()
     return {"input": _of_input(source)} | {f"version of {name}": stored[name] for name in _VERSIONS}

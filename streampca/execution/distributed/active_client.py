@@ -44,8 +44,7 @@ def active_client(source: Source) -> DaskClient | None:
         return decided[0]
     client = _usable_client()
     if client is not None:
-        from streampca.execution.distributed.credentials import give_credentials
-        from streampca.execution.distributed.forwarded_logs import forward_logs
+        from streampca.execution.distributed.plugins import forward_logs, give_credentials
 
         require_same_software(client)
         give_credentials(client)

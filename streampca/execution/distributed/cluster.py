@@ -21,9 +21,7 @@ from typing import Any, Generic, TypeVar
 from cloudpickle import dumps, loads
 
 from streampca.errors import BlockFailedError, ClusterError, StreamPCAError
-from streampca.execution.distributed.retries import ATTEMPTS, may_pass
-from streampca.execution.fold import merge_neighbours
-from streampca.execution.leaf import LeafResult, Task, run_leaf
+from streampca.execution.leaf import ATTEMPTS, LeafResult, Task, may_pass, merge_neighbours, run_leaf
 from streampca.execution.progress import Meter
 from streampca.logs import logger
 from streampca.planning.plan import Plan

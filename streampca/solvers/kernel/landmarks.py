@@ -23,7 +23,7 @@ from streampca.accumulators.landmarks import (
 from streampca.accumulators.moments import Moments, MomentsState
 from streampca.block import Block, as_block
 from streampca.errors import DataError, ParameterError
-from streampca.execution.distributed.retries import read_with_retries
+from streampca.execution.leaf import read_with_retries
 from streampca.execution.readings import Reading, ReadingAlone, Readings
 from streampca.kernels import Kernel, Standardised
 from streampca.linalg.scaling import reciprocals

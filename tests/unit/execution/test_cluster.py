@@ -106,7 +106,7 @@ def _another(version: str, blas: str) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("streampca.") and hasattr(module, "__version__"):
             module.__version__ = version
-    found = sys.modules["streampca.system.versions"]
+    found = sys.modules["streampca.system.process"]
     theirs = getattr(found, "theirs", found.versions)
     found.theirs, found.versions = theirs, (lambda: theirs() | {"blas": blas}) if blas else theirs
 
