@@ -60,12 +60,13 @@ def drive(
     total, count, next_leaf = start
     unit = "features" if plan.axis == "features" else "rows"
     meter = Meter(record.phase, plan.extent, progress, unit, THREADS if client is None else WORKERS)
-    meter.skip(plan, next_leaf, count)
-    if client is None:
-        meter.skip_begun(plan, record)
+    meter.skip(plan, next_leaf, count, record.begun_leaves() if client is None else {})
     results, merging = execute(task, plan, meter, client, next_leaf), False
     leaves_per_result = task.leaves_per_result(plan)
-    _log_start(record.phase, plan, next_leaf, client)
+    where = "the workers of a cluster" if client is not None else f"{plan.leaves_in_flight} thread(s)"
+    onward = f", from leaf {next_leaf} on" if next_leaf else ""
+    shape = plan.extent, plan.axis, plan.n_leaves
+    _log.info("%s: pass over %d %s in %d leaves on %s%s", record.phase, *shape, where, onward)
     began = time.perf_counter()
     try:
         for result in results:
@@ -93,13 +94,6 @@ def drive(
         release_freed_memory()
     _log.info("%s: done, %s read in %.1f s", record.phase, as_text(count.bytes), time.perf_counter() - began)
     return total, count
-
-
-def _log_start(phase: str, plan: Plan, first: int, client: DaskClient | None) -> None:
-    """Log that a pass begins, and from where."""
-    where = "the workers of a cluster" if client is not None else f"{plan.leaves_in_flight} thread(s)"
-    start = f", from leaf {first} on" if first else ""
-    _log.info("%s: pass over %d %s in %d leaves on %s%s", phase, plan.extent, plan.axis, plan.n_leaves, where, start)
 
 
 def execute(
@@ -140,9 +134,19 @@ def _on_threads(task: Task[_State], plan: Plan, meter: Meter, first: int) -> Gen
                 for following in range(index + len(waiting), min(plan.n_leaves, index + plan.window)):
                     waiting.append(pool.submit(run_leaf, task, plan.leaf(following), stop, meter.add_block))
                 while not wait((waiting[0],), timeout=_QUIET_SECONDS).done:
-                    _tell_of_the_store(meter)
+                    now = time.monotonic()
+                    waited = now - min(list(requests_since.values()), default=now)
+                    if min(waited, meter.quiet_seconds) >= _QUIET_SECONDS:
+                        meter.wait("waiting for the store")
                 yield waiting.popleft().result()  # in order, so that which error ends a run does not depend on timing
-        _release_all(pool, plan.leaves_in_flight)
+        barrier = threading.Barrier(plan.leaves_in_flight)  # so that each thread runs one call
+
+        def release_here() -> None:
+            release()
+            barrier.wait(timeout=60)
+
+        for done in [pool.submit(release_here) for _ in range(plan.leaves_in_flight)]:
+            done.result()
     except BaseException as error:
         note_stop(error)  # before the leaves end, so that they record their progress
         stop.set()
@@ -151,23 +155,3 @@ def _on_threads(task: Task[_State], plan: Plan, meter: Meter, first: int) -> Gen
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _tell_of_the_store(meter: Meter) -> None:
-    """Report that nothing is read because a store does not answer, if that is so."""
-    now = time.monotonic()
-    waited = now - min(list(requests_since.values()), default=now)
-    if min(waited, meter.quiet_seconds) >= _QUIET_SECONDS:
-        meter.wait("waiting for the store")
-
-
-def _release_all(pool: ThreadPoolExecutor, n_threads: int) -> None:
-    """Release the scratch memory of every thread of `pool`; a barrier ensures that each runs one call."""
-    barrier = threading.Barrier(n_threads)
-
-    def one() -> None:
-        release()
-        barrier.wait(timeout=60)
-
-    for done in [pool.submit(one) for _ in range(n_threads)]:
-        done.result()

@@ -88,9 +88,9 @@ class Task(ABC, Generic[_State]):
     record: LeafRecord | None = None
     """Where progress within leaves is recorded; None = a leaf that was stopped starts again from its first block."""
 
-    @abstractmethod
     def for_leaf(self, leaf: Leaf) -> Self:
-        """Return the task with only what `leaf` needs."""
+        """Return the task with only what `leaf` needs: no more of the source, unless overridden."""
+        return replace(self, source=self.source.slice(leaf.edges[0], leaf.edges[-1]))
 
     @abstractmethod
     def init(self, leaf: Leaf) -> _State:

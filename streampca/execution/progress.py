@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from streampca.block import Block
-from streampca.execution.checkpoint.pass_record import PassRecord
+from streampca.execution.checkpoint.progress_log import BegunLeaf
 from streampca.planning.plan import Plan
 from streampca.sources.base import ReadCount
 
@@ -67,22 +67,17 @@ class Meter:
         self._lock, self._began = threading.Lock(), time.perf_counter()
         self._last = self._began
 
-    def skip(self, plan: Plan, first: int, count: ReadCount) -> None:
-        """Count the leaves before `first`, which an earlier process read at the cost of `count`."""
-        if first:
-            self._skip(sum(plan.leaf(index).n_rows for index in range(first)), count.bytes)
-
-    def skip_begun(self, plan: Plan, record: PassRecord) -> None:
-        """Count the blocks of unfinished leaves that an earlier process read."""
-        for index, begun in record.begun_leaves().items():
+    def skip(self, plan: Plan, first: int, count: ReadCount, unfinished: Mapping[int, BegunLeaf]) -> None:
+        """Count the leaves before `first`, which an earlier process read at the cost of `count`, and the blocks of `unfinished` ones."""
+        before = [(sum(plan.leaf(index).n_rows for index in range(first)), count.bytes)] if first else []
+        for index, begun in unfinished.items():
             spans = plan.leaf(index).spans[: begun.blocks]
-            self._skip(sum(stop - start for start, stop in spans), begun.count.bytes)
-
-    def _skip(self, n_rows: int, n_bytes: int) -> None:
-        with self._lock:
-            self._rows_before += n_rows
-            self._bytes_before += n_bytes
-        self.add(n_rows, n_bytes)
+            before.append((sum(stop - start for start, stop in spans), begun.count.bytes))
+        for n_rows, n_bytes in before:
+            with self._lock:
+                self._rows_before += n_rows
+                self._bytes_before += n_bytes
+            self.add(n_rows, n_bytes)
 
     def add(self, n_rows: int, n_bytes: int) -> None:
         """Count `n_rows` rows, or other units, and `n_bytes` bytes more."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +12,7 @@ import zarr
 from streampca.block import Block
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.score_task import Arrays, Writer, new_array, sample_axis, write_coordinates
+from streampca.execution.score_task import NAME, Arrays, Writer, new_array, sample_axis, write_coordinates
 from streampca.execution.write import write_by_rows
 from streampca.labels import Dimension, Labels, Variable
 from streampca.models.pca import Model
@@ -31,7 +30,6 @@ from streampca.typing import Array, DType
 
 _PIECE_BYTES = 2**24
 """Rows in float64 that are made at once of components in memory, of which a copy is made each time."""
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,80}")
 
 
 class _Reconstruction(Step):
@@ -180,7 +178,7 @@ class _RowsTask(Writer):
         variables = self._labels.variables
         names = [str(each.name).rpartition("/")[2] for each in variables]
         usable = len({*names}) == len(names) and all(
-            each.name and _NAME.fullmatch(n) for each, n in zip(variables, names, strict=True)
+            each.name and NAME.fullmatch(n) for each, n in zip(variables, names, strict=True)
         )
         others = ["rows"] if len(names) == 1 else [f"rows_{index}" for index in range(len(names))]
         return tuple(zip(names if usable else others, variables, strict=True))
@@ -241,4 +239,5 @@ def write_rows(
         If rows overflow, or are outside of the range of an integer type.
     """
     with rows.reading():
-        return write_by_rows(_RowsTask(rows, model, path.absolute(), samples), plan, progress, "reconstruction")
+        task = _RowsTask(rows, model, path.absolute(), samples)
+        return write_by_rows(task, (task,), plan, progress, "reconstruction")

@@ -1,4 +1,4 @@
-"""The task that computes the scores of a leaf and writes them."""
+"""The tasks that compute the scores of a leaf and write them, by one model or by several, and the arrays that they write."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from streampca.accumulators.wrappers import columns_of_block
 from streampca.block import Block
 from streampca.errors import OutputError
 from streampca.execution.leaf import Task
@@ -21,32 +22,29 @@ from streampca.models.pca import Model
 from streampca.models.rows import require_finite_scores
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
+from streampca.sources.residuals import RowResiduals
 from streampca.sources.zarr.metadata import quietly
+from streampca.sources.zarr.strictness import quietly
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, DIAGNOSTICS, require_space
 from streampca.storage.zarr_interface import opened_for_writing
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, Json
+from streampca.typing import Array, DType, IntArray, Json
 
 if TYPE_CHECKING:
     from streampca.labels import Dimension, Labels
     from streampca.storage.zarr_interface import ZarrArray
 
 
-_State = TypeVar("_State")
 Arrays: TypeAlias = "tuple[ZarrArray, ...]"
 """The arrays that a leaf is written to, once they are open."""
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,80}")
+"""Names of arrays that nothing can be mistaken for."""
+_OTHERS = frozenset({"scores", "mode", "t2", "q"})
+_CHUNK = 2**20
+_TIMES = {"units": "microseconds since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
-class WritingTask(Task[_State]):
-    """A task that writes the scores of one model or of several."""
-
-    @property
-    @abstractmethod
-    def writers(self) -> tuple[Writer, ...]:
-        """Return the task of each model alone, for rows without what it removes."""
-
-
-class Writer(WritingTask[Arrays]):
+class Writer(Task[Arrays]):
     """A task that writes arrays of one zarr group, whose first axis are the rows."""
 
     model: Model
@@ -62,15 +60,6 @@ class Writer(WritingTask[Arrays]):
     @abstractmethod
     def create(self, rows_per_chunk: int) -> None:
         """Make the group and its arrays."""
-
-    @property
-    def writers(self) -> tuple[Writer, ...]:
-        """Return the task itself."""
-        return (self,)
-
-    def for_leaf(self, leaf: Leaf) -> Self:
-        """Return the task with no more of the source than `leaf` needs."""
-        return replace(self, source=self.source.slice(leaf.edges[0], leaf.edges[-1]))
 
     def init(self, leaf: Leaf) -> Arrays:
         """Return nothing: the first block opens the arrays."""
@@ -153,6 +142,55 @@ class ScoreTask(Writer):
         return values
 
 
+@dataclass(frozen=True)
+class ScoreTasks(Task[tuple[Arrays, ...]]):
+    """Write the scores of several models from the same blocks; the state has one entry for each."""
+
+    common: ClassVar[str] = "models"
+    """Name of the field that all leaves share."""
+    source: Source
+    """Source of the rows."""
+    models: tuple[Model, ...]
+    """Models that transform them."""
+    paths: tuple[Path, ...]
+    """Path of the zarr group of each."""
+    columns: tuple[IntArray | None, ...]
+    """For each model which features it has; None for all."""
+    residuals: tuple[RowResiduals | None, ...]
+    """For each model what takes from the rows what it removes; None where it removes nothing."""
+    diagnostics: bool = False
+    """Whether T² and Q of the rows are written, too."""
+
+    @property
+    def writers(self) -> tuple[ScoreTask, ...]:
+        """Return the task of each model alone, for rows without what it removes."""
+        models = zip(self.models, self.paths, strict=True)
+        return tuple(ScoreTask(self.source, model, path, self.diagnostics) for model, path in models)
+
+    def for_leaf(self, leaf: Leaf) -> ScoreTasks:
+        """Return the task with no more of the source than `leaf` needs."""
+        start, stop = leaf.edges[0], leaf.edges[-1]
+        residuals = tuple(None if each is None else each.slice(start, stop) for each in self.residuals)
+        return replace(self, source=self.source.slice(start, stop), residuals=residuals)
+
+    def init(self, leaf: Leaf) -> tuple[Arrays, ...]:
+        """Return nothing for each model; the first block opens the arrays."""
+        return tuple(writer.init(leaf) for writer in self.writers)
+
+    def update(self, state: tuple[Arrays, ...], block: Block) -> tuple[Arrays, ...]:
+        """Write the scores of `block` by every model; raises what `ScoreTask.update` raises."""
+        written, column_major = [], self.source.column_major
+        for writer, one, columns, residuals in zip(self.writers, state, self.columns, self.residuals, strict=True):
+            rows = block if columns is None else columns_of_block(block, columns, column_major=column_major)
+            rows = rows if residuals is None else residuals.of_block(rows, column_major=column_major)
+            written.append(writer.update(one, rows))
+        return tuple(written)
+
+    def finish(self, state: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
+        """Return nothing: scores are in the store."""
+        return ()
+
+
 def create_scores(
     path: Path, model: Model, source: Source, rows_per_chunk: int, *, diagnostics: bool = False
 ) -> ZarrArray:
@@ -162,7 +200,13 @@ def create_scores(
     require_space(path, n * (k * dtype.itemsize + 8 * len(names)))
     group = zarr.open_group(path, mode="a", zarr_format=3)
     group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
-    write_sample_labels(group, source.labels, k, names)
+    new_array(group, "mode", (k,), (max(1, min(_CHUNK, k)),), np.dtype(np.int64), ("mode",), {})[:] = np.arange(
+        1, k + 1
+    )
+    samples = () if source.labels is None else source.labels.samples
+    coordinates = write_coordinates(group, samples, [*_OTHERS, *(["sample"] if len(samples) > 1 else [])])
+    document = None if source.labels is None else source.labels.to_dict()["samples"]
+    group.attrs.update({ARRAYS_BESIDE_SCORES: ["mode", *coordinates, *names], "samples": document})
     axis, rows = sample_axis(source.labels), min(n, rows_per_chunk)
     array = new_array(group, "scores", (n, k), (rows, k), dtype, (axis, "mode"))
     for name in names:
@@ -172,7 +216,13 @@ def create_scores(
 
 
 def new_array(
-    group: zarr.Group, name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: DType, axes: tuple[str, ...]
+    group: zarr.Group,
+    name: str,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: DType | type[str],
+    axes: tuple[str, ...],
+    attributes: Json | None = None,
 ) -> ZarrArray:
     """Return a new array, every chunk of which has a checksum and is written."""
     return group.create_array(
@@ -182,14 +232,9 @@ def new_array(
         dtype=dtype,
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
         dimension_names=axes,
+        attributes=attributes,
         config={"write_empty_chunks": True},
     )
-
-
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,80}")
-_OTHERS = frozenset({"scores", "mode", "t2", "q"})
-_CHUNK = 2**20
-_TIMES = {"units": "microseconds since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
 def sample_axis(labels: Labels | None) -> str:
@@ -200,55 +245,25 @@ def sample_axis(labels: Labels | None) -> str:
     return "sample" if name in _OTHERS or not name or re.fullmatch(r"dim_\d+", name) else name
 
 
-def write_sample_labels(
-    group: zarr.Group, labels: Labels | None, n_components: int, further: tuple[str, ...] = ()
-) -> None:
-    """Write the coordinates of samples, and the numbers of components from 1 on, as arrays of a new group of scores.
-
-    `further` are names of arrays that will stand beside them.
-    """
-    _write(group, "mode", np.arange(1, n_components + 1), {})
-    samples = () if labels is None else labels.samples
-    names = write_coordinates(group, samples, [*_OTHERS, *(["sample"] if len(samples) > 1 else [])])
-    document = None if labels is None else labels.to_dict()["samples"]
-    group.attrs.update({ARRAYS_BESIDE_SCORES: ["mode", *names, *further], "samples": document})
-
-
 def write_coordinates(group: zarr.Group, dimensions: Iterable[Dimension], taken: Collection[str]) -> list[str]:
     """Write the coordinates of dimensions that have one and a name which no array can be mistaken for, or has `taken`; return these names."""
     names: list[str] = []
     for dimension in dimensions:
-        usable = _NAME.fullmatch(dimension.name) and dimension.name not in (*taken, *names)
-        if dimension.coordinate is not None and usable:
-            _write_coordinate(group, dimension)
-            names.append(dimension.name)
+        name, values, attributes = dimension.name, dimension.coordinate, dict(dimension.attributes)
+        if values is None or not NAME.fullmatch(name) or name in (*taken, *names):
+            continue
+        if values.dtype.kind == "M":
+            values, attributes = values.astype("datetime64[us]").view(np.int64), {**attributes, **_TIMES}
+        elif values.dtype.kind == "m":
+            values, attributes = (
+                values.astype("timedelta64[us]").view(np.int64),
+                {**attributes, "units": "microseconds"},
+            )
+        elif values.dtype.kind not in "iufb":
+            values = values.astype(str)
+        text, chunks = values.dtype.kind not in "iufb", (max(1, min(_CHUNK, len(values))),)
+        with quietly():
+            array = new_array(group, name, values.shape, chunks, str if text else values.dtype, (name,), attributes)
+            array[:] = values.astype(object) if text else values
+        names.append(name)
     return names
-
-
-def _write_coordinate(group: zarr.Group, dimension: Dimension) -> None:
-    values: Array | None = dimension.coordinate
-    attributes: Json = dict(dimension.attributes)
-    assert values is not None  # noqa: S101 for the type checker
-    if values.dtype.kind == "M":
-        values, attributes = values.astype("datetime64[us]").view(np.int64), {**attributes, **_TIMES}
-    elif values.dtype.kind == "m":
-        values, attributes = values.astype("timedelta64[us]").view(np.int64), attributes | {"units": "microseconds"}
-    elif values.dtype.kind not in "iufb":
-        values = values.astype(str)
-    _write(group, dimension.name, values, attributes)
-
-
-def _write(group: zarr.Group, name: str, values: Array, attributes: Json) -> None:
-    text = values.dtype.kind not in "iufb"
-    with quietly():
-        array = group.create_array(
-            name,
-            shape=values.shape,
-            chunks=(max(1, min(_CHUNK, len(values))),),
-            dtype=str if text else values.dtype,
-            compressors=[ZstdCodec(level=1), Crc32cCodec()],
-            dimension_names=(name,),
-            attributes=attributes,
-            config={"write_empty_chunks": True},
-        )
-        array[:] = values.astype(object) if text else values

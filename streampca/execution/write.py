@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import iadd
 from pathlib import Path
@@ -22,9 +23,10 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import drive
 from streampca.execution.leaf import Task
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.score_task import ScoreTask, Writer, WritingTask, create_scores
+from streampca.execution.score_task import ScoreTask, ScoreTasks, Writer, create_scores
 from streampca.models.conditional import add_lost, fill_in_from
 from streampca.models.pca import Model, PCAModel
+from streampca.models.rows import residuals_step
 from streampca.models.stored import StoredComponents
 from streampca.planning.plan import Plan
 from streampca.planning.scores import slab_width, values_per_sample
@@ -32,14 +34,14 @@ from streampca.planning.shape import Leaf
 from streampca.planning.worker_limits import workers_of
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
+from streampca.sources.subsets import part_of
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import arrays_beside
 from streampca.storage.files import flush_one, writing
 from streampca.system.blas_threads import one_blas_thread
-from streampca.typing import Array, DType, FloatArray
+from streampca.typing import DType, FloatArray
 
 if TYPE_CHECKING:
-    from streampca.models.pca import Model, PCAModel
     from streampca.typing import DaskClient
 
 
@@ -78,14 +80,59 @@ def write_scores(
     with source.reading():
         if plan.axis == "features" and model.linear is not None:
             return _write_by_features(source, model.linear, plan, path, progress)
-        return write_by_rows(ScoreTask(source, model, path, diagnostics), plan, progress)
+        task = ScoreTask(source, model, path, diagnostics)
+        return write_by_rows(task, (task,), plan, progress)
+
+
+@naming_places
+def write_scores_of_models(
+    source: Source,
+    models: Mapping[Path, Model],
+    plan: Plan,
+    *,
+    tables: Mapping[Path, Source] | None = None,
+    progress: ProgressCallback | None = None,
+    diagnostics: bool = False,
+) -> ReadCount:
+    """Read `source` once more and write the scores of every model to a new zarr group, as `write_scores` does for one.
+
+    Return what reading cost.
+
+    Parameters
+    ----------
+    source : Source
+        The rows; those of a model that removes something are computed from them.
+    models : mapping of Path to model
+        The path of the group of each model.
+    plan : Plan
+        Blocks of rows and leaves.
+    tables : mapping of Path to Source, optional
+        For models that have some of the features, these features of `source` (`streampca.sources.subsets`).
+    progress : callable, optional
+        Called with a `Progress` as blocks finish.
+    diagnostics : bool
+        Whether T² and Q of the rows are written, too; all models are linear then.
+
+    Raises
+    ------
+    NoSpaceError, DataError
+        As `write_scores`.
+    """
+    paths = tuple(path.absolute() for path in models)  # workers may have another working directory
+    own = [source if tables is None else tables.get(path, source) for path in models]
+    chosen = [part_of(each)[1] for each in own]
+    columns = tuple(None if each is None else each.columns for each in chosen)
+    residuals = tuple(residuals_step(each, model) for each, model in zip(own, models.values(), strict=True))
+    task = ScoreTasks(source, tuple(models.values()), paths, columns, residuals, diagnostics)
+    with source.reading():
+        return write_by_rows(task, task.writers, plan, progress)
 
 
 def write_by_rows(
-    task: WritingTask[Any], plan: Plan, progress: ProgressCallback | None, phase: str = "scores"
+    task: Task[Any], writers: Sequence[Writer], plan: Plan, progress: ProgressCallback | None, phase: str = "scores"
 ) -> ReadCount:
-    """Run `task` from where a stopped run had come; return the cost of reading."""
-    source, plan, writers = task.source, _in_small_leaves(plan), task.writers
+    """Run `task`, which writes the arrays of `writers`, from where a stopped run had come; return the cost of reading."""
+    source, plan = task.source, _in_small_leaves(plan)
 
     def flush(first: int, last: int) -> None:
         for writer in writers:
@@ -98,7 +145,9 @@ def write_by_rows(
         start = record.restart(None)
     for writer in writers:
         if start.next_leaf:
-            _sweep(writer.path)
+            with writing(writer.path):  # zarr writes each chunk aside, under a name of its own
+                for file in writer.path.rglob("*.partial"):
+                    file.unlink()
             continue
         _remove_unfinished(writer.path)
         writer.create(plan.rows_per_block)
@@ -178,13 +227,6 @@ def _are_whole(writer: Writer, plan: Plan, n_leaves: int) -> bool:
     return True
 
 
-def _sweep(path: Path) -> None:
-    """Remove chunks that were being written when the run was killed: zarr writes each aside, under a name of its own."""
-    with writing(path):
-        for file in path.rglob("*.partial"):
-            file.unlink()
-
-
 def _flush_chunks(writer: Writer, plan: Plan, first: int, last: int) -> None:
     """Force the chunks of the arrays of leaves `first` to before `last` to the disk, before a ledger says that they are there."""
     path = writer.path
@@ -214,27 +256,27 @@ def _write_by_features(
         raise NotFiniteError(
             f"scores of row {int(np.flatnonzero(lost | over.any(axis=1))[0])} overflow {dtype}: rescale the data first"
         )
-    rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
     _remove_unfinished(path)
-    array = create_scores(path, model, source, rows)
-    for start in range(0, len(scores), rows):
-        part = scores[start : start + rows]
-        array[start : start + rows] = part / model.deviations if model.whiten else part
+    _write_all(source, model, scores, path)
     return count
 
 
 def write_known_scores(source: Source, model: PCAModel, scores: FloatArray, path: Path) -> None:
     """Write the scores that a solver has found without another reading, ``(n_samples, k)``, as `write_scores` does."""
+    lost = ~np.isfinite(scores).all(axis=1)
+    if lost.any():  # only rows of weight 0 were never looked at
+        raise NotFiniteError(
+            f"row {int(np.flatnonzero(lost)[0])}, of weight 0, holds NaN or infinity and has no scores: clean it, leave it out of the "
+            "data, or ask for no scores"
+        )
+    _write_all(source, model, scores, path)
+
+
+def _write_all(source: Source, model: PCAModel, scores: FloatArray, path: Path) -> None:
     rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
     array = create_scores(path, model, source, rows)
     for start in range(0, len(scores), rows):
         part = scores[start : start + rows]
-        bad = ~np.isfinite(part).all(axis=1)
-        if bad.any():  # only rows of weight 0 were never looked at
-            raise NotFiniteError(
-                f"row {start + int(np.flatnonzero(bad)[0])}, of weight 0, holds NaN or infinity and has no scores: clean it, leave it "
-                "out of the data, or ask for no scores"
-            )
         array[start : start + rows] = part / model.deviations if model.whiten else part
 
 
@@ -253,10 +295,6 @@ class FeatureBandTask(Task[FloatArray]):
     dtype: DType
     """Data type of products and scores."""
 
-    def for_leaf(self, leaf: Leaf) -> FeatureBandTask:
-        """Return the task with no more of the source than `leaf` needs."""
-        return replace(self, source=self.source.slice(leaf.edges[0], leaf.edges[-1]))
-
     def init(self, leaf: Leaf) -> FloatArray:
         """Return zeros: scores of all samples, and what missing values take from them."""
         return np.zeros((self.source.shape[1], values_per_sample(self.model)))
@@ -264,27 +302,20 @@ class FeatureBandTask(Task[FloatArray]):
     def update(self, state: FloatArray, block: Block) -> FloatArray:
         """Return `state` with the contributions of the features of `block` added."""
         k, width = self.model.n_components, slab_width(self.model, self.columns)
-        scores = state[:, :k]
+        scores, stored = state[:, :k], self.model.components
         start, end = block.start, block.start + len(block)
         for first in range(start // width * width, end, width):  # at the edges of stored slabs
             part = slice(max(start, first), min(end, first + width))
-            rows, slab = block.values[part.start - start : part.stop - start].T, self._components(part)
+            rows = block.values[part.start - start : part.stop - start].T
+            slab = stored.slab(part.start, part.stop) if isinstance(stored, StoredComponents) else stored[:, part]
             with np.errstate(over="ignore", invalid="ignore"):
                 self.model.add_scores(part, slab, rows, self.dtype, scores)
             if self.model.conditional and rows.dtype.kind == "f":
                 add_lost(np.isnan(rows), slab, state[:, k:])
-            if not np.isfinite(scores).all():
-                self._refuse(rows, part.start)
+            if not np.isfinite(scores).all():  # infinity has no meaning, and NaN unless the model says what it means
+                refuse = refuse_not_finite if self.model.missing == "error" else refuse_infinite
+                refuse(dense(rows), 0, part.start)
         return state
-
-    def _components(self, part: slice) -> FloatArray:
-        stored = self.model.components
-        return stored.slab(part.start, part.stop) if isinstance(stored, StoredComponents) else stored[:, part]
-
-    def _refuse(self, rows: Array, first_column: int) -> None:
-        """Raise `NotFiniteError` for what has no meaning: infinity, and NaN unless the model says what it means."""
-        refuse = refuse_not_finite if self.model.missing == "error" else refuse_infinite
-        refuse(dense(rows), 0, first_column)
 
 
 def scores_by_features(

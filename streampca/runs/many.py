@@ -17,7 +17,7 @@ from streampca.execution.checkpoint.progress_log import ProgressLog, recording
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Together
-from streampca.execution.write_together import write_scores_of_models
+from streampca.execution.write import write_scores_of_models
 from streampca.logs import Notice
 from streampca.planning.many import ManyPlan, limited_shape
 from streampca.planning.plan import Plan

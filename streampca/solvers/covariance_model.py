@@ -10,7 +10,6 @@ from streampca.errors import DataError
 from streampca.linalg.control_limits import with_moments, with_moments_of_pairs
 from streampca.linalg.cross_validation import GroupScatter, prediction_errors
 from streampca.linalg.eigen import SymmetricOperator, negative_mass, relative_precision, solve
-from streampca.linalg.residual_moments import with_moments, with_moments_of_pairs
 from streampca.linalg.selection import Rule
 from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel

@@ -15,7 +15,6 @@ from streampca.accumulators.centring import (
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.accumulators.sparse import refuse_stored
 from streampca.execution.checkpoint.progress_log import once
-from streampca.execution.distributed.retries import read_with_retries
 from streampca.execution.leaf import read_with_retries
 from streampca.execution.progress import Meter, ProgressCallback
 from streampca.linalg.scaling import EXPECTED, Scaling, reciprocals, root_sums

@@ -123,9 +123,9 @@ class PassRecord:
             return
         if next_leaf >= self.n_leaves:
             # A finished pass is worth more than its last leaves: it is never read again.
-            due = self.log.affords(n_bytes, self.log.elapsed())
+            due = self.log.affords(n_bytes, time.monotonic() - self.log.began)
         else:
-            since, leaves = self.log.since_last(), next_leaf - self._entry.next_leaf
+            since, leaves = time.monotonic() - self.log.saved, next_leaf - self._entry.next_leaf
             due = self.log.affords(n_bytes, since) and (since >= every or leaves * _STEPS >= self.n_leaves)
         if due:
             self._save(self.log, next_leaf, state, count)

@@ -132,10 +132,11 @@ class ProgressLog:
         """Held while an entry is changed."""
         self._entries = {entry.key: entry for entry in map(Entry.from_dict, stored["readings"] if stored else [])}
         self._seconds_before = float(stored["seconds"]) if stored else 0.0
-        self._generation = directory.last_generation()
+        self._generation = max(directory.generations(), default=0)
         self._require_held = require_held
         self._n_passes: dict[str, int] = {}
-        self._began = self._saved = time.monotonic()
+        self.began = self.saved = time.monotonic()
+        """When the run began, and when its last checkpoint was written."""
         self._cost, self._rate = _FIRST_COST, _FIRST_RATE
 
     def key_of_next_pass(self, phase: str) -> str:
@@ -155,7 +156,7 @@ class ProgressLog:
             return stored
         made = make()
         try:
-            cheap = self.affords(state_bytes(made), time.monotonic() - self._began)
+            cheap = self.affords(state_bytes(made), time.monotonic() - self.began)
         except NotRecordableError:
             return made
         if cheap and self.identity.every is not None:
@@ -163,9 +164,13 @@ class ProgressLog:
         return made
 
     @property
-    def current_pass(self) -> Entry | None:
-        """Return the last pass that is recorded, None before the first."""
-        return next((entry for entry in reversed(self._entries.values()) if entry.work != _ONCE), None)
+    def progress(self) -> str:
+        """Return how far the last pass has come that is recorded, for messages."""
+        entry = next((entry for entry in reversed(self._entries.values()) if entry.work != _ONCE), None)
+        if entry is None:
+            return "before the first reading"
+        begun = f" and parts of {len(entry.begun)}" if entry.begun else ""
+        return f"{entry.key}, {entry.next_leaf} of {entry.n_leaves} leaves done{begun}"
 
     def entry(self, key: str) -> Entry | None:
         """Return the record of one pass."""
@@ -189,14 +194,6 @@ class ProgressLog:
         share = float(os.environ.get("STREAMPCA_CHECKPOINT_SHARE", "0.02"))
         return share >= 1 or times * self.cost(n_bytes) <= share * seconds
 
-    def since_last(self) -> float:
-        """Return the seconds since the last checkpoint, or since the beginning."""
-        return time.monotonic() - self._saved
-
-    def elapsed(self) -> float:
-        """Return the seconds since the beginning."""
-        return time.monotonic() - self._began
-
     def save(
         self,
         entry: Entry,
@@ -217,23 +214,43 @@ class ProgressLog:
             self.directory.make(self.identity.run_id, self.identity.texts)
             generation = self._generation + 1
             files = (f"state-{generation}-{number}.bin" for number in range(3))
+
+            def written(state: object) -> StoredState:
+                name = next(files)
+                return StoredState(name, *write_state_file(self.directory.path / name, state))
+
             if state is not None:
-                entry = replace(entry, state=(stored := self._write(next(files), state)))
+                entry = replace(entry, state=(stored := written(state)))
                 n_bytes += stored.size
             if piece is not None:
-                entry = replace(entry, pieces=(*entry.pieces, stored := self._write(next(files), piece)))
+                entry = replace(entry, pieces=(*entry.pieces, stored := written(piece)))
                 n_bytes += stored.size
             if begun is not None:
                 index, leaf, leaf_state = begun
-                leaf = replace(leaf, state=self._write(next(files), leaf_state))
+                leaf = replace(leaf, state=written(leaf_state))
                 entry = replace(entry, begun={**entry.begun, index: leaf})
                 n_bytes += leaf.state.size
             self._entries[entry.key] = entry
             self._generation = generation
-            self.directory.write(self._to_dict(), self.identity.texts)
-            self.written, self._saved = True, time.monotonic()
-            self._update_cost(n_bytes, self._saved - started)
-        leaves, seconds = f"{entry.next_leaf} of {entry.n_leaves} leaves", self._saved - started
+            ledger = {
+                "format": "streampca-ledger",
+                "version": 1,
+                "generation": generation,
+                "run_id": self.identity.run_id,
+                "attempts": self.attempts,
+                "seconds": self._seconds_before + time.monotonic() - self.began,
+                "identity": self.identity.identity,
+                "plan": self.plan,
+                "readings": [entry.to_dict() for entry in self._entries.values()],
+            }
+            self.directory.write(ledger, self.identity.texts)
+            self.written, self.saved = True, time.monotonic()
+            seconds = self.saved - started
+            if n_bytes < 2**20:
+                self._cost = (self._cost + max(seconds, 1e-3)) / 2
+            else:
+                self._rate = 0.5 * self._rate + 0.5 * n_bytes / max(seconds - self._cost, 1e-3)
+        leaves = f"{entry.next_leaf} of {entry.n_leaves} leaves"
         _log.info("checkpoint: %s, %s, %s written in %.2f s", entry.key, leaves, as_text(n_bytes), seconds)
         return entry
 
@@ -242,38 +259,11 @@ class ProgressLog:
         if self._require_held is not None:
             self._require_held()
 
-    def remove(self) -> None:
-        """Remove the checkpoint of a finished run."""
-        self.directory.remove()
-
     def resumption(self) -> Json | None:
         """Return the manifest's entry about earlier attempts; None for a run that was never stopped."""
         if self.attempts == 1:
             return None
         return {"attempts": self.attempts, "seconds_before": self._seconds_before}
-
-    def _write(self, name: str, state: object) -> StoredState:
-        return StoredState(name, *write_state_file(self.directory.path / name, state))
-
-    def _to_dict(self) -> Json:
-        return {
-            "format": "streampca-ledger",
-            "version": 1,
-            "generation": self._generation,
-            "run_id": self.identity.run_id,
-            "attempts": self.attempts,
-            "seconds": self._seconds_before + self.elapsed(),
-            "identity": self.identity.identity,
-            "plan": self.plan,
-            "readings": [entry.to_dict() for entry in self._entries.values()],
-        }
-
-    def _update_cost(self, n_bytes: int, seconds: float) -> None:
-        """Update the estimates of `cost` by one measurement."""
-        if n_bytes < 2**20:
-            self._cost = (self._cost + max(seconds, 1e-3)) / 2
-        else:
-            self._rate = 0.5 * self._rate + 0.5 * n_bytes / max(seconds - self._cost, 1e-3)
 
 
 _in_use: ContextVar[ProgressLog | None] = ContextVar("streampca progress log", default=None)
@@ -364,7 +354,7 @@ class CheckpointDirectory:
     def newest(self) -> tuple[Json | None, list[str]]:
         """Return the newest ledger that is intact with all states it names, or None, and messages texts damaged ones."""
         damaged: list[str] = []
-        for generation in sorted(self._generations(), reverse=True):
+        for generation in sorted(self.generations(), reverse=True):
             path = self.path / f"ledger-{generation}.json"
             try:
                 data = _checked(path)
@@ -402,21 +392,21 @@ class CheckpointDirectory:
         if not self.path.is_dir() or self.path.is_symlink():
             return
         for child in sorted(self.path.iterdir(), key=lambda child: child.name == RECORD):
-            if _is_ours(child):
+            ours = child.name in (RECORD, "config.yaml") or any(
+                p.fullmatch(child.name) for p in (_LEDGER, _STATE, TEMPORARY)
+            )
+            if ours and not child.is_symlink() and child.is_file():
                 with suppress(OSError):
                     child.unlink()
         with suppress(OSError):
             self.path.rmdir()
 
-    def _generations(self) -> list[int]:
+    def generations(self) -> list[int]:
+        """Return the numbers of the ledgers, whole or not."""
         if not self.path.is_dir():
             return []
         matches = (_LEDGER.fullmatch(child.name) for child in self.path.iterdir())
         return [int(match[1]) for match in matches if match]
-
-    def last_generation(self) -> int:
-        """Return the number of the newest ledger, whole or not; 0 if there is none."""
-        return max(self._generations(), default=0)
 
     def _verify(self, stored: StoredState) -> None:
         if not _STATE.fullmatch(stored.file):
@@ -429,7 +419,7 @@ class CheckpointDirectory:
 
     def _prune(self, generation: int) -> None:
         """Remove ledgers before the last two, and states that neither of these names."""
-        retained = [number for number in sorted(self._generations()) if number <= generation][-2:]
+        retained = [number for number in sorted(self.generations()) if number <= generation][-2:]
         named = set()
         for number in retained:
             with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -449,12 +439,6 @@ def states_of(data: Json) -> Iterable[StoredState]:
         for stored in (reading["state"], *reading["pieces"], *begun):
             if stored is not None:
                 yield StoredState(**stored)
-
-
-def _is_ours(child: Path) -> bool:
-    name = child.name
-    known = name in (RECORD, "config.yaml") or any(p.fullmatch(name) for p in (_LEDGER, _STATE, TEMPORARY))
-    return known and not child.is_symlink() and child.is_file()
 
 
 def _checked(path: Path) -> Json:

@@ -158,7 +158,7 @@ def open_log(
         stored["identity"], identity.identity, f"{place.path} is the checkpoint of a run that cannot be gone on with"
     )
     log = ProgressLog(place, replace(identity, run_id=stored["run_id"]), stored, require_held)
-    notice(f"going on with the run that was stopped: {_progress(log)} ({place.path})")
+    notice(f"going on with the run that was stopped: {log.progress} ({place.path})")
     return log
 
 
@@ -167,25 +167,16 @@ def require_same(before: dict[str, str], now: dict[str, str], what: str) -> None
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if not names:
         return
-    differences = "; ".join(_difference(name, before.get(name), now.get(name)) for name in names[:5])
+    differences = "; ".join(
+        "the input has changed (files, sizes, times or metadata)"
+        if name == "input"
+        else f"{name} was {before.get(name) or 'not there'} and is {now.get(name) or 'not there'}"
+        for name in names[:5]
+    )
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     raise OutputError(
         f"{what}: {differences}{more}: put it back as it was, or start over with --fresh (from Python: fresh=True, or remove the directory)"
     )
-
-
-def _difference(name: str, before: str | None, now: str | None) -> str:
-    if name == "input":
-        return "the input has changed (files, sizes, times or metadata)"
-    return f"{name} was {before or 'not there'} and is {now or 'not there'}"
-
-
-def _progress(log: ProgressLog) -> str:
-    entry = log.current_pass
-    if entry is None:
-        return "before the first reading"
-    begun = f" and parts of {len(entry.begun)}" if entry.begun else ""
-    return f"{entry.key}, {entry.next_leaf} of {entry.n_leaves} leaves done{begun}"
 
 
 def recorded_plan(log: ProgressLog, plan: _Plan) -> _Plan:
@@ -214,11 +205,12 @@ def concluding(log: ProgressLog) -> Iterator[None]:
         yield
     except BaseException as error:
         if log.written:
-            error.add_note(f"progress is kept in {_from_here(log.directory.path)}")
+            here, path = Path.cwd(), log.directory.path  # named as it was written as a rule: from the working directory
+            error.add_note(f"progress is kept in {path.relative_to(here) if here in path.parents else path}")
         else:
-            log.remove()
+            log.directory.remove()
         raise
-    log.remove()
+    log.directory.remove()
 
 
 def fit_with_checkpoint(directory: Path, identity: dict[str, str], fit: Callable[[ProgressLog], _Fit]) -> _Fit:
@@ -236,9 +228,3 @@ def fit_with_checkpoint(directory: Path, identity: dict[str, str], fit: Callable
         log = open_log(place, terms, resume=False, fresh=False, notice=_log.info, require_held=lock.require_held)
         with concluding(log), recording(log):
             return fit(log)
-
-
-def _from_here(path: Path) -> Path:
-    """Return `path` as it is seen from the working directory if it lies in that, which is how it was written as a rule."""
-    here = Path.cwd()
-    return path.relative_to(here) if here in path.parents else path

@@ -159,11 +159,30 @@ class _Reading(Generic[_State]):
             self._work.put(None)
 
     def _step(self) -> None:
-        """Wait for an event, at most a second, and handle it."""
+        """Wait for an event, at most a second, and handle it; report that there are no workers.
+
+        Raises
+        ------
+        ClusterError
+            If the scheduler has not answered for as long as a worker may be silent: at least a minute.
+        """
         try:
             self._events.get(timeout=_STEP_SECONDS)()
+            return
         except queue.Empty:
-            self._require_answers()
+            self._require_connected()
+        import dask
+        import distributed  # noqa: F401  brings its settings
+        from dask.utils import parse_timedelta
+
+        self._unanswered += _STEP_SECONDS
+        patience = parse_timedelta(dask.config.get("distributed.scheduler.worker-ttl") or "5 minutes")
+        if self._unanswered > max(60.0, float(patience)):
+            raise ClusterError(
+                f"the scheduler has not answered for {self._unanswered:.0f} s: look whether it still runs, and run again"
+            )
+        if self._n_workers == 0:
+            self._meter.wait("the cluster has no workers")
 
     def _submit_more(self) -> None:
         """Submit what the window holds; where some piece ended workers, that piece alone, as soon as no other runs."""
@@ -258,7 +277,11 @@ class _Reading(Generic[_State]):
             self._conclude(piece, retries_exhausted(piece.leaves, found, self._plan))
         elif isinstance(found, BaseException):
             advice = with_advice(found)
-            raise advice if isinstance(advice, ClusterError) else of_dask(found) from found
+            if not isinstance(advice, ClusterError):  # no worker came, or its software is another
+                advice = ClusterError(
+                    f"Dask gave up a task: {_in_words(found)}; look at the logs and the memory of the workers, start workers and run again"
+                )
+            raise advice from found
         elif whole:
             self._conclude(piece, found)
         else:
@@ -310,36 +333,10 @@ class _Reading(Generic[_State]):
             except Exception:  # noqa: BLE001 the connection was lost, which `_require_connected` says
                 time.sleep(_STEP_SECONDS)
 
-    def _require_answers(self) -> None:
-        """Say that there are no workers.
-
-        Raises
-        ------
-        ClusterError
-            If the scheduler has not answered for as long as a worker may be silent.
-        """
-        self._require_connected()
-        self._unanswered += _STEP_SECONDS
-        if self._unanswered > _ttl_seconds():
-            raise ClusterError(
-                f"the scheduler has not answered for {self._unanswered:.0f} s: look whether it still runs, and run again"
-            )
-        if self._n_workers == 0:
-            self._meter.wait("the cluster has no workers")
-
     def _require_connected(self) -> None:
         """Raise `ClusterError` if the client has given up its scheduler."""
         if self._client.status in ("closing", "closed"):
             raise scheduler_gone(self._client)
-
-
-def _ttl_seconds() -> float:
-    """Return Dask's own setting ``distributed.scheduler.worker-ttl``, at least a minute."""
-    import dask
-    import distributed  # noqa: F401  brings its settings
-    from dask.utils import parse_timedelta
-
-    return max(60.0, float(parse_timedelta(dask.config.get("distributed.scheduler.worker-ttl") or "5 minutes")))
 
 
 def _without_size_warning(n_bytes: int) -> AbstractContextManager[object]:
@@ -376,13 +373,6 @@ def retries_exhausted(leaves: Sequence[Leaf], error: BaseException, plan: Plan) 
     return ClusterError(
         f"{which} of {plan.n_leaves} ({_rows(leaves, plan.axis)}) failed {ATTEMPTS} times, at last with {_in_words(error)}; look "
         "at the logs of the workers and at their memory, and run again"
-    )
-
-
-def of_dask(error: BaseException) -> ClusterError:
-    """Return the error for what Dask itself raises in place of a result: no worker came, or its software is another."""
-    return ClusterError(
-        f"Dask gave up a task: {_in_words(error)}; look at the logs and the memory of the workers, start workers and run again"
     )
 
 
