@@ -7,7 +7,7 @@ E ⪯ σ (I − P_Ω).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -98,26 +98,14 @@ class Intervals:
     proven_upper: FloatArray
     """Upper bounds from the residual trace alone."""
 
-    @property
-    def relative_width(self) -> FloatArray:
-        """Return (upper − lower) / upper, which bounds (λ − lower) / λ for every λ in between; 0 for upper = 0."""
-        return np.divide(self.upper - self.lower, self.upper, out=np.zeros_like(self.upper), where=self.upper > 0)
 
+def alignment(
+    vectors: FloatArray, test: FloatArray, n_threads: int = 1, precision: Precision = "float64"
+) -> tuple[FloatArray, float]:
+    """Return the cosines between eigenvectors V, ``(d, r)``, and the span of the test matrix Ω, ``(d, q)``, and the condition of Ω.
 
-@dataclass(frozen=True)
-class Aligned:
-    """Cosines between the eigenvectors of Ĉ and the span of its test matrix."""
-
-    cosines: FloatArray
-    """K = PᵀV for an orthonormal basis P of the columns of Ω, ``(p, r)``."""
-    condition: float
-    """Condition number of Ω with columns of length 1, by which rounding of CΩ is amplified."""
-
-
-def alignment(approx: LowRank, test: FloatArray, n_threads: int = 1, precision: Precision = "float64") -> Aligned:
-    """Return the cosines between V and the span of Ω, ``(d, q)``; 3 d q² flops for a well-conditioned Ω, else 9 d q² and a copy.
-
-    Columns that `nystrom` treats as dependent for the same `precision` are ignored, because EΩ = 0 holds only on the
+    The cosines are K = PᵀV, ``(p, r)``, for an orthonormal basis P of the columns of Ω; the condition number is that of Ω with columns
+    of length 1, by which rounding of CΩ is amplified. 3 d q² flops for a well-conditioned Ω, else 9 d q² and a copy. Columns that `nystrom` treats as dependent for the same `precision` are ignored, because EΩ = 0 holds only on the
     span of the others.
     """
     metric = tall.gram(test, test, n_threads)
@@ -128,9 +116,9 @@ def alignment(approx: LowRank, test: FloatArray, n_threads: int = 1, precision: 
     condition = float(np.sqrt(independent[-1] / independent[0])) if len(independent) else 1.0
     small = independent_columns(metric, DEPENDENT[precision])
     if len(independent) == 0 or independent[0] > _WELL_CONDITIONED:
-        return Aligned(small.T @ tall.gram(test, approx.vectors, n_threads), condition)
+        return small.T @ tall.gram(test, vectors, n_threads), condition
     basis = tall.orthonormal(tall.times(test, small, n_threads), n_threads=n_threads, overwrite=True)
-    return Aligned(tall.gram(basis, approx.vectors, n_threads), condition)
+    return tall.gram(basis, vectors, n_threads), condition
 
 
 def sines(aligned: FloatArray | None, n_vectors: int) -> FloatArray:
@@ -183,17 +171,16 @@ def plain_intervals(
     *,
     sigma: float | None,
     tau: float,
-    discarded: float,
     n_components: int,
     floor: float = 0.0,
 ) -> Intervals:
-    """Return intervals for any Ĉ ⪯ C: λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + min(τ, discarded, σ), by Weyl; of first order only.
+    """Return intervals for any Ĉ ⪯ C: λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + min(τ, σ), by Weyl; of first order only.
 
-    `values` are all eigenvalues of Ĉ, `discarded` is a proven bound of ‖E‖₂ (infinity if there is none), `sigma` a
-    statistical one with its factor or None; `floor` as in `intervals`.
+    `values` are all eigenvalues of Ĉ, `tau` is a proven bound of ‖E‖₂, `sigma` a statistical one with its factor or None; `floor` as in
+    `intervals`.
     """
     lower = padded(values, n_components)
-    proven = lower + min(tau, discarded)
+    proven = lower + tau
     upper = proven if sigma is None else np.minimum(proven, lower + sigma)
     return _with_floor(lower, upper, proven, floor)
 
@@ -382,7 +369,10 @@ class Certified:
             return np.full(len(self.values), np.nan)
         lower, upper = self.bounds.lower, self.bounds.upper
         if not self.converted:
-            return np.where(self.vanishing, 0.0, self.bounds.relative_width)
+            # (upper − lower) / upper bounds (λ − lower) / λ for every λ in between.
+            return np.where(
+                self.vanishing, 0.0, np.divide(upper - lower, upper, out=np.zeros_like(upper), where=upper > 0)
+            )
         below = np.divide(upper - self.values, upper, out=np.zeros_like(upper), where=upper > 0)
         unlimited = np.where(self.values > lower, np.inf, 0.0)
         above = np.divide(self.values - lower, lower, out=unlimited, where=lower > 0)
@@ -475,46 +465,6 @@ class Approximation:
         return self.low_rank if self.converted is None else self.converted
 
 
-@dataclass(frozen=True)
-class _Rounding:
-    """Rounding of the accumulation, which widens every bound."""
-
-    arithmetic: Precision
-    """Type of the products."""
-    trusted: float
-    """Rounding relative to the first eigenvalue, above which eigenvalues count towards the rank."""
-    relative: float
-    """The same with the rounding of rows that repeat."""
-
-    @classmethod
-    def of(cls, precision: Precision | float, least: float, n_features: int) -> _Rounding:
-        """Return the rounding of products in `precision`, or of the relative rounding `precision`; at least `least`."""
-        if isinstance(precision, str):
-            trusted = max(ROUNDING, relative_precision(precision, n_features), least)
-            return cls(
-                precision, trusted, max(trusted, ROUNDING_OF_REPEATED_ROWS) if precision == "float32" else trusted
-            )
-        trusted = max(precision, least)
-        return cls("float64", trusted, trusted)
-
-
-@dataclass(frozen=True)
-class _Residual:
-    """Bounds of the part E = C − Ĉ that an approximation leaves out."""
-
-    sigma: float | None
-    """Statistical bound of ‖E‖₂."""
-    proven: float
-    """Proven bound of ‖E‖₂."""
-    floor: float
-    """Rounding of an eigenvalue."""
-
-    @property
-    def smallest(self) -> float:
-        """Return the smaller of the two bounds of ‖E‖₂."""
-        return self.proven if self.sigma is None else min(self.proven, self.sigma)
-
-
 def certified(
     answer: Approximation,
     evidence: Evidence,
@@ -537,40 +487,42 @@ def certified(
     k = min(n_components, len(answer.reported.vectors))
     axes = answer.reported.vectors[:, :k]
     n_found = axes.shape[1]
-    rounding = _Rounding.of(precision, evidence.rounding, len(axes))
-    aligned = None if test is None else alignment(approx, test, n_threads, rounding.arithmetic)
-    floor = rounding_floor(approx, 1.0 if aligned is None else aligned.condition, rounding.relative)
+    arithmetic: Precision = precision if isinstance(precision, str) else "float64"
+    least = max(ROUNDING, relative_precision(precision, len(axes))) if isinstance(precision, str) else precision
+    trusted = max(least, evidence.rounding)
+    rounding = max(trusted, ROUNDING_OF_REPEATED_ROWS) if arithmetic == "float32" else trusted
+    cosines, condition = (None, 1.0) if test is None else alignment(approx.vectors, test, n_threads, arithmetic)
+    floor = rounding_floor(approx, condition, rounding)
     tau = max(0.0, total - approx.trace)
     # Ĉ is exact on Ω for the matrix with the shift on its diagonal, so the residual of that matrix counts.
-    shifted = tau + approx.shift * (len(axes) - len(approx.values)) + rounding.relative * total
-    residual = _Residual(evidence.spectral_error(approx, floor, n_threads), shifted + floor, floor)
+    shifted = tau + approx.shift * (len(axes) - len(approx.values)) + rounding * total
+    sigma, proven = evidence.spectral_error(approx, floor, n_threads), shifted + floor
+    smallest = proven if sigma is None else min(proven, sigma)
     bounds, angle_bounds, eigen_residual, left = None, None, None, 0.0
     if evidence.definite:
-        cosines = None if aligned is None else aligned.cosines
-        bounds, angle_bounds = _bounds(approx, cosines, residual, k, n_found)
+        bounds, angle_bounds = _bounds(approx, cosines, (sigma, proven, floor), k, n_found)
         if answer.converted is not None and test is not None:
-            conversion = replace(answer.converted, vectors=axes)
-            cosines = alignment(conversion, test, n_threads, rounding.arithmetic).cosines
+            cosines, _ = alignment(axes, test, n_threads, arithmetic)
             angle_bounds = Angles((None,) * k, ((0, k - 1, None),) if k else (), None)
         outside = np.concatenate([sines(cosines, n_found), np.ones(k - n_found)])
         if answer.converted is None and n_found:
-            eigen_residual = (residual.smallest * float(outside.max()) + floor) / float(approx.values[0])
-        left = min(residual.proven, residual.smallest * float((outside**2).sum()))
+            eigen_residual = (smallest * float(outside.max()) + floor) / float(approx.values[0])
+        left = min(proven, smallest * float((outside**2).sum()))
     return Certified(
         values=padded(answer.reported.values[:n_found], k),
         n_found=n_found,
         total=total,
         tau=tau,
-        sigma=residual.sigma,
+        sigma=sigma,
         bounds=bounds,
         angles=angle_bounds,
         residual=eigen_residual,
-        captured=_captured(answer, axes, total, left, (rounding.relative, floor), n_threads),
+        captured=_captured(answer, axes, total, left, (rounding, floor), n_threads),
         shares=tuple(components_for(approx.values, total, shifted, share, floor) for share in SHARES),
-        precision=rounding.trusted,
-        rounding=rounding.relative,
+        precision=trusted,
+        rounding=rounding,
         floor=floor,
-        proven=residual.proven,
+        proven=proven,
         orthonormality=float(np.abs(tall.gram(axes, axes, n_threads) - np.eye(n_found)).max(initial=0.0)),
         converted=answer.converted is not None,
         incremental=test is None,
@@ -590,15 +542,19 @@ def rounding_floor(approx: LowRank, condition: float, relative: float) -> float:
 
 
 def _bounds(
-    approx: LowRank, cosines: FloatArray | None, residual: _Residual, k: int, n_found: int
+    approx: LowRank, cosines: FloatArray | None, residual: tuple[float | None, float, float], k: int, n_found: int
 ) -> tuple[Intervals, Angles]:
-    """Return bounds of the first k eigenvalues and of the eigenvectors that were found; the next eigenvalue limits the last gap."""
-    n, sigma, proven, floor = min(k + 1, len(approx.vectors)), residual.sigma, residual.proven, residual.floor
+    """Return bounds of the first k eigenvalues and of the eigenvectors that were found; the next eigenvalue limits the last gap.
+
+    `residual` holds the statistical and the proven bound of ‖C − Ĉ‖₂, and the rounding of an eigenvalue.
+    """
+    n, (sigma, proven, floor) = min(k + 1, len(approx.vectors)), residual
+    smallest = proven if sigma is None else min(proven, sigma)
     if cosines is None:
-        limits = plain_intervals(approx.values, sigma=sigma, tau=proven, discarded=proven, n_components=n, floor=floor)
+        limits = plain_intervals(approx.values, sigma=sigma, tau=proven, n_components=n, floor=floor)
     else:
         limits = intervals(approx, cosines, sigma=sigma, tau=proven, n_components=n, floor=floor)
-    angle_bounds = angles(limits, cosines, sigma=residual.smallest, n_components=n_found, floor=floor)
+    angle_bounds = angles(limits, cosines, sigma=smallest, n_components=n_found, floor=floor)
     if n_found < k:
         arbitrary = (n_found, k - 1, None)
         angle_bounds = Angles(angle_bounds.sine + (None,) * (k - n_found), (*angle_bounds.clusters, arbitrary), None)
