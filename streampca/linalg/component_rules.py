@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from streampca.linalg import random_matrix
-from streampca.linalg.cross_validation import NOT_ASKED, conclusion
+from streampca.linalg.cross_validation import MOST_COMPONENTS, N_GROUPS, NOT_ASKED, best_count
 from streampca.typing import FloatArray, Json
 
 RuleName = Literal["parallel", "marchenko_pastur", "tracy_widom", "gavish_donoho", "cross_validation", "mle"]
@@ -112,24 +112,17 @@ class Eigenvalues:
     noise: dict[int, float] = field(default_factory=dict, compare=False)
     """Noise variances that were computed, by the number of components."""
 
-    def relative(self, limit: int) -> Eigenvalues:
-        """Return the first `limit` eigenvalues and the trace divided by the first eigenvalue, so that squares of them are in range."""
+    def relative(self, sample: Sample) -> Eigenvalues:
+        """Return as many eigenvalues as noise can have, and the trace, divided by the first, so that squares of them are in range."""
+        limit = min(sample.n_degrees, sample.n_features)
         unit = float(self.values[0]) if len(self.values) and self.values[0] > 0 else 1.0
         return replace(self, values=self.values[:limit] / unit, total=self.total / unit, noise={}, unit=unit)
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a rule finds."""
+Found: TypeAlias = tuple[int, str, dict[str, float], bool]
+"""What a rule finds: the number of components, what that is in one sentence, figures behind it, and whether the number is a lower bound.
 
-    n_components: int | None
-    """Number of components, 0 where nothing stands out of the noise; None where there is none."""
-    statement: str
-    """What that is, in one sentence."""
-    figures: Mapping[str, float] = field(default_factory=dict)
-    """Figures behind it; those named ``noise_variance``, ``threshold`` and ``median`` in the units of the eigenvalues."""
-    at_least: bool = False
-    """Whether the number is a lower bound, because all known eigenvalues pass."""
+Figures named ``noise_variance``, ``threshold`` and ``median`` are in the units of the eigenvalues."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +210,7 @@ class ComponentRules(Mapping[str, RuleResult]):
 
 def component_rules(known: Eigenvalues, sample: Sample) -> ComponentRules:
     """Return what every rule says of these eigenvalues; those that do not apply say why."""
-    relative = known.relative(_most(sample))
+    relative = known.relative(sample)
     return ComponentRules(tuple(_result(name, relative, sample) for name in RULES))
 
 
@@ -226,12 +219,7 @@ def apply_rule(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult
 
     Cost: at most d² logarithms, for "mle".
     """
-    return _result(name, known.relative(_most(sample)), sample)
-
-
-def _most(sample: Sample) -> int:
-    """Return how many eigenvalues noise can have."""
-    return min(sample.n_degrees, sample.n_features)
+    return _result(name, known.relative(sample), sample)
 
 
 def _result(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult:
@@ -246,28 +234,19 @@ def _result(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult:
         )
     if not len(known.values) or known.total <= 0 or known.values[0] <= 0:
         return RuleResult(name, 0, "nothing varies")
-    found = DEFINITIONS[name].apply(known, sample)
-    figures = {figure: value * known.unit if figure in _VARIANCES else value for figure, value in found.figures.items()}
+    count, statement, figures, at_least = DEFINITIONS[name].apply(known, sample)
+    figures = {figure: value * known.unit if figure in _VARIANCES else value for figure, value in figures.items()}
     rounded = {figure: float(f"{value:.6g}") for figure, value in figures.items()}
-    return RuleResult(name, found.n_components, found.statement, rounded, found.at_least)
+    return RuleResult(name, count, statement, rounded, at_least)
 
 
-@dataclass(frozen=True)
-class _Counted:
-    """Result of comparing eigenvalues with thresholds, one after the other."""
-
-    count: int
-    """Eigenvalues that passed."""
-    at_least: bool
-    """Whether all known ones passed, and there are more."""
-    noise: float
-    """Variance of the noise that remains."""
-    threshold: float
-    """What the first eigenvalue that did not pass was compared with."""
-
-
-def _sequential(known: Eigenvalues, sample: Sample, threshold: Callable[[float, int], float]) -> _Counted:
+def _sequential(
+    known: Eigenvalues, sample: Sample, threshold: Callable[[float, int], float]
+) -> tuple[int, dict[str, float], bool]:
     """Count eigenvalues above `threshold(noise variance, number)` until the first that is not.
+
+    Return how many passed, the variance of the noise that remains and the threshold of the first that did not pass, and whether all
+    known ones passed and there are more.
 
     Eigenvalue k is compared with the threshold for the noise that remains if k components are taken for signal (Kritchman &
     Nadler 2009, section IV).
@@ -284,9 +263,9 @@ def _sequential(known: Eigenvalues, sample: Sample, threshold: Callable[[float, 
     for k in range(1, min(len(values), last) + 1):
         edge = threshold(noise_of(k), k)
         if not values[k - 1] > max(edge, known.rounding * values[0]):
-            return _Counted(k - 1, False, noise_of(k - 1), edge)
+            return k - 1, {"noise_variance": noise_of(k - 1), "threshold": edge}, False
     count = min(len(values), last)
-    return _Counted(count, not known.complete and count < last, noise_of(count), edge)
+    return count, {"noise_variance": noise_of(count), "threshold": edge}, not known.complete and count < last
 
 
 def _parallel(known: Eigenvalues, sample: Sample) -> Found:
@@ -296,16 +275,15 @@ def _parallel(known: Eigenvalues, sample: Sample) -> Found:
     count = len(above) if above.all() else int(np.argmin(above))
     at_least = count == len(above) and not known.complete
     statement = "eigenvalues above the largest of independent features with the same variances"
-    return Found(count, statement, {"threshold": edge}, at_least)
+    return count, statement, {"threshold": edge}, at_least
 
 
 def _marchenko_pastur(known: Eigenvalues, sample: Sample) -> Found:
     """Apply the upper edge of the Marchenko–Pastur law, for the noise of Kritchman & Nadler (2009)."""
     n, p = sample.n_degrees, sample.n_features
-    counted = _sequential(known, sample, lambda noise, k: noise * random_matrix.upper_edge((p - k) / n))
-    figures = {"noise_variance": counted.noise, "threshold": counted.threshold}
-    statement = "eigenvalues above the upper edge of the Marchenko–Pastur law of noise"
-    return Found(counted.count, statement, figures, counted.at_least)
+    edge = random_matrix.upper_edge
+    count, figures, at_least = _sequential(known, sample, lambda noise, k: noise * edge((p - k) / n))
+    return count, "eigenvalues above the upper edge of the Marchenko–Pastur law of noise", figures, at_least
 
 
 def _tracy_widom(known: Eigenvalues, sample: Sample) -> Found:
@@ -318,17 +296,17 @@ def _tracy_widom(known: Eigenvalues, sample: Sample) -> Found:
         centre, scale = law(k)
         return noise * (centre + random_matrix.TRACY_WIDOM_99 * scale)
 
-    counted = _sequential(known, sample, threshold)
-    figures = {"noise_variance": counted.noise, "threshold": counted.threshold, "level": LEVEL}
-    if counted.count < len(known.values) and counted.noise > 0:
-        centre, scale = law(counted.count)
-        step = (float(known.values[counted.count]) / counted.noise - centre) / scale
+    count, figures, at_least = _sequential(known, sample, threshold)
+    figures["level"], noise = LEVEL, figures["noise_variance"]
+    if count < len(known.values) and noise > 0:
+        centre, scale = law(count)
+        step = (float(known.values[count]) / noise - centre) / scale
         p_value = 1.0 - random_matrix.tracy_widom(step) if step < _LONGEST else 0.0
         figures["p_value"] = p_value if p_value > _SMALLEST else 0.0
     statement = (
         f"eigenvalues above what the largest of noise exceeds in {LEVEL:.0%} of all samples, by the Tracy–Widom law"
     )
-    return Found(counted.count, statement, figures, counted.at_least)
+    return count, statement, figures, at_least
 
 
 def _gavish_donoho(known: Eigenvalues, sample: Sample) -> Found:
@@ -338,12 +316,24 @@ def _gavish_donoho(known: Eigenvalues, sample: Sample) -> Found:
     omega, middle = random_matrix.optimal_threshold(sides[0] / sides[1]), float(np.median(singular))
     count = int(np.count_nonzero(singular > omega * middle))
     figures = {"threshold": (omega * middle) ** 2, "median": middle**2, "omega": omega}
-    return Found(count, f"singular values above {omega:.4g} times their median", figures)
+    return count, f"singular values above {omega:.4g} times their median", figures, False
 
 
 def _cross_validation(known: Eigenvalues, sample: Sample) -> Found:
     """Take the least error of predicting values that were left out (`streampca.linalg.cross_validation`)."""
-    return Found(*conclusion(sample.prediction_errors))
+    errors = sample.prediction_errors
+    if errors is None:
+        raise RuntimeError(NOT_ASKED)
+    count, unit = best_count(errors), float(errors[0]) or 1.0
+    statement = f"the least error of predicting each value of {N_GROUPS} groups of rows, left out in turn, from the others of its row"
+    if count == len(errors) - 1 and 1 < count < MOST_COMPONENTS:
+        statement += (
+            "; it falls to the last number that was tried, which is no number of factors: so it does where noise differs between "
+            "features, as it does after scaling"
+        )
+    if count == MOST_COMPONENTS:
+        statement += f"; more than {MOST_COMPONENTS} were not tried"
+    return count, statement, {"error": float(errors[count]) / unit, "tried": float(len(errors) - 1)}, False
 
 
 def _mle(known: Eigenvalues, sample: Sample) -> Found:
@@ -356,52 +346,11 @@ def _mle(known: Eigenvalues, sample: Sample) -> Found:
     finite = np.sort(evidence[np.isfinite(evidence)])
     if len(finite) > 1:
         figures["margin"] = float(finite[-1] - finite[-2])
-    return Found(count, "the largest evidence of probabilistic PCA (Minka 2000)", figures)
+    return count, "the largest evidence of probabilistic PCA (Minka 2000)", figures, False
 
 
 _VARIANCES = frozenset({"noise_variance", "threshold", "median"})
 """Figures in the units of the variances of the fit."""
-
-
-# --- what a rule may need of the rows: why it does not apply, empty where it does ---------------------------------------------
-
-
-def _law(sample: Sample) -> str:
-    """Need a known law of the eigenvalues of noise."""
-    return sample.obstacle
-
-
-def _enough(sample: Sample) -> str:
-    """Need three rows and features."""
-    few = min(sample.n_degrees, sample.n_features) < 3
-    return f"{sample.n_samples:,} rows of {sample.n_features:,} features that vary are too few" if few else ""
-
-
-def _variances(sample: Sample) -> str:
-    """Need the variances of centred features."""
-    unknown = "rows were not centred, or the model does not know the variances of its features"
-    return unknown if sample.edge is None else ""
-
-
-def _even(sample: Sample) -> str:
-    """Need noise of one variance in all features."""
-    return "features have weights, so that noise has not the same variance in all of them" if sample.uneven else ""
-
-
-def _more_rows(sample: Sample) -> str:
-    """Need as many rows as features."""
-    if sample.n_centred >= sample.n_features:
-        return ""
-    n_removed = sample.n_samples - sample.n_degrees
-    return (
-        f"the likelihood needs at least as many rows as features that vary, found {sample.n_samples:,} and "
-        f"{sample.n_features:,}" + (f", and {n_removed:,} means and slopes removed" if n_removed > 1 else "")
-    )
-
-
-def _left_out(sample: Sample) -> str:
-    """Need the covariances of groups of rows."""
-    return "" if sample.prediction_errors is not None else NOT_ASKED
 
 
 @dataclass(frozen=True)
@@ -412,26 +361,44 @@ class Definition:
     """Name for people."""
     apply: Callable[[Eigenvalues, Sample], Found]
     """What it says of eigenvalues divided by the first; at least one of them varies."""
-    needs: tuple[Callable[[Sample], str], ...] = (_law, _enough, _even)
-    """What it needs of the rows; the first that fails says why it does not apply."""
+    needs: tuple[str, ...] = ("law", "enough", "even")
+    """What it needs of the rows, see `obstacle_of`; the first that fails says why it does not apply."""
     all_eigenvalues: bool = False
     """Whether it needs all eigenvalues, not just the leading ones and the trace: approximate solvers refuse it."""
 
 
 DEFINITIONS: Final[Mapping[RuleName, Definition]] = {
-    "parallel": Definition("parallel analysis", _parallel, (_law, _variances, _enough)),
+    "parallel": Definition("parallel analysis", _parallel, ("law", "variances", "enough")),
     "marchenko_pastur": Definition("Marchenko–Pastur", _marchenko_pastur),
     "tracy_widom": Definition("Tracy–Widom", _tracy_widom),
     "gavish_donoho": Definition("Gavish–Donoho", _gavish_donoho, all_eigenvalues=True),
-    "cross_validation": Definition("cross-validation", _cross_validation, (_left_out,)),
-    "mle": Definition("Minka's evidence", _mle, (_law, _enough, _even, _more_rows), all_eigenvalues=True),
+    "cross_validation": Definition("cross-validation", _cross_validation, ("left out",)),
+    "mle": Definition("Minka's evidence", _mle, ("law", "enough", "even", "more rows"), all_eigenvalues=True),
 }
 """The rules; what they need of groups of rows is read by `solvers.covariance`."""
 
 
 def obstacle_of(name: RuleName, sample: Sample) -> str:
     """Return why a rule does not apply to such a sample; empty where it does."""
-    return next((reason for need in DEFINITIONS[name].needs if (reason := need(sample))), "")
+    few = min(sample.n_degrees, sample.n_features) < 3
+    n_removed = sample.n_samples - sample.n_degrees
+    likelihood = (
+        f"the likelihood needs at least as many rows as features that vary, found {sample.n_samples:,} and "
+        f"{sample.n_features:,}" + (f", and {n_removed:,} means and slopes removed" if n_removed > 1 else "")
+    )
+    obstacles = {
+        "law": sample.obstacle,
+        "enough": f"{sample.n_samples:,} rows of {sample.n_features:,} features that vary are too few" if few else "",
+        "variances": ""
+        if sample.edge is not None
+        else "rows were not centred, or the model does not know the variances of its features",
+        "even": "features have weights, so that noise has not the same variance in all of them"
+        if sample.uneven
+        else "",
+        "more rows": likelihood if sample.n_centred < sample.n_features else "",
+        "left out": NOT_ASKED if sample.prediction_errors is None else "",
+    }
+    return next((obstacles[need] for need in DEFINITIONS[name].needs if obstacles[need]), "")
 
 
 def log_evidence(values: FloatArray, n_samples: int, rounding: float = 0.0) -> FloatArray:

@@ -111,7 +111,7 @@ def q_limit(variance_left: float, moments: tuple[float, ...], probability: float
 Moments = tuple[float, ...]
 """θ₂/θ₁², and θ₃/θ₁³ where it is known; empty where nothing is."""
 
-_PROBES, _PROBES_AT_ONCE = 64, 64  # a product with 64 vectors takes little longer than one with 16
+_PROBES = 64  # a product with 64 vectors takes little longer than one with 16
 _BAND = 128
 
 
@@ -138,9 +138,14 @@ def with_moments(spectrum: Spectrum, matrix: Symmetric, seed: int) -> Spectrum:
     if spectrum.every is not None:
         return replace(spectrum, residual_moments=moments_of_values(spectrum.every[len(spectrum.values) :]))
     with one_blas_thread():
-        if matrix.side <= DENSE_LIMIT:
-            return replace(spectrum, residual_moments=_dense(matrix, spectrum, left))
-        return replace(spectrum, residual_moments=_estimated(matrix, spectrum, left, seed))
+        squares, cubes = (
+            _dense(matrix, spectrum, left) if matrix.side <= DENSE_LIMIT else _estimated(matrix, spectrum, left, seed)
+        )
+    if not squares > 0:
+        return replace(spectrum, residual_moments=())
+    # Of n eigenvalues that are not negative, θ₁²/n ≤ θ₂ ≤ θ₁² and θ₂² ≤ θ₁θ₃, θ₃ ≤ θ₂^(3/2).
+    squares = min(max(squares, 1 / (matrix.rank_limit - len(spectrum.values))), 1.0)
+    return replace(spectrum, residual_moments=(squares, min(max(cubes, squares**2), squares**1.5)))
 
 
 def with_moments_of_pairs(spectrum: Spectrum, matrix: Symmetric, clipped: float, missing: float) -> Spectrum:
@@ -185,34 +190,19 @@ def _without_leading(matrix: Symmetric, spectrum: Spectrum, unit: float) -> Floa
     return dense
 
 
-def _dense(matrix: Symmetric, spectrum: Spectrum, left: float) -> Moments:
+def _dense(matrix: Symmetric, spectrum: Spectrum, left: float) -> tuple[float, float]:
     dense, cubes = _without_leading(matrix, spectrum, left), 0.0
     for start in range(0, len(dense), _BAND):
         band = dense[start : start + _BAND]
         cubes += float(np.vdot(band @ dense, band))
-    return _valid(float(np.vdot(dense, dense)), cubes, matrix.rank_limit - len(spectrum.values))
+    return float(np.vdot(dense, dense)), cubes
 
 
-def _estimated(matrix: Symmetric, spectrum: Spectrum, left: float, seed: int) -> Moments:
+def _estimated(matrix: Symmetric, spectrum: Spectrum, left: float, seed: int) -> tuple[float, float]:
     def applied(vectors: FloatArray) -> FloatArray:
         projected = vectors - spectrum.vectors.T @ (spectrum.vectors @ vectors)
         product = matrix.multiply(projected) / left
         return np.asarray(product - spectrum.vectors.T @ (spectrum.vectors @ product))
 
-    squares, cubes, random = 0.0, 0.0, generator(seed, "residual moments")
-    for _ in range(_PROBES // _PROBES_AT_ONCE):
-        once = applied(np.asarray(random.standard_normal((matrix.side, _PROBES_AT_ONCE))))
-        squares += float(np.vdot(once, once))
-        cubes += float(np.vdot(once, applied(once)))
-    return _valid(squares / _PROBES, cubes / _PROBES, matrix.rank_limit - len(spectrum.values))
-
-
-def _valid(squares: float, cubes: float, n_left: int) -> Moments:
-    """Return the moments within what is possible for `n_left` eigenvalues that are not negative.
-
-    That is θ₁²/n ≤ θ₂ ≤ θ₁² and θ₂² ≤ θ₁θ₃, θ₃ ≤ θ₂^(3/2).
-    """
-    if not squares > 0:
-        return ()
-    squares = min(max(squares, 1 / n_left), 1.0)
-    return squares, min(max(cubes, squares**2), squares**1.5)
+    once = applied(np.asarray(generator(seed, "residual moments").standard_normal((matrix.side, _PROBES))))
+    return float(np.vdot(once, once)) / _PROBES, float(np.vdot(once, applied(once))) / _PROBES

@@ -80,7 +80,7 @@ def prediction_errors(groups: Sequence[GroupScatter], factors: FloatArray, *, ce
     mean = sum(group.weight * (group.mean - groups[0].mean) for group in groups) / weight + groups[0].mean
     between = sum(group.weight * np.outer(group.mean - mean, group.mean - mean) for group in groups)
     whole = groups[0].grid.dense(total) + between
-    curves = [_errors_of(group, _Whole(whole, mean, weight), factors, center=center) for group in groups]
+    curves = [_errors_of(group, (whole, mean, weight), factors, center=center) for group in groups]
     errors: FloatArray = np.sum([curve[: min(map(len, curves))] for curve in curves], axis=0) / weight
     return errors
 
@@ -94,38 +94,18 @@ def best_count(errors: FloatArray) -> int:
     return int(np.argmax(errors <= errors.min() + 1e-12 * errors[0]))
 
 
-def conclusion(errors: FloatArray | None) -> tuple[int, str, dict[str, float]]:
-    """Return the number of components, what it is in a sentence, and its error as a share of that of none; `errors` are there."""
-    if errors is None:
-        raise RuntimeError(NOT_ASKED)
-    count, unit = best_count(errors), float(errors[0]) or 1.0
-    statement = f"the least error of predicting each value of {N_GROUPS} groups of rows, left out in turn, from the others of its row"
-    if count == len(errors) - 1 and 1 < count < MOST_COMPONENTS:
-        statement += (
-            "; it falls to the last number that was tried, which is no number of factors: so it does where noise differs between "
-            "features, as it does after scaling"
-        )
-    if count == MOST_COMPONENTS:
-        statement += f"; more than {MOST_COMPONENTS} were not tried"
-    return count, statement, {"error": float(errors[count]) / unit, "tried": float(len(errors) - 1)}
+def _errors_of(
+    group: GroupScatter, whole: tuple[FloatArray, FloatArray, float], factors: FloatArray, *, center: bool
+) -> FloatArray:
+    """Return the sums of the squared prediction errors of the rows of a group for 0, 1, … components.
 
-
-@dataclass(frozen=True)
-class _Whole:
-    """The scatter of all rows about their mean."""
-
-    scatter: FloatArray
-    mean: FloatArray
-    weight: float
-
-
-def _errors_of(group: GroupScatter, whole: _Whole, factors: FloatArray, *, center: bool) -> FloatArray:
-    """Return the sums of the squared prediction errors of the rows of a group for 0, 1, … components."""
-    rest = whole.weight - group.weight
-    shift = group.mean - whole.mean
+    `whole` holds the scatter of all rows about their mean, the mean, and the sum of the weights.
+    """
+    scatter, mean, weight = whole
+    rest, shift = weight - group.weight, group.mean - mean
     own = group.grid.dense(group.tiles)
-    others = whole.scatter - own - np.outer(shift, shift) * (group.weight * whole.weight / rest)
-    others_mean = whole.mean - shift * (group.weight / rest)
+    others = scatter - own - np.outer(shift, shift) * (group.weight * weight / rest)
+    others_mean = mean - shift * (group.weight / rest)
     apart = group.mean - others_mean if center else group.mean
     own = (own + group.weight * np.outer(apart, apart)) * np.outer(factors, factors)
     if not center:

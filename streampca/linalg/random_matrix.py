@@ -192,7 +192,10 @@ def projection_shrinkage(
     values, left = values / unit, left / unit
     if every is not None and len(every) > _NEXT + 1:
         n_spikes = min(n_separated(every / unit), len(values))
-        result[:n_spikes] = _of_all(values[:n_spikes], every / unit, n_degrees)
+        # The mean is over the eigenvalues of the noise, so that few rows have the right number of them.
+        others, n_noise, spikes = every[n_spikes:n_degrees] / unit, n_degrees - n_spikes, values[:n_spikes]
+        sums = np.array([np.sum(1 / (value - others)) + (n_noise - len(others)) / value for value in spikes])
+        result[:n_spikes] = n_noise / (spikes * sums)
         return result
     noise, n_spikes = (0.0, 0.0), 0
     for j, value in enumerate(values):
@@ -206,7 +209,11 @@ def projection_shrinkage(
         if not value > found[1] * (centre + TRACY_WIDOM_99 * scale):
             break
         noise, n_spikes = found, j + 1
-    result[:n_spikes] = _of_noise(values[:n_spikes], *noise)
+    # For white noise, ρ ℓ is the larger root of λ² − λ (ℓ + σ² − γ σ²) + ℓ σ² = 0.
+    spikes, (ratio, variance) = values[:n_spikes], noise
+    middle = spikes + variance - ratio * variance
+    roots = np.sqrt(np.maximum(middle**2 - 4 * spikes * variance, 0.0))
+    result[:n_spikes] = (middle + roots) / (2 * spikes)
     return result
 
 
@@ -228,18 +235,3 @@ def n_separated(every: FloatArray) -> int:
         if found == before:
             break
     return found
-
-
-def _of_noise(spikes: FloatArray, ratio: float, variance: float) -> FloatArray:
-    """Return the factors for white noise: ρ ℓ is the larger root of λ² − λ (ℓ + σ² − γ σ²) + ℓ σ² = 0."""
-    middle = spikes + variance - ratio * variance
-    roots = np.sqrt(np.maximum(middle**2 - 4 * spikes * variance, 0.0))
-    return np.asarray((middle + roots) / (2 * spikes))
-
-
-def _of_all(spikes: FloatArray, every: FloatArray, n_degrees: int) -> FloatArray:
-    """Return the factors from all eigenvalues; the mean is over those of the noise, so that few rows have the right number of them."""
-    noise = every[len(spikes) : n_degrees]
-    n_noise = n_degrees - len(spikes)
-    sums = np.array([np.sum(1 / (value - noise)) + (n_noise - len(noise)) / value for value in spikes])
-    return np.asarray(n_noise / (spikes * sums))
