@@ -279,7 +279,8 @@ def replacement_bound(
     if _norm(norm) == "frobenius":
         squares, signless = (w @ (part * part) @ w for w in (weights, np.abs(weights)))
         return unit * float(np.sqrt(max(squares, 0.0) + rounding * signless))
-    root = _root(part)
+    squared, vectors = np.linalg.eigh(part)
+    root = vectors * np.sqrt(np.maximum(squared, 0.0))
     values = np.linalg.eigvalsh(root.T @ (weights[:, None] * root))
     return unit * float(np.abs(values).max(initial=0.0) + rounding * (np.abs(weights) @ part.diagonal()))
 
@@ -340,13 +341,6 @@ def _group_means(rows: FloatArray, members: IntArray, sizes: IntArray) -> FloatA
     order = np.argsort(members, kind="stable")
     sums: FloatArray = np.add.reduceat(rows[order], np.cumsum(sizes) - sizes, axis=0)
     return sums / sizes[:, np.newaxis]
-
-
-def _root(matrix: FloatArray) -> FloatArray:
-    """Return R with R Rᵀ = `matrix`, which is positive semi-definite up to rounding."""
-    values, vectors = np.linalg.eigh(matrix)
-    root: FloatArray = vectors * np.sqrt(np.maximum(values, 0.0))
-    return root
 
 
 def _symmetric(covariance: ArrayLike) -> tuple[FloatArray, float]:

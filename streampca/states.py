@@ -137,7 +137,15 @@ def principal_components(accumulator: Solvable, state: Any, n_components: int | 
     matrix: SymmetricOperator | Factored = accumulator.finalize(state)
     centred = matrix.offset is None
     k = min(n_components or len(matrix.mean), matrix.n_samples, len(matrix.mean))
-    values, vectors, total = _of_factor(matrix) if isinstance(matrix, Factored) else _of_matrix(matrix, k)
+    if isinstance(matrix, Factored):
+        from scipy.linalg import svd
+
+        _, lengths, vectors = svd(matrix.rows() / np.sqrt(matrix.divisor), full_matrices=False, check_finite=False)
+        values, vectors = np.square(lengths), signed(vectors.T)
+        total = float(values.sum())
+    else:
+        found = solve(matrix, Count(k), precision=relative_precision("float32", matrix.n_features))
+        values, vectors, total = found.values, found.vectors, found.total
     return Components(
         components=vectors[:k],
         explained_variance=values[:k],
@@ -146,16 +154,3 @@ def principal_components(accumulator: Solvable, state: Any, n_components: int | 
         factors=matrix.weights,
         n_samples=matrix.n_samples,
     )
-
-
-def _of_matrix(matrix: SymmetricOperator, k: int) -> tuple[FloatArray, FloatArray, float]:
-    found = solve(matrix, Count(k), precision=relative_precision("float32", matrix.n_features))
-    return found.values, found.vectors, found.total
-
-
-def _of_factor(matrix: Factored) -> tuple[FloatArray, FloatArray, float]:
-    from scipy.linalg import svd
-
-    _, lengths, vectors = svd(matrix.rows() / np.sqrt(matrix.divisor), full_matrices=False, check_finite=False)
-    values = np.square(lengths)
-    return values, signed(vectors.T), float(values.sum())

@@ -24,7 +24,6 @@ from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
 from streampca.sources.residuals import RowResiduals
 from streampca.sources.zarr.metadata import quietly
-from streampca.sources.zarr.strictness import quietly
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, DIAGNOSTICS, require_space
 from streampca.storage.zarr_interface import opened_for_writing
 from streampca.system.workspace import borrow

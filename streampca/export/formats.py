@@ -62,17 +62,16 @@ def require_free(path: Path, kind: Kind, *, overwrite: bool) -> None:
         raise OutputError(f"{path} cannot be written: {path.parent} is no directory")
     if not path.exists() and not path.is_symlink():
         return
-    if path.is_symlink() or not path.is_file() or not _begins_as(path, kind):
+    ours = path.is_file() and not path.is_symlink()
+    if ours:
+        with path.open("rb") as file:
+            ours = file.read(4).startswith(_BEGINNINGS[kind])
+    if not ours:
         raise OutputError(
             f"{path} exists and is no {kind} file: it is left untouched; name another place, or move it away"
         )
     if not overwrite:
         raise OutputError(f"{path} exists already: ask for overwrite to replace it, or name another place")
-
-
-def _begins_as(path: Path, kind: Kind) -> bool:
-    with path.open("rb") as file:
-        return file.read(4).startswith(_BEGINNINGS[kind])
 
 
 def write(path: Path, kind: Kind, data: bytes | memoryview, *, overwrite: bool) -> None:
@@ -104,21 +103,10 @@ def normalization_of(model: PCAModel) -> Normalization | None:
     return Normalization.of(model.source.get("normalize"))
 
 
-def _sums_of_others(model: PCAModel) -> bool:
-    """Return whether rows are scaled by sums that include features which are not used."""
+def _count_steps(model: PCAModel) -> list[type]:
+    """Return the steps of the normalisation of counts; none where there is none."""
     known = normalization_of(model)
-    return (
-        known is not None
-        and any(isinstance(step, ScaledCounts) for step in known.asked)
-        and model.labels is not None
-        and bool(model.labels.mask is not None)
-    )
-
-
-def _of_no_graph(model: PCAModel) -> bool:
-    """Return whether counts are normalised by a step that has no nodes in ONNX."""
-    known = normalization_of(model)
-    return known is not None and not all(isinstance(step, ScaledCounts | LogarithmOfCounts) for step in known.asked)
+    return [] if known is None else [type(step) for step in known.asked]
 
 
 _ROWS_ARE_NOT_KNOWN = "what is removed depends on which row it is (its group, time or covariates)"
@@ -183,7 +171,9 @@ LIMITS = (
     ),
     Limit(
         "normalize with a mask of features",
-        _sums_of_others,
+        lambda model: (
+            ScaledCounts in _count_steps(model) and model.labels is not None and model.labels.mask is not None
+        ),
         {"ONNX": "the sum of a row includes features that the model does not take"},
         _UNNORMALIZED,
     ),
@@ -193,7 +183,12 @@ LIMITS = (
         {"scikit-learn": "it has no such step", "faiss": _NOT_LINEAR, "npz": _NOT_IN_FORMULA},
         _UNNORMALIZED,
     ),
-    Limit("this normalize", _of_no_graph, {"ONNX": "it writes sums of rows and logarithms alone"}, _UNNORMALIZED),
+    Limit(
+        "this normalize",
+        lambda model: not {*_count_steps(model)} <= {ScaledCounts, LogarithmOfCounts},
+        {"ONNX": "it writes sums of rows and logarithms alone"},
+        _UNNORMALIZED,
+    ),
 )
 """Every setting that some format cannot express; all others are expressed by all."""
 
@@ -226,22 +221,10 @@ _BYTES_PER_LETTER = 8
 """Memory of the copies of names of features while they are written, for the letters of the longest: numpy takes 4 for each."""
 
 
-@dataclass(frozen=True)
-class Projection:
-    """Scores are (rows − centre) axesᵀ + offset."""
+def projection_of(model: PCAModel, dtype: DType, *, centred: bool) -> tuple[Array, Array, Array]:
+    """Return axes, ``(k, n_features)``, centre and offset with which scores are (rows − centre) axesᵀ + offset, in `dtype`.
 
-    axes: Array
-    """Weights of the scores times the factors of features, ``(k, n_features)``."""
-    centre: Array
-    """What is subtracted from rows, ``(n_features,)``."""
-    offset: Array
-    """What is added to scores, ``(k,)``."""
-
-
-def projection_of(model: PCAModel, dtype: DType, *, centred: bool) -> Projection:
-    """Return the projection of `model` in `dtype`; rows are centred before the product, or their scores after it.
-
-    The offset is that of the axes as they are rounded to `dtype`, so that only centred values meet their rounding errors.
+    Rows are centred before the product, or their scores after it. The axes include the factors of features. The offset is that of the axes as they are rounded to `dtype`, so that only centred values meet their rounding errors.
     """
     k, d = model.components.shape
     axes, offset = np.empty((k, d), dtype), np.zeros(k)
@@ -250,7 +233,7 @@ def projection_of(model: PCAModel, dtype: DType, *, centred: bool) -> Projection
         weights = model.weights_of(features)
         axes[:, features] = slab if weights is None else slab * weights
         offset -= axes[:, features].astype(np.float64) @ (model.mean[features] - centre[features])
-    return Projection(axes, centre, offset.astype(dtype))
+    return axes, centre, offset.astype(dtype)
 
 
 def inverse_factors(model: PCAModel) -> FloatArray:
@@ -290,7 +273,11 @@ def measured_error(model: PCAModel, scores_of: Callable[[Array], Array], dtype: 
     For up to 256 rows in `dtype` drawn from the probabilistic model (Tipping & Bishop 1999), the same at every call. Where
     counts are normalised while they are read, the rows are counts that become such rows.
     """
-    rows, normalization = _drawn(model), normalization_of(model)
+    k, d = model.components.shape
+    random, n = generator(0, "export"), _n_measured(d)
+    scores = random.standard_normal((n, k)) * (1.0 if model.whiten else np.sqrt(model.explained_variance))
+    noise = random.standard_normal((n, d)) * (np.sqrt(model.noise_of_features) * inverse_factors(model))
+    rows, normalization = model.decode(scores) + noise, normalization_of(model)
     if normalization is not None:
         np.maximum(rows, 0, out=rows)
         of_logarithms = any(isinstance(step, LogarithmOfCounts) for step in normalization.asked)
@@ -307,13 +294,3 @@ def measured_error(model: PCAModel, scores_of: Callable[[Array], Array], dtype: 
 
 def _n_measured(n_features: int) -> int:
     return max(1, min(_MEASURED_ROWS, _MEASURED_VALUES // n_features))
-
-
-def _drawn(model: PCAModel) -> FloatArray:
-    """Return rows of the probabilistic model, in float64."""
-    k, d = model.components.shape
-    random, n = generator(0, "export"), _n_measured(d)
-    scores = random.standard_normal((n, k)) * (1.0 if model.whiten else np.sqrt(model.explained_variance))
-    noise = random.standard_normal((n, d)) * (np.sqrt(model.noise_of_features) * inverse_factors(model))
-    rows: FloatArray = model.decode(scores) + noise
-    return rows

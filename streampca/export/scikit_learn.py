@@ -48,7 +48,10 @@ def to_sklearn(
     if factors is not None:
         steps.insert(0, ("scale", _scaler(model, factors)))
     if model.fill is not None:
-        steps.insert(0, ("fill", _filler(model.fill)))
+        replace = partial(
+            np.nan_to_num, nan=model.fill.copy(), posinf=np.inf, neginf=-np.inf
+        )  # its inverse does nothing
+        steps.insert(0, ("fill", FunctionTransformer(replace).fit(np.zeros((1, len(model.fill))))))
     if names is not None:
         steps[0][1].feature_names_in_ = np.array(names, dtype=object)
     return fitted if len(steps) == 1 else Pipeline(steps)
@@ -110,9 +113,3 @@ def _scaler(model: PCAModel, factors: FloatArray) -> StandardScaler:
     scaler.n_features_in_ = len(factors)
     scaler.n_samples_seen_ = model.n_samples
     return scaler
-
-
-def _filler(fill: FloatArray) -> FunctionTransformer:
-    """Return the step that replaces NaN by `fill`, whose inverse does nothing."""
-    replace = partial(np.nan_to_num, nan=fill.copy(), posinf=np.inf, neginf=-np.inf)
-    return FunctionTransformer(replace).fit(np.zeros((1, len(fill))))

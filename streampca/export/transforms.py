@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, DTypeLike
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.export.formats import (
     Exported,
-    Projection,
     measured_error,
     normalization_of,
     projection_of,
@@ -27,7 +26,7 @@ from streampca.formatting import as_text
 from streampca.models.pca import Model, PCAModel
 from streampca.sources.cells.normalization import LogarithmOfCounts, Normalization, ScaledCounts
 from streampca.system.optional import optional_module
-from streampca.typing import Array, DType
+from streampca.typing import DType
 from streampca.version import __version__
 
 if TYPE_CHECKING:
@@ -75,21 +74,11 @@ def write_onnx(
     onnx.checker.check_model(built, full_check=True)
     data = built.SerializeToString()
     del built
-    error = measured_error(model, _Evaluation(onnx, data), kind)
+    reference = optional_module("onnx.reference", "an ONNX model", "export")
+    session = reference.ReferenceEvaluator(onnx.load_model_from_string(data))
+    error = measured_error(model, lambda rows: np.asarray(session.run([OUTPUT], {INPUT: rows})[0]), kind)
     write(path, "ONNX", data, overwrite=overwrite)
     return Exported(path, f"ONNX model, opset {OPSET}, input {INPUT}, output {OUTPUT}", (d, k), dtype, len(data), error)
-
-
-class _Evaluation:
-    """Scores of rows by the reference implementation of ONNX, in numpy, of a serialised model."""
-
-    def __init__(self, onnx: ModuleType, data: bytes):
-        reference = optional_module("onnx.reference", "an ONNX model", "export")
-        self._session = reference.ReferenceEvaluator(onnx.load_model_from_string(data))
-
-    def __call__(self, rows: Array) -> Array:
-        scores: Array = self._session.run([OUTPUT], {INPUT: rows})[0]
-        return scores
 
 
 class _Graph:
@@ -123,10 +112,10 @@ def _model(onnx: ModuleType, model: PCAModel, dtype: DType, names: str | None) -
         absent, before = "is_missing", graph.value
         graph.add("IsNaN", [before], absent)
         graph.add("Where", [absent, graph.constant("fill", model.fill), before], "filled")
-    projection = projection_of(model, dtype, centred=True)
-    graph.add("Sub", [graph.value, graph.constant("mean", projection.centre)], "centred")
-    axes, offset = graph.constant("axes", projection.axes), graph.constant("offset", projection.offset)
-    graph.add("Gemm", [graph.value, axes, offset], OUTPUT, transB=1)
+    axes, centre, offset = projection_of(model, dtype, centred=True)
+    graph.add("Sub", [graph.value, graph.constant("mean", centre)], "centred")
+    constants = [graph.constant("axes", axes), graph.constant("offset", offset)]
+    graph.add("Gemm", [graph.value, *constants], OUTPUT, transB=1)
     helper, (k, d) = onnx.helper, model.components.shape
     kind = helper.np_dtype_to_tensor_dtype(dtype)
     built = helper.make_graph(
@@ -175,9 +164,12 @@ def write_faiss(model: Model, path: Path, *, memory: int | str | None = None, ov
     require_range(model, "faiss", "fit data in other units, or export to .onnx with dtype='float64'")
     require_memory(model, memory, 6 * 4)
     k, d = model.components.shape
-    projection = projection_of(model, np.dtype(np.float32), centred=False)
-    transform = _transform(faiss, projection)
-    del projection
+    axes, _, offset = projection_of(model, np.dtype(np.float32), centred=False)
+    transform: LinearTransform = faiss.LinearTransform(d, k, True)  # y = A x + b
+    faiss.copy_array_to_vector(axes.ravel(), transform.A)
+    faiss.copy_array_to_vector(offset, transform.b)
+    transform.is_trained = True
+    del axes, offset
     writer = faiss.VectorIOWriter()
     faiss.write_VectorTransform(transform, writer)
     data = faiss.vector_to_array(writer.data).tobytes()
@@ -185,13 +177,3 @@ def write_faiss(model: Model, path: Path, *, memory: int | str | None = None, ov
     error = measured_error(model, transform.apply, np.dtype(np.float32))
     write(path, "faiss", data, overwrite=overwrite)
     return Exported(path, "faiss LinearTransform", (d, k), "float32", len(data), error)
-
-
-def _transform(faiss: ModuleType, projection: Projection) -> LinearTransform:
-    """Return the transform y = A x + b."""
-    k, d = projection.axes.shape
-    transform: LinearTransform = faiss.LinearTransform(d, k, True)
-    faiss.copy_array_to_vector(projection.axes.ravel(), transform.A)
-    faiss.copy_array_to_vector(projection.offset, transform.b)
-    transform.is_trained = True
-    return transform

@@ -40,11 +40,6 @@ class Pairs:
     """How they were computed."""
 
 
-def cross_covariance(matrix: SymmetricOperator, n_first: int) -> FloatArray:
-    """Return C₁₂, ``(n_first, n_features - n_first)``, as a new array."""
-    return np.ascontiguousarray(matrix.dense()[:n_first, n_first:])
-
-
 def squared_norm(matrix: SymmetricOperator, n_first: int) -> float:
     """Return ‖C₁₂‖²_F from the tiles of the matrix, one at a time."""
     grid, total = matrix.grid, 0.0
@@ -114,7 +109,7 @@ def maximum_covariance(matrix: SymmetricOperator, n_first: int, k: int, *, preci
     """
     total = squared_norm(matrix, n_first)
     if matrix.side <= DENSE_LIMIT:
-        cross = cross_covariance(matrix, n_first)
+        cross = np.ascontiguousarray(matrix.dense()[:n_first, n_first:])
         left, values, right = svd(cross, full_matrices=False, check_finite=False)
         first, second = _signed(left.T[:k], right[:k])
         residual = _residual(cross @ second.T - first.T * values[:k], values)
@@ -140,27 +135,11 @@ def _completed(rows: FloatArray, k: int, seed: int) -> FloatArray:
     return np.concatenate([rows, more])
 
 
-@dataclass(frozen=True)
-class Whitening:
-    """The eigenvectors of a correlation matrix that are used, divided by the roots of their eigenvalues, for features in their units."""
+def whitening(covariance: FloatArray, precision: float) -> tuple[FloatArray, float, int]:
+    """Return the whitening of a covariance, which is overwritten, its condition, and the number of directions below rounding.
 
-    matrix: FloatArray
-    """``(n_features, rank)``."""
-    condition: float
-    """The largest eigenvalue over the smallest that is used."""
-    n_left_out: int
-    """Directions of features that vary whose eigenvalue is below rounding."""
-
-    @property
-    def rank(self) -> int:
-        """Return how many directions are used."""
-        return int(self.matrix.shape[1])
-
-
-def whitening(covariance: FloatArray, precision: float) -> Whitening:
-    """Return the whitening of a covariance, which is overwritten, in the directions whose variance is above rounding.
-
-    Of features of variance 1, so that their units do not matter.
+    The matrix, ``(n_features, rank)``, has the eigenvectors of the correlation matrix that are used, divided by the roots of their
+    eigenvalues, for features in their units. The condition is the largest eigenvalue over the smallest that is used.
     """
     deviations = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     n_varying = int(np.count_nonzero(deviations))
@@ -172,7 +151,7 @@ def whitening(covariance: FloatArray, precision: float) -> Whitening:
     if not known.any():
         raise DataError("no feature of one of the tables varies: expected tables with variance")
     matrix = vectors[:, known] / np.sqrt(values[known]) / deviations[:, None]
-    return Whitening(matrix, float(values[-1] / values[known][0]), n_varying - int(known.sum()))
+    return matrix, float(values[-1] / values[known][0]), n_varying - int(known.sum())
 
 
 def canonical_correlations(
@@ -205,23 +184,24 @@ def canonical_correlations(
     """
     dense = matrix.dense()
     cross = dense[:n_first, n_first:].copy()
-    one = whitening(dense[:n_first, :n_first].copy(), precision)
-    two = whitening(dense[n_first:, n_first:].copy(), precision)
+    one, condition, n_left_out = whitening(dense[:n_first, :n_first].copy(), precision)
+    two, other_condition, n_others = whitening(dense[n_first:, n_first:].copy(), precision)
     del dense
-    if one.rank + two.rank > n_free:
+    rank, other_rank = one.shape[1], two.shape[1]
+    if rank + other_rank > n_free:
         raise DataError(
-            f"the tables have {one.rank:,} and {two.rank:,} directions of variance, and the rows {n_free:g} degrees of freedom: "
-            f"at least {one.rank + two.rank - int(n_free):,} canonical correlation(s) would be 1 whatever the data; expected more rows than "
+            f"the tables have {rank:,} and {other_rank:,} directions of variance, and the rows {n_free:g} degrees of freedom: "
+            f"at least {rank + other_rank - int(n_free):,} canonical correlation(s) would be 1 whatever the data; expected more rows than "
             "directions: reduce both tables to their principal components first (n_pca)"
         )
-    k = min(k, one.rank, two.rank)
-    left, values, right = svd(one.matrix.T @ cross @ two.matrix, full_matrices=False, check_finite=False)
-    first, second = _signed((one.matrix @ left[:, :k]).T, (two.matrix @ right[:k].T).T)
-    error = min(1.0, 2 * precision * (one.condition + two.condition))
+    k = min(k, rank, other_rank)
+    left, values, right = svd(one.T @ cross @ two, full_matrices=False, check_finite=False)
+    first, second = _signed((one @ left[:, :k]).T, (two @ right[:k].T).T)
+    error = min(1.0, 2 * precision * (condition + other_condition))
     values = np.clip(values, 0.0, 1.0)
-    residual = _residual(one.matrix.T @ (cross @ second.T) - left[:, :k] * values[:k], values)
+    residual = _residual(one.T @ (cross @ second.T) - left[:, :k] * values[:k], values)
     pairs = Pairs(values[:k], first, second, float(np.square(values).sum()), residual, "lapack")
-    return pairs, error, one.n_left_out + two.n_left_out
+    return pairs, error, n_left_out + n_others
 
 
 def _signed(first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -6,7 +6,6 @@ In cross-validation, values of rows that were left out are predicted from the ot
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
@@ -28,21 +27,9 @@ _UNKNOWN = 1e-10
 """Smallest 1 − h with which a value is predicted: below, the components are that feature alone."""
 
 
-@dataclass(frozen=True)
-class GroupScatter:
-    """Scatter matrix of the rows of a group about their mean."""
-
-    grid: TileGrid
-    """Layout of `tiles`."""
-    tiles: FloatArray
-    """The matrix as flat tiles."""
-    mean: FloatArray
-    """Mean of each feature, ``(n_features,)``."""
-    weight: float
-    """Sum of the weights of the rows."""
-
-
-def prediction_errors(groups: Sequence[GroupScatter], factors: FloatArray, *, center: bool) -> FloatArray:
+def prediction_errors(
+    grid: TileGrid, groups: Sequence[tuple[FloatArray, FloatArray, float]], factors: FloatArray, *, center: bool
+) -> FloatArray:
     """Return the mean squared error of predicting rows that were left out, summed over features, for 0, 1, … components.
 
     Each group of rows is left out in turn. With the leading k eigenpairs (λ, v) of the covariance of the other rows, and the mean σ² of the
@@ -53,8 +40,11 @@ def prediction_errors(groups: Sequence[GroupScatter], factors: FloatArray, *, ce
 
     Parameters
     ----------
-    groups : sequence of GroupScatter
-        The groups; those of weight 0 do not count.
+    grid : TileGrid
+        Layout of the scatter matrices.
+    groups : sequence of tuple
+        Of each group the scatter matrix of its rows about their mean, as flat tiles, the mean, ``(n_features,)``, and the sum of the
+        weights; those of weight 0 do not count.
     factors : array, shape (n_features,)
         What centred features are multiplied by.
     center : bool
@@ -70,17 +60,19 @@ def prediction_errors(groups: Sequence[GroupScatter], factors: FloatArray, *, ce
     DataError
         If fewer than two groups have a weight.
     """
-    groups = [group for group in groups if group.weight > 0]
+    groups = [group for group in groups if group[2] > 0]
     if len(groups) < 2:
         raise DataError(
             f"n_components='cross_validation' needs rows in at least two groups of consecutive rows: found {len(groups)}"
         )
-    total = reduce(np.add, [group.tiles for group in groups])
-    weight = sum(group.weight for group in groups)
-    mean = sum(group.weight * (group.mean - groups[0].mean) for group in groups) / weight + groups[0].mean
-    between = sum(group.weight * np.outer(group.mean - mean, group.mean - mean) for group in groups)
-    whole = groups[0].grid.dense(total) + between
-    curves = [_errors_of(group, (whole, mean, weight), factors, center=center) for group in groups]
+    total = reduce(np.add, [tiles for tiles, _, _ in groups])
+    weight, middle = sum(own for _, _, own in groups), groups[0][1]
+    mean = sum(own * (centre - middle) for _, centre, own in groups) / weight + middle
+    between = sum(own * np.outer(centre - mean, centre - mean) for _, centre, own in groups)
+    whole = grid.dense(total) + between, mean, weight
+    curves = [
+        _errors_of((grid.dense(tiles), centre, own), whole, factors, center=center) for tiles, centre, own in groups
+    ]
     errors: FloatArray = np.sum([curve[: min(map(len, curves))] for curve in curves], axis=0) / weight
     return errors
 
@@ -95,19 +87,22 @@ def best_count(errors: FloatArray) -> int:
 
 
 def _errors_of(
-    group: GroupScatter, whole: tuple[FloatArray, FloatArray, float], factors: FloatArray, *, center: bool
+    group: tuple[FloatArray, FloatArray, float],
+    whole: tuple[FloatArray, FloatArray, float],
+    factors: FloatArray,
+    *,
+    center: bool,
 ) -> FloatArray:
     """Return the sums of the squared prediction errors of the rows of a group for 0, 1, … components.
 
-    `whole` holds the scatter of all rows about their mean, the mean, and the sum of the weights.
+    `group` and `whole` hold the scatter of its rows, and of all, about their mean, the mean, and the sum of the weights.
     """
-    scatter, mean, weight = whole
-    rest, shift = weight - group.weight, group.mean - mean
-    own = group.grid.dense(group.tiles)
-    others = scatter - own - np.outer(shift, shift) * (group.weight * weight / rest)
-    others_mean = mean - shift * (group.weight / rest)
-    apart = group.mean - others_mean if center else group.mean
-    own = (own + group.weight * np.outer(apart, apart)) * np.outer(factors, factors)
+    (own, centre, own_weight), (scatter, mean, weight) = group, whole
+    rest, shift = weight - own_weight, centre - mean
+    others = scatter - own - np.outer(shift, shift) * (own_weight * weight / rest)
+    others_mean = mean - shift * (own_weight / rest)
+    apart = centre - others_mean if center else centre
+    own = (own + own_weight * np.outer(apart, apart)) * np.outer(factors, factors)
     if not center:
         others += rest * np.outer(others_mean, others_mean)
     others *= np.outer(factors, factors)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from streampca.errors import DataError, ParameterError
+from streampca.linalg.eigen import signed
 from streampca.random import generator
 from streampca.typing import FloatArray
 
@@ -131,14 +132,11 @@ def maximum_likelihood(covariance: FloatArray, k: int, *, seed: int = 0, start: 
         )
     _, loadings, _ = leading(logs)
     unique = np.exp(logs)
-    rows = (loadings * deviations[:, None]).T
-    signs = np.where(rows[np.arange(k), np.abs(rows).argmax(axis=1)] < 0, -1.0, 1.0)[:, None]
     likelihood = -(d * np.log(2 * np.pi) + value + 2 * float(np.log(deviations).sum())) / 2
     agreeing = sum(bool(each.fun <= value + _SAME) for each in rough)
     uniquenesses = unique * np.square(deviations)
-    return Factors(
-        np.ascontiguousarray(rows * signs), uniquenesses, likelihood, gradient, n_steps, len(rough), agreeing
-    )
+    rows = signed(loadings * deviations[:, None])
+    return Factors(rows, uniquenesses, likelihood, gradient, n_steps, len(rough), agreeing)
 
 
 def _starts(correlation: FloatArray, k: int, seed: int) -> Iterator[FloatArray]:

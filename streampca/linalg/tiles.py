@@ -202,7 +202,11 @@ class TileGrid:
         Columns that store many values are multiplied as dense ones: a product of sparse columns takes ten times as long for each pair of
         values in a row.
         """
-        full = _full_columns(columns)
+        counts = np.diff(columns.indptr)
+        full: BoolArray = counts >= _FULL * max(1, columns.shape[0])
+        most = _DENSE_BYTES // (8 * max(1, columns.shape[0]))
+        if full.sum() > most:  # the fullest ones, as many as a dense panel of rows may hold
+            full &= counts > np.sort(counts)[::-1][most]
 
         @np.errstate(over="ignore", invalid="ignore")  # accumulators check that the sums are finite
         def add(pair: tuple[int, int]) -> None:
@@ -347,16 +351,6 @@ def product_bytes(grid: TileGrid, n_vectors: int, n_threads: int) -> int:
     """Return the memory in bytes of `TileFile.multiply`, without the vectors and the product."""
     side = grid.longest_side
     return 8 * (n_threads + 1) * (side**2 + (2 * _AHEAD + 2) * side * n_vectors)
-
-
-def _full_columns(columns: csc_array) -> BoolArray:
-    """Return which of the sparse `columns` store a tenth of their values, the fullest ones, as many as a dense panel of rows may hold."""
-    counts = np.diff(columns.indptr)
-    full: BoolArray = counts >= _FULL * max(1, columns.shape[0])
-    most = _DENSE_BYTES // (8 * max(1, columns.shape[0]))
-    if full.sum() > most:
-        full &= counts > np.sort(counts)[::-1][most]
-    return full
 
 
 @dataclass(frozen=True)

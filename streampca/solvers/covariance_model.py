@@ -8,7 +8,7 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.linalg.control_limits import with_moments, with_moments_of_pairs
-from streampca.linalg.cross_validation import GroupScatter, prediction_errors
+from streampca.linalg.cross_validation import prediction_errors
 from streampca.linalg.eigen import SymmetricOperator, negative_mass, relative_precision, solve
 from streampca.linalg.selection import Rule
 from streampca.models.noise import known_weight, selection_of_fit
@@ -64,8 +64,8 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
     validated = bool(fitted.groups) and parameters.n_components == "cross_validation"
     errors = None
     if validated:
-        groups = [GroupScatter(reduced.grid, each.scatter, each.mean, each.weight) for each in fitted.groups]
-        errors = prediction_errors(groups, reduced.weights, center=parameters.center)
+        groups = [(each.scatter, each.mean, each.weight) for each in fitted.groups]
+        errors = prediction_errors(reduced.grid, groups, reduced.weights, center=parameters.center)
     if isinstance(selection, Rule) and errors is not None:
         selection = selection.with_errors(errors)
     clipped = None if parameters.missing != "pairwise" else negative_mass(reduced)

@@ -21,7 +21,7 @@ from streampca.transforms.base import (
     table_of_features,
     whole,
 )
-from streampca.typing import Array, DType, FloatArray, IntArray, Rows
+from streampca.typing import Array, FloatArray, IntArray, Rows
 
 _PANEL_BYTES = 8 * 2**20
 
@@ -81,7 +81,16 @@ class Grouping(SparseTransform):
         if (self.picture is None) != (self.factor is None):
             raise ParameterError("picture and factor go together: give both, by Grouping.of_pictures, or neither")
         if self.membership is not None:
-            self._check_membership()
+            given = np.asarray(self.membership)
+            if self.picture is not None or given.shape != (self.n_features,) or given.dtype.kind not in "iu":
+                raise ParameterError(
+                    f"membership of shape {given.shape}: expected a whole number for each of {self.n_features} features, and no picture"
+                )
+            if not np.array_equal(np.unique(given), np.arange(self.size)):
+                raise ParameterError(
+                    f"membership: expected every group from 0 to {self.size - 1} to have a feature, and no others"
+                )
+            object.__setattr__(self, "membership", tuple(given.tolist()))
         if self.picture is not None:
             shape = _picture_shape(self.picture, self.factor)
             object.__setattr__(self, "picture", shape)
@@ -157,13 +166,7 @@ class Grouping(SparseTransform):
 
     def group_sizes(self) -> IntArray:
         """Return the number of features of each group, shape ``(size,)``."""
-        if self.membership is not None:
-            return np.bincount(np.asarray(self.membership), minlength=self.size)
-        if self.picture is None:
-            return np.diff(self._edges, append=self.n_features)
-        height, width, channels = self.picture
-        down, right = (np.diff(self._steps(side), append=side) for side in (height, width))
-        return np.repeat(np.outer(down, right).ravel(), channels)
+        return np.bincount(self.groups(), minlength=self.size)
 
     def groups(self, start: int = 0, stop: int | None = None) -> IntArray:
         """Return the group of each of the features `start` to `stop`, shape ``(stop - start,)``."""
@@ -197,7 +200,14 @@ class Grouping(SparseTransform):
         out = np.empty((len(table), self.size), dtype=product_dtype(table.dtype))
         step = max(1, _PANEL_BYTES // (8 * self.n_features))
         for start in range(0, len(table), step):
-            out[start : start + step] = self._sums(table[start : start + step], out.dtype)
+            rows = table[start : start + step]
+            if self.picture is None:
+                sums = np.add.reduceat(rows, self._edges, axis=1, dtype=out.dtype)
+            else:
+                down, right = (np.arange(0, side, self.factor) for side in self.picture[:2])
+                bands = np.add.reduceat(rows.reshape(len(rows), *self.picture), down, axis=1, dtype=out.dtype)
+                sums = np.add.reduceat(bands, right, axis=2).reshape(len(rows), self.size)
+            out[start : start + step] = sums
         out *= self._scales.astype(out.dtype)
         return out
 
@@ -219,30 +229,6 @@ class Grouping(SparseTransform):
         table = np.asarray(table_of_features(np.asarray(block), self.size))
         scaled = table * self._scales.astype(product_dtype(table.dtype))
         return np.asarray(scaled[:, self.groups()])
-
-    def _check_membership(self) -> None:
-        """Convert `membership` to plain integers; `ParameterError` unless it gives every feature a group and no group is empty."""
-        given = np.asarray(self.membership)
-        if self.picture is not None or given.shape != (self.n_features,) or given.dtype.kind not in "iu":
-            raise ParameterError(
-                f"membership of shape {given.shape}: expected a whole number for each of {self.n_features} features, and no picture"
-            )
-        if not np.array_equal(np.unique(given), np.arange(self.size)):
-            raise ParameterError(
-                f"membership: expected every group from 0 to {self.size - 1} to have a feature, and no others"
-            )
-        object.__setattr__(self, "membership", tuple(given.tolist()))
-
-    def _sums(self, rows: Array, dtype: DType) -> Array:
-        if self.picture is None:
-            return np.add.reduceat(rows, self._edges, axis=1, dtype=dtype)
-        height, width, _ = self.picture
-        bands = np.add.reduceat(rows.reshape(len(rows), *self.picture), self._steps(height), axis=1, dtype=dtype)
-        return np.add.reduceat(bands, self._steps(width), axis=2).reshape(len(rows), self.size)
-
-    def _steps(self, side: int) -> IntArray:
-        """Return where the blocks along a side of a picture begin."""
-        return np.arange(0, side, self.factor)
 
     @property
     def _edges(self) -> IntArray:
