@@ -53,15 +53,15 @@ def clean(value: object, limit: int = 240) -> str:
     if value is None:
         return MISSING
     text = value[: limit + 1] if isinstance(value, str) else str(value)[: limit + 1]
-    shown = _UNSAFE.sub(_escape, text[:limit])
+
+    def escaped(match: re.Match[str]) -> str:
+        code = ord(match.group())
+        if code in (0x09, 0x0A, 0x0D):
+            return " "
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+    shown = _UNSAFE.sub(escaped, text[:limit])
     return shown + "…" if len(text) > limit else shown
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match.group())
-    if code in (0x09, 0x0A, 0x0D):
-        return " "
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def number(value: object) -> float | None:
@@ -158,18 +158,14 @@ def figure(value: object, digits: int = 4) -> str:
     if -4 <= exponent < 7:
         return f"{checked:,.{max(0, digits - 1 - exponent)}f}"
     mantissa, _, power = f"{checked:.{max(0, digits - 1)}e}".partition("e")
-    return f"{mantissa}{SPACE}×{SPACE}{power_of_ten(int(power))}"
+    exponents = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{mantissa}{SPACE}×{SPACE}10{exponents}"
 
 
 def angle(sine: float) -> str:
     """Return the angle of a sine in degrees: ``0.35°``, ``4 × 10⁻⁹°``."""
     degrees = math.degrees(math.asin(min(1.0, max(0.0, sine))))
     return f"{figure(degrees, 2)}°"
-
-
-def power_of_ten(exponent: int) -> str:
-    """Return ``10⁻³`` for -3."""
-    return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 Facts = tuple[str, list[tuple[str, str]]]

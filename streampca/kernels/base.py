@@ -54,6 +54,8 @@ class Kernel(ABC):
 
     name: ClassVar[str]
     """Name in parameters and files."""
+    _cost: ClassVar[tuple[int, int, float, float]]
+    """Columns beside the features, scratch values for each kernel value, and flops of a kernel value: for each feature, and further ones."""
     _depth: int = 0  # kernels inside of each other, which have scratch memory of their own
 
     @property
@@ -136,9 +138,10 @@ class Kernel(ABC):
                 out[panel] = kernel._diagonal(dense(table[panel]))
         return out
 
-    @abstractmethod
     def needs(self, n_features: int) -> Needs:
         """Return the cost of kernel values of rows of `n_features` features."""
+        columns, values, flops, further = self._cost
+        return Needs(n_features + columns, values, flops * n_features + further)
 
     def prepared_bytes(self, n_landmarks: int, n_features: int) -> int:
         """Return the memory in bytes of the result of `prepare`."""

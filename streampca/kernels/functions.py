@@ -23,10 +23,7 @@ class ProductKernel(Kernel):
 
     gamma: float | None = 1.0
     """γ; None = 1 / n_features, until `bound`."""
-
-    def needs(self, n_features: int) -> Needs:
-        """Return the cost of kernel values of rows of `n_features` features."""
-        return Needs(n_features, 0, 2.0 * n_features)
+    _cost: ClassVar[tuple[int, int, float, float]] = (0, 0, 2, 0)
 
     def finish(self, values: Array) -> None:
         """Apply f to the inner products, in place."""
@@ -169,6 +166,7 @@ class Sigmoid(ProductKernel):
 
     name: ClassVar[str] = "sigmoid"
     definite: ClassVar[bool | None] = False
+    _cost: ClassVar[tuple[int, int, float, float]] = (0, 0, 2, 20)
 
     gamma: float | None = None
     """γ, at least 0; None = 1 / n_features."""
@@ -177,10 +175,6 @@ class Sigmoid(ProductKernel):
 
     def __post_init__(self) -> None:
         check_parameters(self, "gamma", signed=("coef0",))
-
-    def needs(self, n_features: int) -> Needs:
-        """Return the cost of kernel values of rows of `n_features` features."""
-        return Needs(n_features, 0, 2.0 * n_features + 20)
 
     def finish(self, values: Array) -> None:
         """Add c and take the hyperbolic tangent."""
@@ -260,6 +254,7 @@ class RBF(ProductKernel):
 
     name: ClassVar[str] = "rbf"
     constant_diagonal: ClassVar[bool] = True
+    _cost: ClassVar[tuple[int, int, float, float]] = (2, 1, 2, 20)
 
     gamma: float | None = None
     """γ, at least 0; None = 1 / n_features."""
@@ -274,10 +269,6 @@ class RBF(ProductKernel):
                 raise ParameterError(f"rbf kernel with sigma={sigma!r}: expected a finite number above 0")
             object.__setattr__(self, "gamma", 0.5 / float(sigma) ** 2)
         check_parameters(self, "gamma")
-
-    def needs(self, n_features: int) -> Needs:
-        """Return the cost of kernel values of rows of `n_features` features."""
-        return Needs(n_features + 2, 1, 2.0 * n_features + 20)
 
     def _rows(self, rows: Array, dtype: DType, *origin: Array) -> Array:
         """Return (a, ‖a‖², 1) of each row."""
@@ -337,16 +328,13 @@ class Laplacian(Kernel):
 
     name: ClassVar[str] = "laplacian"
     constant_diagonal: ClassVar[bool] = True
+    _cost: ClassVar[tuple[int, int, float, float]] = (0, 1, 20, 20)  # an absolute difference counts as 20 flops
 
     gamma: float | None = None
     """γ, at least 0; None = 1 / n_features."""
 
     def __post_init__(self) -> None:
         check_parameters(self, "gamma")
-
-    def needs(self, n_features: int) -> Needs:
-        """Return the cost of kernel values of rows of `n_features` features; an absolute difference counts as 20 flops."""
-        return Needs(n_features, 1, 20.0 * n_features + 20)
 
     def _landmarks(self, landmarks: FloatArray, dtype: DType) -> tuple[FloatArray]:
         return (landmarks,)
@@ -391,6 +379,7 @@ class Custom(Kernel):
 
     name: ClassVar[str] = "custom"
     definite: ClassVar[bool | None] = None
+    _cost: ClassVar[tuple[int, int, float, float]] = (0, 2, 20, 0)  # an estimate for the function
 
     function: Callable[..., ArrayLike]
     """The function."""
@@ -400,10 +389,6 @@ class Custom(Kernel):
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ParameterError(f"function={self.function!r}: expected a callable on two blocks of rows")
-
-    def needs(self, n_features: int) -> Needs:
-        """Return the cost of kernel values of rows of `n_features` features, with an estimate for the function."""
-        return Needs(n_features, 2, 20.0 * n_features)
 
     def to_dict(self) -> dict[str, object]:
         """Raise `ParameterError`, because a function cannot be stored as data."""

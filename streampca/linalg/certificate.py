@@ -14,7 +14,7 @@ import numpy as np
 from streampca.errors import ParameterError
 from streampca.linalg import tall_skinny as tall
 from streampca.linalg.eigen import relative_precision
-from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, independent_columns
+from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, independent_columns, of_unit_columns
 from streampca.typing import BoolArray, FloatArray
 
 _COLUMNS = (2, 3, 5, 10, 15, 20, 40)
@@ -109,9 +109,7 @@ def alignment(
     span of the others.
     """
     metric = tall.gram(test, test, n_threads)
-    lengths = np.sqrt(np.diagonal(metric))
-    used = np.flatnonzero(lengths > 0)
-    values = np.linalg.eigvalsh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
+    values = np.linalg.eigvalsh(of_unit_columns(metric)[0])
     independent = values[values > DEPENDENT[precision]]
     condition = float(np.sqrt(independent[-1] / independent[0])) if len(independent) else 1.0
     small = independent_columns(metric, DEPENDENT[precision])

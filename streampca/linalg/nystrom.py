@@ -9,7 +9,7 @@ import numpy as np
 
 from streampca.errors import ParameterError
 from streampca.linalg import tall_skinny as tall
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, IntArray
 
 Precision = Literal["float32", "float64"]
 
@@ -209,9 +209,7 @@ def _well_conditioned(
     Ĉ does not change, but the condition of Ω amplifies the rounding of ΩᵀY once instead of twice.
     """
     metric = tall.gram(test, test, n_threads)
-    lengths = np.sqrt(np.diagonal(metric))
-    used = np.flatnonzero(lengths > 0)
-    values = np.linalg.eigvalsh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
+    values = np.linalg.eigvalsh(of_unit_columns(metric)[0])
     if values.min(initial=1.0) > _WELL_CONDITIONED:
         return products, test
     rotation = independent_columns(metric, DEPENDENT[precision])
@@ -244,8 +242,17 @@ def _root_of_inverse(
         root = _whole_root(inner + shift * metric)
         if root is not None:
             return shift, root if len(root) == q else basis @ root, asymmetry
-    root = _truncated_root(inner + first * metric, _TRUNCATION[precision])
+    values, vectors = np.linalg.eigh(inner + first * metric)
+    retained = values > max(_TRUNCATION[precision] * values[-1], -2 * values[0], 0.0)
+    root = vectors[:, retained] / np.sqrt(values[retained])
     return first, root if len(root) == q else basis @ root, asymmetry
+
+
+def of_unit_columns(metric: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Return a Gram matrix with its columns scaled to length 1 where they are not 0, all lengths, and which columns these are."""
+    lengths = np.sqrt(np.diagonal(metric))
+    used = np.flatnonzero(lengths > 0)
+    return metric[np.ix_(used, used)] / lengths[used, None] / lengths[used], lengths, used
 
 
 def independent_columns(metric: FloatArray, dependent: float) -> FloatArray:
@@ -253,9 +260,8 @@ def independent_columns(metric: FloatArray, dependent: float) -> FloatArray:
 
     Uses the eigenvectors, for columns scaled to length 1, of the eigenvalues of the Gram matrix above `dependent`.
     """
-    lengths = np.sqrt(np.diagonal(metric))
-    used = np.flatnonzero(lengths > 0)
-    values, rotation = np.linalg.eigh(metric[np.ix_(used, used)] / lengths[used, None] / lengths[used])
+    unit, lengths, used = of_unit_columns(metric)
+    values, rotation = np.linalg.eigh(unit)
     retained = values > dependent
     basis = np.zeros((len(metric), int(retained.sum())))
     basis[used] = rotation[:, retained] / np.sqrt(values[retained]) / lengths[used, None]
@@ -273,13 +279,6 @@ def _whole_root(matrix: FloatArray) -> FloatArray | None:
         return None
     whole: FloatArray = scale[:, None] * vectors / np.sqrt(values)
     return whole
-
-
-def _truncated_root(matrix: FloatArray, fraction: float) -> FloatArray:
-    values, vectors = np.linalg.eigh(matrix)
-    retained = values > max(fraction * values[-1], -2 * values[0], 0.0)
-    truncated: FloatArray = vectors[:, retained] / np.sqrt(values[retained])
-    return truncated
 
 
 def _norm(products: FloatArray, inner: FloatArray, n_threads: int) -> float:

@@ -74,7 +74,16 @@ class Basis:
         """Return the regressors of `rows`; `ParameterError` for a label that the fit did not see."""
         codes = np.zeros(rows.n_rows, dtype=np.int64)
         if self.labels is not None and rows.groups is not None:
-            codes = _codes(self.labels, rows.groups)
+            kinds = {each.dtype.kind if each.dtype.kind in "UM" else "number" for each in (rows.groups, self.labels)}
+            if len(kinds) > 1:
+                raise ParameterError(
+                    f"remove: groups have the type {rows.groups.dtype}: those of the fit had the type {self.labels.dtype}"
+                )
+            codes = np.minimum(np.searchsorted(self.labels, rows.groups), len(self.labels) - 1).astype(np.int64)
+            unseen = self.labels[codes] != rows.groups
+            if unseen.any():
+                names = ", ".join(str(label) for label in np.unique(rows.groups[unseen])[:5])
+                raise ParameterError(f"remove: the fit saw no row of the group {names}, so its mean is not known")
         columns = np.empty((rows.n_rows, self.n_columns))
         if self.degree and rows.positions is not None:
             low, high = self.interval
@@ -125,21 +134,6 @@ class Basis:
         return cls(
             data["groups"], labels, data["degree"], (low, high), data["by_coordinate"], **numbers, covariate_names=names
         )
-
-
-def _codes(labels: Array, groups: Array) -> IntArray:
-    """Return the index of each group among ascending `labels`; `ParameterError` for one that is not there."""
-    kinds = {array.dtype.kind if array.dtype.kind in "UM" else "number" for array in (groups, labels)}
-    if len(kinds) > 1:
-        raise ParameterError(
-            f"remove: groups have the type {groups.dtype}: those of the fit had the type {labels.dtype}"
-        )
-    codes = np.minimum(np.searchsorted(labels, groups), len(labels) - 1).astype(np.int64)
-    unseen = labels[codes] != groups
-    if unseen.any():
-        names = ", ".join(str(label) for label in np.unique(groups[unseen])[:5])
-        raise ParameterError(f"remove: the fit saw no row of the group {names}, so its mean is not known")
-    return codes
 
 
 @dataclass(frozen=True)

@@ -182,14 +182,6 @@ def require_lengths(rows: RowValues, table: str) -> None:
             )
 
 
-def _of_times(times: Array, attributes: Mapping[str, object]) -> dict[str, Array] | None:
-    """Return what labels can be made of a coordinate with these attributes, None if it is none of times."""
-    parts = parts_of(times, attributes)
-    if parts is None:
-        return None
-    return {"month": parts["month"], "season": _SEASONS[parts["month"] % 12 // 3], **parts}
-
-
 def _sample_coordinates(labels: Labels | None) -> list[str]:
     return [] if labels is None else [d.name for d in labels.samples if d.coordinate is not None]
 
@@ -245,12 +237,13 @@ def values_from(
         return None
     if values.dtype.kind == "M" and np.isnat(values).any():
         raise ParameterError(f"{key}={name!r}: {chosen!r} of {table} has missing times")
-    parts = _of_times(values, _attributes_of(labels, chosen))
+    parts = parts_of(values, _attributes_of(labels, chosen))
     if parts is None:
         raise ParameterError(
             f"{key}={name!r}: {chosen!r} of {table} has the type {values.dtype} and no times (datetime64, or numbers with units such as "
             "'days since 1990-01-01')"
         )
+    parts = {"month": parts["month"], "season": _SEASONS[parts["month"] % 12 // 3], **parts}
     if part not in parts:
         raise ParameterError(f"{key}={name!r}: expected {chosen}. followed by one of {', '.join(parts)}")
     return parts[part]

@@ -93,7 +93,8 @@ class _SharedLimit:
             of_this_thread = []
             # Libraries are looked for each time: scipy's may have been loaded since the first holder came.
             for library in libraries():
-                if _counts_per_thread(library):
+                on_openmp = getattr(library, "threading_layer", None) == "openmp" and library.internal_api == "openblas"
+                if library.user_api == "openmp" or on_openmp:
                     of_this_thread.append((library, library.num_threads))
                 else:
                     self._originals.setdefault(library.filepath, (library, library.num_threads))
@@ -120,12 +121,6 @@ class _SharedLimit:
             _set(library, n_threads)
             _disown(library)
         self._originals.clear()
-
-
-def _counts_per_thread(library: LibController) -> bool:
-    """Return whether `library` has a number of threads for each calling thread, as libraries on OpenMP have."""
-    on_openmp = library.internal_api == "openblas" and getattr(library, "threading_layer", None) == "openmp"
-    return library.user_api == "openmp" or on_openmp
 
 
 def _set(library: LibController, n_threads: int) -> None:
