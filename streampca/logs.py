@@ -14,22 +14,16 @@ SHOWN: Final = {"shown_by_command": True}
 """`extra` of records whose sentence a command prints itself: results of a run, and notices."""
 
 
-class _Redaction(logging.Filter):
-    """Replaces the message of a record by the redacted one."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Redact the message of `record`, with its arguments filled in, and let it pass."""
-        record.msg, record.args = redacted(record.getMessage()), ()
-        return True
-
-
-_REDACTION = _Redaction()
+def _redact(record: logging.LogRecord) -> bool:
+    """Redact the message of `record`, with its arguments filled in, and let it pass."""
+    record.msg, record.args = redacted(record.getMessage()), ()
+    return True
 
 
 def logger(name: str) -> logging.Logger:
     """Return the logger of the module `name`, whose records have neither passwords nor queries of URLs."""
     own = logging.getLogger(name)
-    own.addFilter(_REDACTION)  # a filter that is there already is not added again
+    own.addFilter(_redact)  # a filter that is there already is not added again
     return own
 
 

@@ -27,7 +27,7 @@ from streampca.sources.zarr.metadata import quietly
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, DIAGNOSTICS, require_space
 from streampca.storage.zarr_interface import opened_for_writing
 from streampca.system.workspace import borrow
-from streampca.typing import Array, DType, IntArray, Json
+from streampca.typing import DType, IntArray, Json
 
 if TYPE_CHECKING:
     from streampca.labels import Dimension, Labels
@@ -109,36 +109,30 @@ class ScoreTask(Writer):
         OutputError
             If the directory was removed.
         """
-        n_rows = len(block)
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = self._values(block)
-        scores = values[0]
-        require_finite_scores(self.model, block.values, scores, block.start)
-        arrays = self.opened(state)
-        for array, value in zip(arrays, values, strict=True):
-            array[block.start : block.start + n_rows] = value
-        return arrays
-
-    def _values(self, block: Block) -> list[Array]:
-        """Return the scores of the rows of `block`, and T² and Q; of rows that all equal one another those of one are copied."""
         out = borrow("scores", (len(block), self.model.n_components), self.model.score_dtype(self.source.dtype))
         others, equal = block.apart()
         runs = block.equal if equal is not None else ()
         parts = [(other, slice(other.start - block.start, other.start - block.start + len(other))) for other in others]
+        # Of rows that all equal one another, those of one are copied.
         parts += [(block.slice(first, first + 1), slice(first, last)) for first, last in runs[:1]]
         values, pca = [out], self.model.linear if self.diagnostics else None
         if pca is not None:
             values += [np.empty(len(block)) for _ in DIAGNOSTICS]
-        for part, rows in parts:
-            scores = self.model.encode(part.values, out[rows.start : rows.start + len(part)])
-            if pca is not None:
-                for value, one in zip(values[1:], row_diagnostics(pca, part.values, scores), strict=True):
-                    value[rows] = one
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part, rows in parts:
+                scores = self.model.encode(part.values, out[rows.start : rows.start + len(part)])
+                if pca is not None:
+                    for value, one in zip(values[1:], row_diagnostics(pca, part.values, scores), strict=True):
+                        value[rows] = one
         for first, last in runs:
             out[first:last] = out[runs[0][0]]
             for value in values[1:]:
                 value[first:last] = value[runs[0][0]]
-        return values
+        require_finite_scores(self.model, block.values, out, block.start)
+        arrays = self.opened(state)
+        for array, value in zip(arrays, values, strict=True):
+            array[block.start : block.start + len(block)] = value
+        return arrays
 
 
 @dataclass(frozen=True)

@@ -446,44 +446,30 @@ class Evidence:
         return sigma
 
 
-@dataclass(frozen=True)
-class Approximation:
-    """An approximation Ĉ ⪯ C of full rank r, its test matrix, and the eigenpairs that are reported for it."""
-
-    low_rank: LowRank
-    """Ĉ: a Nyström approximation, or that of an incremental pass."""
-    test: FloatArray | None = None
-    """Ω of the Nyström approximation, ``(n_features, q)``; None for any other Ĉ ⪯ C, whose bounds are of first order only."""
-    converted: LowRank | None = None
-    """Pairs that are reported in place of those of Ĉ: the literature's conversion."""
-
-    @property
-    def reported(self) -> LowRank:
-        """Return the eigenpairs that are reported."""
-        return self.low_rank if self.converted is None else self.converted
-
-
 def certified(
-    answer: Approximation,
+    approx: LowRank,
     evidence: Evidence,
     *,
+    test: FloatArray | None,
+    converted: LowRank | None = None,
     total: float,
     n_components: int,
     precision: Precision | float,
     n_threads: int = 1,
 ) -> Certified:
-    """Return error bounds of the first components of an approximation Ĉ ⪯ C.
+    """Return error bounds of the first components of an approximation Ĉ ⪯ C of full rank: a Nyström one, or of an incremental pass.
 
     Proven, up to rounding: the lower end of every interval, the trace of C − Ĉ, and with it `proven_upper`.
     Statistical: all bounds that use the Schatten-4 estimate of ‖C − Ĉ‖₂ and its factor (see `bounds.schatten4`).
 
-    `total` is tr C, exact; `precision` is the type in which C was accumulated, or its relative rounding. Where there are
+    `test` is the Ω of a Nyström approximation, ``(n_features, q)``; without it, bounds are of first order only. `converted` are pairs that
+    are reported in place of those of Ĉ: the literature's conversion. `total` is tr C, exact; `precision` is the type in which C was accumulated, or its relative rounding. Where there are
     fewer than `n_components` reported pairs, the others stand for directions v orthogonal to them with the eigenvalue 0,
     for which Ĉv = 0.
     """
-    approx, test = answer.low_rank, answer.test
-    k = min(n_components, len(answer.reported.vectors))
-    axes = answer.reported.vectors[:, :k]
+    reported = approx if converted is None else converted
+    k = min(n_components, len(reported.vectors))
+    axes = reported.vectors[:, :k]
     n_found = axes.shape[1]
     arithmetic: Precision = precision if isinstance(precision, str) else "float64"
     least = max(ROUNDING, relative_precision(precision, len(axes))) if isinstance(precision, str) else precision
@@ -499,15 +485,19 @@ def certified(
     bounds, angle_bounds, eigen_residual, left = None, None, None, 0.0
     if evidence.definite:
         bounds, angle_bounds = _bounds(approx, cosines, (sigma, proven, floor), k, n_found)
-        if answer.converted is not None and test is not None:
+        if converted is not None and test is not None:
             cosines, _ = alignment(axes, test, n_threads, arithmetic)
             angle_bounds = Angles((None,) * k, ((0, k - 1, None),) if k else (), None)
         outside = np.concatenate([sines(cosines, n_found), np.ones(k - n_found)])
-        if answer.converted is None and n_found:
+        if converted is None and n_found:
             eigen_residual = (smallest * float(outside.max()) + floor) / float(approx.values[0])
         left = min(proven, smallest * float((outside**2).sum()))
+    if converted is None:
+        along = float(approx.values[:n_found].sum())
+    else:
+        along = float((approx.values @ tall.gram(approx.vectors, axes, n_threads) ** 2).sum())
     return Certified(
-        values=padded(answer.reported.values[:n_found], k),
+        values=padded(reported.values[:n_found], k),
         n_found=n_found,
         total=total,
         tau=tau,
@@ -515,14 +505,14 @@ def certified(
         bounds=bounds,
         angles=angle_bounds,
         residual=eigen_residual,
-        captured=_captured(answer, axes, total, left, (rounding, floor), n_threads),
+        captured=_captured(along, left, floor * n_found, total, rounding),
         shares=tuple(components_for(approx.values, total, shifted, share, floor) for share in SHARES),
         precision=trusted,
         rounding=rounding,
         floor=floor,
         proven=proven,
         orthonormality=float(np.abs(tall.gram(axes, axes, n_threads) - np.eye(n_found)).max(initial=0.0)),
-        converted=answer.converted is not None,
+        converted=converted is not None,
         incremental=test is None,
     )
 
@@ -559,27 +549,12 @@ def _bounds(
     return Intervals(limits.lower[:k], limits.upper[:k], limits.proven_upper[:k]), angle_bounds
 
 
-def _captured(
-    answer: Approximation,
-    axes: FloatArray,
-    total: float,
-    left: float,
-    rounding: tuple[float, float],
-    n_threads: int,
-) -> tuple[float, float]:
-    """Return the proven share of the total variance along `axes`, and the share with `left` of C − Ĉ added.
+def _captured(along: float, left: float, slack: float, total: float, rounding: float) -> tuple[float, float]:
+    """Return the proven share of the total variance that is `along` the axes, and the share with `left` of C − Ĉ added.
 
-    `rounding` holds the relative rounding of the total, and the rounding of an eigenvalue, which counts for every axis.
+    `slack` is the rounding of the eigenvalues of all axes, `rounding` the relative rounding of the total.
     """
-    relative, floor = rounding
     if total <= 0:
         return 0.0, 0.0
-    approx = answer.low_rank
-    if answer.converted is not None:
-        inner = tall.gram(approx.vectors, axes, n_threads)
-        proven = float((approx.values @ inner**2).sum())
-    else:
-        proven = float(approx.values[: axes.shape[1]].sum())
-    slack = floor * axes.shape[1]
-    low = float(np.clip((proven - slack) / total * max(0.0, 1 - relative), 0.0, 1.0))
-    return low, float(np.clip((proven + left + slack) / total * (1 + relative), low, 1.0))
+    low = float(np.clip((along - slack) / total * max(0.0, 1 - rounding), 0.0, 1.0))
+    return low, float(np.clip((along + left + slack) / total * (1 + rounding), low, 1.0))

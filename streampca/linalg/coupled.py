@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import eigh, svd
+from scipy.linalg import svd
 
 from streampca.errors import DataError
-from streampca.linalg.eigen import DENSE_LIMIT, SymmetricOperator, eigh_driver, solve
+from streampca.linalg.eigen import DENSE_LIMIT, SymmetricOperator, eigh, solve
 from streampca.linalg.selection import Count
 from streampca.typing import FloatArray
 
@@ -146,7 +146,7 @@ def whitening(covariance: FloatArray, precision: float) -> tuple[FloatArray, flo
     deviations[deviations == 0] = 1.0
     covariance /= deviations
     covariance /= deviations[:, None]
-    values, vectors = eigh(covariance, overwrite_a=True, check_finite=False, driver=eigh_driver(len(covariance), False))
+    values, vectors = eigh(covariance)
     known = values > precision * len(values) * max(values[-1], 0.0)
     if not known.any():
         raise DataError("no feature of one of the tables varies: expected tables with variance")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -270,33 +270,36 @@ def uses_krylov(n_features: int, n_components: int) -> bool:
     return n_features > DENSE_LIMIT and n_components * _KRYLOV_SHARE <= n_features
 
 
-def eigh_driver(side: int, has_subset: bool) -> Literal["evr", "evd"]:
-    """Return the LAPACK driver for `scipy.linalg.eigh`; scipy before 1.14 refuses matrices of side 1 with ``evd``."""
-    return "evr" if has_subset or side == 1 else "evd"
+def eigh(matrix: FloatArray, n_leading: int | None = None, *, lower: bool = True) -> tuple[FloatArray, FloatArray]:
+    """Return eigenvalues, ascending, and eigenvectors in columns of a triangle of `matrix`, which is overwritten, by LAPACK.
+
+    All of them by divide and conquer, which gives the most orthogonal vectors, or the `n_leading` largest, by syevr. `StreamPCAError` if
+    LAPACK does not converge.
+    """
+    import scipy.linalg
+
+    side = len(matrix)
+    subset = None if n_leading is None else (side - n_leading, side - 1)
+    driver = (
+        "evr" if subset is not None or side == 1 else "evd"
+    )  # scipy before 1.14 refuses matrices of side 1 with evd
+    options: Any = {"overwrite_a": True, "check_finite": False, "lower": lower, "driver": driver}
+    try:
+        values, vectors = scipy.linalg.eigh(matrix, subset_by_index=subset, **options)
+    except scipy.linalg.LinAlgError as error:
+        raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {side}: {error}") from error
+    return values, vectors
 
 
 def _lapack(matrix: Symmetric, k: int, *, all_values: bool = False) -> tuple[FloatArray, FloatArray]:
     """Return at least `k` eigenvalues, or all, and the eigenvectors of the first `k`."""
-    from scipy.linalg import LinAlgError, eigh
-
-    d = matrix.side
-    # Divide and conquer gives the most orthogonal vectors; for some pairs of a large matrix syevr is faster.
-    subset = None if k == d or d <= _SMALL else (d - k, d - 1)
-    if all_values and subset is not None:
+    n_leading = None if k == matrix.side or matrix.side <= _SMALL else k
+    if all_values and n_leading is not None:
         pairs = all_values_and_leading_vectors(matrix.dense(), k)
         if pairs is not None:
             return pairs
-        subset = None
-    try:
-        values, vectors = eigh(
-            matrix.dense().T,
-            overwrite_a=True,
-            check_finite=False,
-            subset_by_index=subset,
-            driver=eigh_driver(d, subset is not None),
-        )
-    except LinAlgError as error:
-        raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {d}: {error}") from error
+        n_leading = None
+    values, vectors = eigh(matrix.dense().T, n_leading)
     return values[::-1], vectors[:, ::-1][:, :k]
 
 

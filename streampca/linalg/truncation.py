@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from streampca.errors import StreamPCAError
-from streampca.linalg.eigen import eigh_driver
+from streampca.linalg.eigen import eigh
 from streampca.linalg.tiles import spread
 from streampca.system.workspace import borrow
 from streampca.typing import Array, FloatArray
@@ -336,20 +335,8 @@ def _orthonormal(columns: FloatArray, against: FloatArray | None = None) -> Floa
 
 def _leading(matrix: FloatArray, n_wanted: int) -> tuple[FloatArray, FloatArray]:
     """Return the largest eigenvalues, clipped at 0, and eigenvectors in columns of a lower triangle, which is overwritten."""
-    from scipy.linalg import LinAlgError, eigh
-
     side = len(matrix)
     n_wanted = min(n_wanted, side)
     some = side > _SMALL and 2 * n_wanted < side
-    try:
-        values, vectors = eigh(
-            matrix.T,
-            lower=False,
-            overwrite_a=True,
-            check_finite=False,
-            subset_by_index=(side - n_wanted, side - 1) if some else None,
-            driver=eigh_driver(side, some),
-        )
-    except LinAlgError as error:
-        raise StreamPCAError(f"LAPACK could not solve the eigenproblem of side {side}: {error}") from error
+    values, vectors = eigh(matrix.T, n_wanted if some else None, lower=False)
     return np.maximum(values[::-1][:n_wanted], 0.0), vectors[:, ::-1][:, :n_wanted]

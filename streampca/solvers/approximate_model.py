@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streampca.accumulators import Sketched, SketchState
-from streampca.linalg.certificate import ROUNDING, SHARES, Approximation, Certified, Evidence, certified
+from streampca.linalg.certificate import ROUNDING, SHARES, Certified, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, converted, independent_columns, nystrom
 from streampca.linalg.selection import Count, is_count
@@ -173,8 +173,10 @@ def answer_of(
     selected = selection.select(taken.values, moments.total, rounding) if len(taken.values) else None
     n_components = len(taken.values) if selected is None else selected
     certificate = certified(
-        Approximation(low_rank, test, reported),
+        low_rank,
         replace(evidence, rounding=rounding, definite=definite),
+        test=test,
+        converted=reported,
         total=moments.total,
         n_components=_n_components(parameters, n_components, moments),
         precision=precision,

@@ -21,7 +21,7 @@ from strategies import in_depth
 
 from streampca import PCA
 from streampca.errors import DataError
-from streampca.linalg.certificate import Approximation, Evidence, certified
+from streampca.linalg.certificate import Evidence, certified
 from streampca.linalg.nystrom import nystrom
 
 pytestmark = pytest.mark.numerical
@@ -135,8 +135,9 @@ def test_the_estimate_is_too_small_once_in_a_hundred_times_where_bounds_are_atta
     for _ in range(400):
         held_out = rng.standard_normal((40, n_columns))
         bounds = certified(
-            Approximation(approx, test),
+            approx,
             Evidence(held_out, matrix @ held_out),
+            test=test,
             total=float(np.trace(matrix)) + 100.0,  # so that the trace has no say
             n_components=6,
             precision="float64",
