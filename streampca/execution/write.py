@@ -132,7 +132,12 @@ def write_by_rows(
     task: Task[Any], writers: Sequence[Writer], plan: Plan, progress: ProgressCallback | None, phase: str = "scores"
 ) -> ReadCount:
     """Run `task`, which writes the arrays of `writers`, from where a stopped run had come; return the cost of reading."""
-    source, plan = task.source, _in_small_leaves(plan)
+    # Equal blocks, so that a chunk has one writer. With more leaves a stopped run repeats less, and scores have no large state to be merged.
+    # The leaves depend on the blocks alone, so sums over them have the same bits for any number of threads.
+    n_blocks = -(-plan.extent // plan.rows_per_block)
+    n_leaves = min(plan.n_leaves, n_blocks)
+    n_leaves = min(max(n_leaves, n_blocks // _LEAF_BLOCKS), max(n_leaves, _LEAVES))
+    source, plan = task.source, replace(plan, n_blocks=n_blocks, edges=None, n_leaves=n_leaves)
 
     def flush(first: int, last: int) -> None:
         for writer in writers:
@@ -197,19 +202,6 @@ def _why_not_writable(directory: str) -> str | None:
         return error.strerror or type(error).__name__
 
 
-def _in_small_leaves(plan: Plan) -> Plan:
-    """Return `plan` in equal blocks, so that a chunk has one writer, and in more leaves.
-
-    With more leaves a stopped run repeats less, and scores have no large state to be merged. The leaves depend on the blocks
-    alone, so sums over them have the same bits for any number of threads.
-    """
-    n_blocks = -(-plan.extent // plan.rows_per_block)
-    n_leaves = min(plan.n_leaves, n_blocks)
-    most = max(n_leaves, n_blocks // _LEAF_BLOCKS)
-    n_leaves = min(most, max(n_leaves, _LEAVES))
-    return replace(plan, n_blocks=n_blocks, edges=None, n_leaves=n_leaves)
-
-
 def _are_whole(writer: Writer, plan: Plan, n_leaves: int) -> bool:
     """Tell whether the rows of the first leaves can all be read; every chunk has a checksum."""
     try:
@@ -248,8 +240,17 @@ def _flush_chunks(writer: Writer, plan: Plan, first: int, last: int) -> None:
 def _write_by_features(
     source: Source, model: PCAModel, plan: Plan, path: Path, progress: ProgressCallback | None
 ) -> ReadCount:
-    scores, count = scores_by_features(source, model, plan, progress)
-    dtype = model.score_dtype(source.dtype)
+    """Write the scores that contributions of features add up to; conditional ones of samples with missing values where the model says so."""
+    features, dtype = source.by_features(), model.score_dtype(source.dtype)
+    record = next_pass("scores", plan, model_digest(model))
+    start = record.begin(np.zeros((source.shape[0], values_per_sample(model))))
+    task = FeatureBandTask(features, model, plan.rows_per_block, dtype)
+    with one_blas_thread():
+        scores, count = drive(task, plan, record, start, iadd, client=active_client(source), progress=progress)
+    if model.conditional:
+        scores, missed = np.ascontiguousarray(scores[:, : model.n_components]), scores[:, model.n_components :]
+        fill_in_from(model, missed, scores)
+        del missed, start  # views of what both were summed in
     lost = ~np.isfinite(scores).all(axis=1)
     over = np.abs(scores) > np.finfo(dtype).max
     if over.any() or (lost.any() and model.missing != "drop_rows"):
@@ -316,22 +317,3 @@ class FeatureBandTask(Task[FloatArray]):
                 refuse = refuse_not_finite if self.model.missing == "error" else refuse_infinite
                 refuse(dense(rows), 0, part.start)
         return state
-
-
-def scores_by_features(
-    source: Source, model: PCAModel, plan: Plan, progress: ProgressCallback | None = None
-) -> tuple[FloatArray, ReadCount]:
-    """Return the scores of all samples without whitening, ``(n_samples, k)``, and what reading by features cost.
-
-    Samples with missing values have conditional means where the model says so.
-    """
-    features = source.by_features()
-    record = next_pass("scores", plan, model_digest(model))
-    start = record.begin(np.zeros((source.shape[0], values_per_sample(model))))
-    task = FeatureBandTask(features, model, plan.rows_per_block, model.score_dtype(source.dtype))
-    with one_blas_thread():
-        scores, count = drive(task, plan, record, start, iadd, client=active_client(source), progress=progress)
-    if model.conditional:
-        scores, lost = np.ascontiguousarray(scores[:, : model.n_components]), scores[:, model.n_components :]
-        fill_in_from(model, lost, scores)
-    return scores, count

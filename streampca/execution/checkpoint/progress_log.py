@@ -359,7 +359,13 @@ class CheckpointDirectory:
             try:
                 data = _checked(path)
                 for stored in states_of(data):
-                    self._verify(stored)
+                    if not _STATE.fullmatch(stored.file):
+                        raise ValueError(f"it names {stored.file!r}")
+                    found = digest_of(self.path / stored.file)
+                    if found != (stored.size, stored.xxh3):
+                        raise ValueError(
+                            f"{stored.file} is damaged: {found[0]} bytes of digest {found[1]}, expected {stored.size} of {stored.xxh3}"
+                        )
             except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 damaged.append(f"{path.name}: {error}")
                 continue
@@ -407,15 +413,6 @@ class CheckpointDirectory:
             return []
         matches = (_LEDGER.fullmatch(child.name) for child in self.path.iterdir())
         return [int(match[1]) for match in matches if match]
-
-    def _verify(self, stored: StoredState) -> None:
-        if not _STATE.fullmatch(stored.file):
-            raise ValueError(f"it names {stored.file!r}")
-        size, digest = digest_of(self.path / stored.file)
-        if (size, digest) != (stored.size, stored.xxh3):
-            raise ValueError(
-                f"{stored.file} is damaged: {size} bytes of digest {digest}, expected {stored.size} of {stored.xxh3}"
-            )
 
     def _prune(self, generation: int) -> None:
         """Remove ledgers before the last two, and states that neither of these names."""

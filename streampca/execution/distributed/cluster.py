@@ -205,26 +205,19 @@ class _Reading(Generic[_State]):
         piece.alone = alone
         if alone and piece.others_before < 0:
             piece.others_before = self._n_lost
+        # What all leaves share is the result of a task and not scattered data, which Dask cannot make again when a worker is lost.
+        lost = self._carrier is None or self._carrier.status not in ("pending", "finished")
+        if self._common is not None and lost:
+            key, self._n_tasks = f"{self._name}-common-{self._n_tasks}", self._n_tasks + 1
+            with _without_size_warning(len(self._common)):
+                self._carrier = self._client.submit(loads, self._common, key=key, pure=False)
         body = dumps([(self._task.for_leaf(leaf), leaf) for leaf in piece.tried])
-        arguments = body, self._common_future(), self._plan.leaves_per_worker, piece.tried is piece.leaves, __version__
+        arguments = body, self._carrier, self._plan.leaves_per_worker, piece.tried is piece.leaves, __version__
         piece.key, self._n_tasks = f"{self._name}-{self._n_tasks}", self._n_tasks + 1
         with _without_size_warning(len(body)):
             piece.future = self._client.submit(read_piece, *arguments, key=piece.key, pure=False, retries=ATTEMPTS - 1)
         self._running.add(piece)
         piece.future.add_done_callback(lambda future: self._events.put(partial(self._done, piece, future)))
-
-    def _common_future(self) -> DaskFuture | None:
-        """Return the future of what all leaves share.
-
-        It is the result of a task and not scattered data, which Dask cannot make again when a worker is lost.
-        """
-        if self._common is None:
-            return None
-        if self._carrier is None or self._carrier.status not in ("pending", "finished"):
-            key, self._n_tasks = f"{self._name}-common-{self._n_tasks}", self._n_tasks + 1
-            with _without_size_warning(len(self._common)):
-                self._carrier = self._client.submit(loads, self._common, key=key, pure=False)
-        return self._carrier
 
     def _done(self, piece: _Piece, future: DaskFuture) -> None:
         """Fetch the result of a task, or its error; large states wait on their workers until they are next."""
