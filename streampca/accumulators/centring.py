@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
+from scipy.sparse import csr_array, issparse
 
 from streampca.block import Block
 from streampca.errors import DataError, NotFiniteError
 from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import mark_underflow
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
+from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, SparseRows
 
 _SLAB_BYTES = 1 << 19  # size of rows that fit in the cache between subtraction and sum
 _SLAB_ROWS = 256  # also bounds the rounding of float32 column sums
@@ -219,25 +220,40 @@ def refuse_overflow(finite: BoolArray, start: int, n_rows: int) -> NoReturn:
     )
 
 
-def refuse_not_finite(rows: Array, start: int, first_column: int = 0) -> None:
-    """Raise `NotFiniteError` if `rows`, with first entry (`start`, `first_column`) of the source, hold NaN or infinity."""
-    if rows.dtype.kind != "f":
+def refuse_not_finite(rows: Array | SparseRows, start: int, first_column: int = 0, *, missing: bool = False) -> None:
+    """Raise `NotFiniteError` if `rows`, with first entry (`start`, `first_column`) of the source, hold infinity, or NaN unless it is `missing`.
+
+    Only stored values of sparse rows are examined.
+    """
+    sparse = issparse(rows)
+    stored: Any = csr_array(rows) if sparse else rows
+    values: Array = stored.data if sparse else stored
+    if values.dtype.kind != "f":
         return
-    bad = ~np.isfinite(rows)
+    bad = np.isinf(values) if missing else ~np.isfinite(values)
     count = int(bad.sum())
-    if count:
-        row, column = (int(index) for index in np.argwhere(bad)[0])
-        value = "NaN" if np.isnan(rows[row, column]) else "infinity"
-        advice = "clean or impute these values first"
+    if not count:
+        return
+    place = tuple(int(index) for index in np.argwhere(bad)[0])
+    value = "NaN" if np.isnan(values[place]) else "infinity"
+    if sparse:
+        row, column = int(np.searchsorted(stored.indptr, place[0], "right")) - 1, int(stored.indices[place])
+    else:
+        row, column = place
+    advice = "expected finite numbers; clean these values first"
+    if missing:
+        advice = "only NaN counts as missing; clean these values first"
+    elif not sparse:
+        advice = "expected finite numbers; clean or impute these values first"
         if value == "NaN":
             advice += (
                 "; missing='mean' or 'drop_rows' (preprocess.missing) does so in PCA; sp.open(…, mask='observed') (source.mask) leaves out "
                 "features that are never observed, such as land"
             )
-        raise NotFiniteError(
-            f"Input contains {value}: first at row {start + row}, column {first_column + column} ({count} such value(s) in rows {start} to "
-            f"{start + len(rows) - 1}; reading stopped there): expected finite numbers; {advice}"
-        )
+    raise NotFiniteError(
+        f"Input contains {value}: first at row {start + row}, column {first_column + column} ({count} such value(s) in rows {start} to "
+        f"{start + stored.shape[0] - 1}; reading stopped there): {advice}"
+    )
 
 
 WIDE_ROWS = 128
@@ -320,17 +336,6 @@ def incomplete(rows: Array) -> BoolArray:
     return result
 
 
-def refuse_infinite(rows: Array, start: int, first_column: int = 0) -> None:
-    """Raise `NotFiniteError` if `rows`, with first entry (`start`, `first_column`) of the source, hold infinity; NaN is allowed."""
-    bad = np.isinf(rows)
-    if bad.any():
-        row, column = (int(index) for index in np.argwhere(bad)[0])
-        raise NotFiniteError(
-            f"Input contains infinity: first at row {start + row}, column {first_column + column} ({int(bad.sum())} such value(s) in rows "
-            f"{start} to {start + len(rows) - 1}; reading stopped there): only NaN counts as missing; clean these values first"
-        )
-
-
 def centre_observed(values: Array, missing: BoolArray, n_observed: IntArray, out: Array) -> Centred:
     """Write the observed values minus their means (rounded to the type of `out`) to `out`, and 0 for missing values."""
     observed = n_observed > 0
@@ -365,5 +370,5 @@ def left_out(missing: str, rows: Array, start: int, scores: Array) -> bool:
     """
     if missing == "error" or rows.dtype.kind != "f" or not isinstance(rows, np.ndarray):
         return False
-    refuse_infinite(rows, start)
+    refuse_not_finite(rows, start, missing=True)
     return missing == "drop_rows" and bool(np.isfinite(scores[~incomplete(rows)]).all())

@@ -16,7 +16,6 @@ from streampca.accumulators.centring import (
     centre,
     centre_observed,
     lost_digits,
-    refuse_infinite,
     refuse_not_finite,
     require_observed,
     squares_of_rows,
@@ -371,8 +370,7 @@ class Gram(Accumulator[GramState, GramOperator]):
             feature = panel.values[bad[0]].copy()
             if self.counted is not None:
                 feature[~self.counted[: len(feature)]] = 0
-            refuse = refuse_infinite if self.impute else refuse_not_finite
-            refuse(feature[:, None], 0, panel.start + int(bad[0]))
+            refuse_not_finite(feature[:, None], 0, panel.start + int(bad[0]), missing=self.impute)
         return missing if missing.any() else None
 
     def _add_products(self, products: FloatArray, columns: Array) -> None:

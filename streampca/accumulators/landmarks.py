@@ -9,11 +9,9 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
 
 from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import refuse_not_finite
-from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.errors import DataError, NotFiniteError, ParameterError
 from streampca.kernels.base import Kernel, Prepared, dense, panels
@@ -154,7 +152,7 @@ class Draw(Accumulator[LandmarksState, Landmarks], ABC):
         def rows(chosen: NDArray[np.intp]) -> Array:
             drawn = dense(block.values[local[chosen]])
             if drawn.dtype.kind == "f" and not np.isfinite(drawn).all():
-                require_finite_rows(block)
+                refuse_not_finite(block.values, block.start)
             return drawn
 
         return self._admit(state, keys, index[local], weights, rows)
@@ -200,7 +198,7 @@ class Draw(Accumulator[LandmarksState, Landmarks], ABC):
     def _require_finite(self, weights: FloatArray, block: Block) -> None:
         if np.isfinite(weights).all():
             return
-        require_finite_rows(block)
+        refuse_not_finite(block.values, block.start)
         row = block.start + int(np.flatnonzero(~np.isfinite(weights))[0])
         raise NotFiniteError(f"the weight of row {row} is not finite: rescale the features, or choose uniform sampling")
 
@@ -355,14 +353,6 @@ def _times(weights: FloatArray, block: Block) -> FloatArray:
         return weights
     weighted: FloatArray = np.where(block.weights > 0, weights * block.weights, 0.0)
     return weighted
-
-
-def require_finite_rows(block: Block) -> None:
-    """Raise `NotFiniteError` if rows of `block` hold NaN or infinity."""
-    if issparse(block.values):
-        refuse_stored(block.values, block.start)
-    else:
-        refuse_not_finite(block.values, block.start)
 
 
 _GROUP = 4  # rows of a group per landmark; larger groups cost less time per row and more memory
@@ -563,7 +553,7 @@ class RPCholeskyLandmarks(Accumulator[RPCholeskyState, Landmarks]):
         counted = weights > 0
         rows = dense(block.values[counted]) if not counted.all() else dense(block.values)
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-            require_finite_rows(block.counted())
+            refuse_not_finite(block.counted().values, block.start)
         n_new = int((counted & ~group.seen[positions]).sum())
         group.rows[positions[counted]] = rows
         group.weights[positions] = weights

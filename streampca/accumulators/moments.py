@@ -10,7 +10,6 @@ from scipy.sparse import csr_array, issparse
 
 from streampca.accumulators.base import Accumulator, StateAboutOrigin
 from streampca.accumulators.centring import centre, refuse_not_finite, refuse_overflow, step_between
-from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -108,7 +107,7 @@ def _of_sparse(block: Block) -> MomentsState:
     zero beside their deviation, are summed about the mean of their stored values, so that this costs no digits.
     """
     rows, (n, d) = csr_array(block.values), block.values.shape
-    refuse_stored(rows, block.start)
+    refuse_not_finite(rows, block.start)
     data, counts, origin = rows.data.astype(np.float64, copy=False), np.bincount(rows.indices, minlength=d), np.zeros(d)
     sums = np.bincount(rows.indices, data, d)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -15,7 +15,6 @@ from streampca.accumulators.centring import (
     incomplete,
     lost_digits,
     product_dtype,
-    refuse_infinite,
     refuse_not_finite,
     refuse_overflow,
     require_observed,
@@ -150,7 +149,7 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
             if not holes.any():
                 state = self._add_complete(state, panel, dtype)
                 continue
-            refuse_infinite(panel.values, panel.start)
+            refuse_not_finite(panel.values, panel.start, missing=True)
             state = self._add_complete(state, panel.where(~holes), dtype)
             state = self._add_incomplete(state, panel.where(holes), dtype)
         return state

@@ -13,7 +13,6 @@ from scipy.sparse import csc_array, issparse
 from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import (
     incomplete,
-    refuse_infinite,
     refuse_not_finite,
     refuse_overflow,
     weights_within_float32,
@@ -33,7 +32,7 @@ from streampca.accumulators.shifting import (
     weighted_moments,
 )
 from streampca.accumulators.sketched import Sketched, SketchResult, SketchState, project
-from streampca.accumulators.sparse import refuse_stored, shift_full_columns
+from streampca.accumulators.sparse import shift_full_columns
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import MergeError
 from streampca.linalg.scaling import Scaling
@@ -166,7 +165,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
             if self.missing == "drop_rows":
                 holes = incomplete(panel.values)
                 if holes.any():
-                    refuse_infinite(panel.values, panel.start)
+                    refuse_not_finite(panel.values, panel.start, missing=True)
                     panel = panel.where(~holes)
                     state = replace(state, n_left_out=state.n_left_out + int(holes.sum()))
             if len(panel):
@@ -239,10 +238,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
         finite = np.isfinite(squares)
         if finite.all():
             return
-        if self.missing == "pairwise":
-            refuse_infinite(panel.values, panel.start)
-        else:
-            refuse_not_finite(panel.values, panel.start)
+        refuse_not_finite(panel.values, panel.start, missing=self.missing == "pairwise")
         if dtype == np.float64:
             refuse_overflow(finite, panel.start, len(panel))
 
@@ -281,7 +277,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
 
     def _add_sparse(self, state: SketchState, block: Block) -> SketchState:
         """Add csr rows in float64: sparse columns about zero, mostly full columns about a number near their mean."""
-        refuse_stored(block.values, block.start)
+        refuse_not_finite(block.values, block.start)
         block = block.counted()
         n_rows, weights = len(block), block.weights
         if n_rows == 0:

@@ -9,13 +9,18 @@ from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, issparse
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.centring import product_dtype, refuse_overflow, weights_within_float32, within_float32
+from streampca.accumulators.centring import (
+    product_dtype,
+    refuse_not_finite,
+    refuse_overflow,
+    weights_within_float32,
+    within_float32,
+)
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
-from streampca.errors import NotFiniteError
 from streampca.linalg.underflow import mark_underflow, mark_underflow_of_stored
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, SparseRows, override
+from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, override
 
 _WEIGHT_BITS = 6  # binary digits of a ratio of weights, and so of a sum of squares, that may be lost
 
@@ -60,7 +65,7 @@ class SparseCovariance(Covariance):
         block = as_block(block)
         if not issparse(block.values):
             return super().update(state, block)
-        refuse_stored(block.values, block.start)
+        refuse_not_finite(block.values, block.start)
         block = block.counted()
         rows = csr_array(block.values)
         if rows.nnz < self.dense_from * rows.shape[0] * rows.shape[1]:
@@ -110,22 +115,6 @@ class SparseCovariance(Covariance):
         """Return the scratch memory in bytes: a dense panel, and a dense and a sparse product for each thread."""
         side = self.grid(n_features).longest_side
         return super().scratch_bytes(n_features, n_rows, itemsize) + self.n_threads * 16 * side**2
-
-
-def refuse_stored(rows: Array | SparseRows, start: int) -> None:
-    """Raise `NotFiniteError` if csr `rows`, with first row `start` of the source, store NaN or infinity."""
-    rows = csr_array(rows)
-    if rows.dtype.kind != "f":
-        return
-    bad = ~np.isfinite(rows.data)
-    if bad.any():
-        first = int(np.flatnonzero(bad)[0])
-        row, column = int(np.searchsorted(rows.indptr, first, "right")) - 1, int(rows.indices[first])
-        value = "NaN" if np.isnan(rows.data[first]) else "infinity"
-        raise NotFiniteError(
-            f"Input contains {value}: first at row {start + row}, column {column} ({int(bad.sum())} such value(s) in rows "
-            f"{start} to {start + rows.shape[0] - 1}; reading stopped there): expected finite numbers; clean these values first"
-        )
 
 
 def shift_full_columns(

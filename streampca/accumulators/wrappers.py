@@ -11,9 +11,8 @@ import numpy as np
 from scipy.sparse import issparse
 
 from streampca.accumulators.base import Accumulator, AnyAccumulator, Forwarding
-from streampca.accumulators.centring import incomplete, refuse_infinite, refuse_not_finite
+from streampca.accumulators.centring import incomplete, refuse_not_finite
 from streampca.accumulators.covariance import Covariance
-from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block, take_columns
 from streampca.errors import NotFiniteError
 from streampca.linalg.cross_validation import group_edges
@@ -242,7 +241,7 @@ class CompleteRows(Accumulator[CompleteRowsState, Any]):
             slab = block.slice(start, start + _COPIED_ROWS).counted()
             holes = incomplete(slab.values)
             if holes.any():
-                refuse_infinite(slab.values, slab.start)
+                refuse_not_finite(slab.values, slab.start, missing=True)
                 n_left_out += int(holes.sum())
                 slab = slab.where(~holes)
             rows = inner.update(rows, slab)
@@ -369,7 +368,9 @@ class ByGroup(Accumulator[GroupStates, tuple[Any, ...]]):
                 rows = block if len(chosen) == len(block) else block.where(chosen)
                 groups[group] = inner.update(groups[group], rows)
         except NotFiniteError:
-            _refuse(block)  # with the number of the row in the source
+            if not issparse(block.values):  # infinity first, with the number of the row in the source
+                refuse_not_finite(block.values, block.start, missing=True)
+            refuse_not_finite(block.values, block.start)
             raise
         return GroupStates(tuple(groups))
 
@@ -403,14 +404,3 @@ def _rows_by_group(codes: IntArray) -> Iterator[tuple[int, IntArray]]:
     starts = np.flatnonzero(np.diff(ascending, prepend=ascending[:1] - 1))
     for start, stop in pairwise([*starts.tolist(), len(order)]):
         yield int(ascending[start]), order[start:stop]
-
-
-def _refuse(block: Block) -> None:
-    """Raise `NotFiniteError` that names the first value of `block` that is not finite: infinity, else NaN."""
-    if issparse(block.values):
-        refuse_stored(block.values, block.start)
-        return
-    if block.values.dtype.kind == "f":
-        refuse_infinite(block.values, block.start)
-        if np.isnan(block.values).any():
-            refuse_not_finite(block.values, block.start)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import zarr
 
-from streampca.accumulators.centring import refuse_infinite, refuse_not_finite
+from streampca.accumulators.centring import refuse_not_finite
 from streampca.block import Block, dense
 from streampca.errors import NotFiniteError, OutputError
 from streampca.execution.checkpoint.pass_record import next_pass
@@ -314,6 +314,5 @@ class FeatureBandTask(Task[FloatArray]):
             if self.model.conditional and rows.dtype.kind == "f":
                 add_lost(np.isnan(rows), slab, state[:, k:])
             if not np.isfinite(scores).all():  # infinity has no meaning, and NaN unless the model says what it means
-                refuse = refuse_not_finite if self.model.missing == "error" else refuse_infinite
-                refuse(dense(rows), 0, part.start)
+                refuse_not_finite(dense(rows), 0, part.start, missing=self.model.missing != "error")
         return state

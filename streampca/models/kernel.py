@@ -10,7 +10,6 @@ import numpy as np
 from typing_extensions import override
 
 from streampca.accumulators.centring import refuse_not_finite, work_dtype
-from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.kernels.base import Standardised
@@ -203,11 +202,8 @@ class KernelModel(Model):
     @override
     def require_finite(self, rows: Any, start: int) -> None:
         # exp(-inf) = 0: scores are finite where rows are not.
-        if not isinstance(rows, np.ndarray):
-            refuse_stored(rows, start)
-        elif rows.dtype.kind == "f" and not all(
-            np.isfinite(rows[at : at + _SLAB_ROWS]).all() for at in range(0, len(rows), _SLAB_ROWS)
-        ):
+        dense = isinstance(rows, np.ndarray)
+        if not (dense and all(np.isfinite(rows[at : at + _SLAB_ROWS]).all() for at in range(0, len(rows), _SLAB_ROWS))):
             refuse_not_finite(rows, start)
 
     @override

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.accumulators.centring import left_out, refuse_infinite, refuse_not_finite
-from streampca.accumulators.sparse import refuse_stored
+from streampca.accumulators.centring import left_out, refuse_not_finite
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
 from streampca.labels import Labels, SampleColumns
 from streampca.regressors import (
@@ -186,9 +185,7 @@ def require_finite_scores(model: Model, rows: Any, scores: Array, start: int) ->
     model.require_finite(rows, start)
     if np.isfinite(scores).all() or left_out(model.missing, rows, start, scores):
         return
-    if not dense:
-        refuse_stored(rows, start)
-    elif model.missing == "error":
+    if not dense or model.missing == "error":
         refuse_not_finite(rows, start)
     stop = start + int(rows.shape[0]) - 1
     raise NotFiniteError(f"scores of rows {start} to {stop} overflow {scores.dtype}: rescale the data first")
@@ -203,7 +200,7 @@ def rows_from_scores(model: Model, scores: Array, start: int = 0) -> Array:
         If scores hold infinity, or NaN unless the model gives such scores (``missing="drop_rows"``), or rows overflow.
     """
     excluded = model.missing == "drop_rows"
-    (refuse_infinite if excluded else refuse_not_finite)(scores, start)
+    refuse_not_finite(scores, start, missing=excluded)
     with np.errstate(over="ignore", invalid="ignore"):
         rows = model.decode(scores)
     for first in range(0, len(rows), _SLAB_ROWS):

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
-from scipy.sparse import issparse
 from typing_extensions import override
 
 from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import refuse_not_finite
-from streampca.accumulators.sparse import refuse_stored
 from streampca.block import Block, as_block
 from streampca.linalg.cross_validation import group_edges, pieces
 from streampca.models.diagnostics import centred_rows
@@ -60,8 +58,7 @@ class ScoreGroups(Accumulator[GroupMoments, GroupMoments]):
         if not counts.all():
             scores = np.where(counts[:, None], scores, 0)
         if not np.isfinite(scores).all():
-            refuse = refuse_stored if issparse(block.values) else refuse_not_finite
-            refuse(block.values, block.start)
+            refuse_not_finite(block.values, block.start)
         total = self.init(block.values.shape[1])
         unit = score_unit(self.model)
         edges, step = group_edges(self.n_samples, self.n_groups), max(1, _PANEL_BYTES // (8 * scores.shape[1]))

@@ -8,12 +8,10 @@ import numpy as np
 from scipy.sparse import issparse
 
 from streampca.accumulators.centring import (
-    refuse_infinite,
     refuse_not_finite,
     work_dtype,
 )
 from streampca.accumulators.shifting import sampled_origin, shifted_moments
-from streampca.accumulators.sparse import refuse_stored
 from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.leaf import read_with_retries
 from streampca.execution.progress import Meter, ProgressCallback
@@ -118,15 +116,15 @@ def read_pilot(
                 values, cost = read_with_retries(source, first, last)  # csr where the source is sparse
                 count += cost
                 if issparse(values):
-                    refuse_stored(values, first)
+                    refuse_not_finite(values, first)
                     rows: Any = values[group - first]
                     picked = rows.toarray()
                 else:
                     picked = values[group - first]
                     if parameters.missing == "error":
                         refuse_not_finite(values, first)
-                    elif picked.dtype.kind == "f":
-                        refuse_infinite(picked, first)
+                    else:
+                        refuse_not_finite(picked, first, missing=True)
                 out[at : at + len(group)] = picked
                 at += len(group)
                 meter.add(len(group), cost.bytes)
