@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -12,7 +12,7 @@ from scipy.sparse import csr_array, issparse
 
 from streampca.block import Block
 from streampca.errors import DataError, NotFiniteError
-from streampca.linalg.tiles import spread
+from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import mark_underflow
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, SparseRows
@@ -23,6 +23,76 @@ _TRANSPOSED_COLUMNS = 512
 _SAMPLE_ROWS = 128
 _FAR_FACTOR = 1e30
 _FEW_FEATURES = 64  # largest number of features for which products are in float64
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Rows of a block, centred, times the square roots of their weights, in a type that keeps the digits of their products.
+
+    Arrays of one number for each feature have the shape ``(n_features,)``.
+    """
+
+    rows: Array
+    """The rows, ``(n_rows, n_features)``, mostly in scratch memory of this thread, which the next panel overwrites."""
+    origin: FloatArray
+    """A number near the mean of each feature."""
+    mean: FloatArray
+    """Mean of each feature minus `origin`, under the weights of the rows."""
+    remainder: FloatArray
+    """Mean that remains in the rows before they are multiplied by the roots of their weights."""
+    squares: FloatArray | None
+    """Sums of the squares of float32 columns, in float64; None where rows are float64."""
+    counts: tuple[int, float, float]
+    """Number of the rows, the sum of their weights, and that of the squares of these."""
+
+
+Made = TypeVar("Made")
+
+
+def safe_panels(block: Block, dtype: DType, panel_of: Callable[[Block, DType], Made | None]) -> Iterator[Made]:
+    """Yield what `panel_of` makes of the rows of `block` in `dtype`, or in float64 where it returns None: products would lose digits.
+
+    In float64 it makes a panel of each half of the rows, which limits the scratch memory. Nothing is yielded of no rows.
+    """
+    if not len(block):
+        return
+    made = panel_of(block, dtype)
+    if made is not None:
+        yield made
+        return
+    for half in block.halves():
+        if (made := panel_of(half, np.dtype(np.float64))) is not None:
+            yield made
+
+
+def centred_panel(block: Block, dtype: DType, grid: TileGrid | None = None, n_threads: int = 1) -> Panel | None:
+    """Return the rows of `block` about their own means (`centre`); None where `dtype` is float32 and would lose digits of their products.
+
+    The features of each row of tiles of a `grid` are centred on their own, in `n_threads` threads.
+
+    Raises
+    ------
+    NotFiniteError
+        If the rows hold NaN or infinity, or overflow float64 when squared.
+    """
+    rows = borrow("panel", block.values.shape, dtype)
+    centred = centre_columns(block.values, rows, grid, n_threads)
+    require_finite(centred.finite, block, dtype)
+    return weighed_panel(block, rows, centred) if keeps_digits(rows, centred.squares, block.weights) else None
+
+
+def weighed_panel(block: Block, rows: Array, centred: Centred) -> Panel:
+    """Return `rows`, the `centred` ones of `block`, times the roots of their weights, about their weighted mean."""
+    counts, mean, remainder, squares = (
+        (len(block), *block.weight_sums()),
+        centred.offset,
+        centred.offset,
+        centred.squares,
+    )
+    if block.weights is not None and counts[1]:
+        mean, remainder = weigh(block.values, rows, block.weights, centred.origin)
+        squares = squares_of_columns(rows) if rows.dtype == np.float32 else squares
+    return Panel(rows, centred.origin, mean, remainder, squares if rows.dtype == np.float32 else None, counts)
 
 
 @dataclass(frozen=True)
@@ -127,18 +197,19 @@ def subtract(rows: Array, origin: Array, out: Array) -> None:
         np.subtract(rows[:, columns], origin[columns], out=out[:, columns])
 
 
-def centre_columns(rows: Array, out: Array, columns: Sequence[slice], n_threads: int) -> Centred:
-    """Centre as `centre` does, slices of `columns` that make up all of them at a time, in `n_threads` threads."""
-    if len(columns) == 1:
+def centre_columns(rows: Array, out: Array, grid: TileGrid | None, n_threads: int) -> Centred:
+    """Centre as `centre` does, the features of one row of tiles of `grid` at a time, in `n_threads` threads."""
+    if grid is None or len(grid.edges) == 2:
         return centre(rows, out)
-    parts: list[Centred | None] = [None] * len(columns)
+    origin, offset, squares = (np.empty(rows.shape[1]) for _ in range(3))
 
     def work(i: int) -> None:
-        parts[i] = centre(rows[:, columns[i]], out[:, columns[i]])
+        some = grid.features(i)
+        part = centre(rows[:, some], out[:, some])
+        origin[some], offset[some], squares[some] = part.origin, part.offset, part.squares
 
-    spread(work, range(len(columns)), n_threads)
-    done = [part for part in parts if part is not None]
-    return Centred(*(np.concatenate([getattr(part, item.name) for part in done]) for item in fields(Centred)))
+    spread(work, range(len(grid.edges) - 1), n_threads)
+    return Centred(origin, offset, squares)
 
 
 def squares_of_columns(rows: Array) -> FloatArray:
@@ -212,12 +283,16 @@ def weigh(
     return moved - origin + remainder, remainder
 
 
-def refuse_overflow(finite: BoolArray, start: int, n_rows: int) -> NoReturn:
-    """Raise `NotFiniteError` for the first column whose squares overflow float64."""
-    raise NotFiniteError(
-        f"column {int(np.flatnonzero(~finite)[0])} overflows float64 when squared (rows {start} to {start + n_rows - 1}): "
-        "expected magnitudes below 1e150; rescale this feature first"
-    )
+def require_finite(finite: BoolArray, block: Block, dtype: DTypeLike = np.float64, *, missing: bool = False) -> None:
+    """Raise `NotFiniteError` unless sums of all columns are `finite`: for infinity, NaN unless it is `missing`, and overflow in float64."""
+    if finite.all():
+        return
+    refuse_not_finite(block.values, block.start, missing=missing)
+    if dtype == np.float64:
+        raise NotFiniteError(
+            f"column {int(np.flatnonzero(~finite)[0])} overflows float64 when squared (rows {block.start} to "
+            f"{block.start + len(block) - 1}): expected magnitudes below 1e150; rescale this feature first"
+        )
 
 
 def refuse_not_finite(rows: Array | SparseRows, start: int, first_column: int = 0, *, missing: bool = False) -> None:
@@ -289,6 +364,16 @@ def within_float32(squares: FloatArray, rows: Array) -> bool:
         return False
     zero = squares == 0
     return not (zero.any() and any(rows[i : i + 256, zero].any() for i in range(0, len(rows), 256)))
+
+
+def keeps_digits(rows: Array, squares: FloatArray | None, weights: FloatArray | None) -> bool:
+    """Return whether the type of the centred `rows` represents their products, times the `weights`, without loss of digits.
+
+    `squares` are the sums of squares of their columns, None where these are not known.
+    """
+    if rows.dtype == np.float64:
+        return True
+    return (squares is None or within_float32(squares, rows)) and (weights is None or weights_within_float32(weights))
 
 
 def weights_within_float32(weights: FloatArray) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import ClassVar, Self
 
@@ -11,18 +12,16 @@ import numpy as np
 from streampca.accumulators.base import Accumulator, StateAboutOrigin, require_same_layout
 from streampca.accumulators.centring import (
     WIDE_ROWS,
-    Centred,
+    Panel,
     add_product_in_float64,
     centre_columns,
+    centred_panel,
     lost_digits,
     may_be_overwritten,
     product_dtype,
-    refuse_not_finite,
-    refuse_overflow,
-    squares_of_columns,
+    safe_panels,
     step_between,
-    weigh,
-    weights_within_float32,
+    weighed_panel,
     within_float32,
 )
 from streampca.block import Block, EqualRows, as_block
@@ -143,16 +142,20 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         """
         block = as_block(block)
         dtype = product_dtype(block.values.dtype, block.values.shape[1])
+        panel_of = partial(centred_panel, grid=self.grid(block.values.shape[1]), n_threads=self.n_threads)
         others, equal = block.apart() if self.forgetting == 1 else ([block], None)
         in_place = self.forgetting == 1 and dtype == np.float32 and may_be_overwritten(block)
-        for panel in chain.from_iterable(other.panels(panel_rows(block.values.shape[1], dtype)) for other in others):
+        for part in chain.from_iterable(other.panels(panel_rows(block.values.shape[1], dtype)) for other in others):
             if self.forgetting != 1:
-                faded = self._faded(state, len(panel))
-                state = self._add_panel(faded, replace(panel, weights=self._fading(len(panel))), dtype)
+                state = self._faded(state, len(part))
+                rows = replace(part, weights=self._fading(len(part)))
+            elif in_place and (panel := self._in_place(part)) is not None:
+                state = self.add_panel(state, panel)
+                continue
             else:
-                centred = self._centred_in_place(panel) if in_place else None
-                in_place = centred is not None  # a block is read again once at most
-                state = self._add_panel(state, panel.counted(), dtype, centred)
+                in_place, rows = False, part.counted()  # a block is read again once at most
+            for panel in safe_panels(rows, dtype, panel_of):
+                state = self.add_panel(state, panel)
         return state if equal is None else self.add_equal(state, equal)
 
     def add_equal(self, state: CovarianceState, rows: EqualRows, offset: FloatArray | None = None) -> CovarianceState:
@@ -165,78 +168,33 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         self.grid(len(step)).add_outer(state.scatter, (step * factor)[:, None], step[None], self.n_threads)
         return state
 
-    def _centred(self, values: Array, out: Array) -> Centred:
-        """Write the centred `values` to `out`, which may be `values`, and return what was subtracted."""
-        grid = self.grid(values.shape[1])
-        columns = [grid.features(i) for i in range(len(grid.edges) - 1)]
-        return centre_columns(values, out, columns, self.n_threads)
-
-    def _centred_in_place(self, panel: Block) -> Centred | None:
+    def _in_place(self, block: Block) -> Panel | None:
         """Overwrite float32 rows by the centred ones; None, with the rows as they were, where float32 loses digits of their products."""
-        centred = self._centred(panel.values, panel.values)
-        if centred.finite.all() and within_float32(centred.squares, panel.values):
-            return centred
-        if panel.read_again is not None:
-            panel.read_again()
+        rows = block.values
+        centred = centre_columns(rows, rows, self.grid(rows.shape[1]), self.n_threads)
+        if centred.finite.all() and within_float32(centred.squares, rows):
+            return weighed_panel(block, rows, centred)
+        if block.read_again is not None:
+            block.read_again()
         return None
 
-    def _add_panel(
-        self, state: CovarianceState, panel: Block, dtype: DType, centred: Centred | None = None
-    ) -> CovarianceState:
-        """Add the rows of `panel`, which are centred already where `centred` is given."""
-        n_rows = len(panel)
-        if n_rows == 0:
-            return state
-        rows = panel.values
-        if centred is None:
-            rows = borrow("panel", panel.values.shape, dtype)
-            centred = self._centred(panel.values, rows)
-        if not centred.finite.all():
-            refuse_not_finite(panel.values, panel.start)
-            if dtype == np.float64:
-                refuse_overflow(centred.finite, panel.start, n_rows)
-        total, squares = panel.weight_sums()
-        mean = remainder = centred.offset
-        n_counted = n_rows
-        if panel.weights is not None:
-            weights = panel.weights
-            # Powers of the forgetting factor underflow to 0 for old rows, which count as rows all the same.
-            n_counted = int(np.count_nonzero(weights)) if self.forgetting == 1 else n_rows
-            if not total:
-                return replace(state, n_samples=state.n_samples + n_counted)
-            if dtype == np.float32 and not weights_within_float32(weights):
-                return self._add_in_float64(state, panel)
-            mean, remainder = weigh(panel.values, rows, weights, centred.origin)
-        if dtype == np.float32 and not within_float32(centred.squares, rows):
-            return self._add_in_float64(state, panel)
-        state, step, factor = state.joined((n_counted, total, squares), centred.origin, mean)
-        exact = None if dtype == np.float64 else centred.squares if panel.weights is None else squares_of_columns(rows)
-        self.add_scatter(state.scatter, rows, step, factor, remainder, total, exact)
+    def add_panel(self, state: CovarianceState, panel: Panel) -> CovarianceState:
+        """Return `state` with the rows of `panel` added to it in place."""
+        if not panel.counts[1]:  # forgotten rows, whose weights underflow, count as rows all the same
+            return replace(state, n_samples=state.n_samples + panel.counts[0])
+        state, step, factor = state.joined(panel.counts, panel.origin, panel.mean)
+        self.add_scatter(state.scatter, panel, step, factor)
         return state
 
-    def _add_in_float64(self, state: CovarianceState, panel: Block) -> CovarianceState:
-        """Add a panel whose squares leave the range of float32, in two halves to limit the scratch memory."""
-        for half in panel.halves():
-            state = self._add_panel(state, half, np.dtype(np.float64))
-        return state
+    def add_scatter(self, scatter: FloatArray, panel: Panel, step: FloatArray, weight: float) -> None:
+        """Add the scatter of the rows of `panel` about their mean, and weight · step stepᵀ, to `scatter`, tile by tile.
 
-    def add_scatter(
-        self,
-        scatter: FloatArray,
-        rows: Array,
-        step: FloatArray,
-        weight: float,
-        remainder: FloatArray,
-        total: float,
-        squares: FloatArray | None = None,
-    ) -> None:
-        """Add rowsᵀ rows + weight · step stepᵀ − total · remainder remainderᵀ to `scatter`, tile by tile.
-
-        `squares` are the sums of squares of float32 columns. Where the diagonal of a product differs from them by more
+        Where the diagonal of a float32 product differs from the squares of the columns by more
         than 7e-7 of those about the mean, or its sum by more than 1e-7, the products with these features are repeated in float64: in
         a column with one large value and many small ones, all small squares are rounded in the same direction, or lost,
         when they are added to the large one; those of few distinct values are rounded in one direction, too.
         """
+        rows, remainder, squares, (_, total, _) = panel.rows, panel.remainder, panel.squares, panel.counts
         grid = self.grid(rows.shape[1])
         left = np.array([step * weight, remainder * -total]).T.copy()
         right = np.array([step, remainder])
@@ -267,7 +225,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         def add_checked(i: int) -> None:
             columns = grid.features(i)
             product, exact = multiply((i, i)), squares[columns]  # type: ignore[index]
-            # At most half of the squares are those of a mean (add_dense_panel).
+            # At most half of the squares are those of a mean (dense_panel).
             about_mean = np.maximum(exact - total * np.square(remainder[columns]), exact / 4)
             lossy[i] = lost_digits(product.diagonal(), exact, about_mean)
             if (i, i) in grid.pairs:

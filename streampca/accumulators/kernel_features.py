@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from streampca.accumulators.base import Accumulator
-from streampca.accumulators.centring import Centred, centre_columns, refuse_not_finite
+from streampca.accumulators.centring import Centred, centre_columns, refuse_not_finite, weighed_panel
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import NotFiniteError
@@ -167,10 +167,8 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
             raise NotFiniteError(
                 f"kernel values of rows {panel.start} to {panel.start + n_rows - 1} overflow {self.dtype}: rescale the data first"
             )
-        counts = n_rows, float(n_rows), float(n_rows)
-        values, moved, factor = state.values.joined(counts, self._origin + centred.origin, centred.offset)
-        exact = centred.squares if self.dtype == np.float32 else None
-        self.covariance.add_scatter(values.scatter, rows, moved, factor, centred.offset, float(n_rows), exact)
+        centred = replace(centred, origin=self._origin + centred.origin)
+        values = self.covariance.add_panel(state.values, weighed_panel(replace(panel, weights=None), rows, centred))
         return KernelFeaturesState(values, state.trace + trace)
 
     def _centred(self, rows: Array) -> Centred:
@@ -182,9 +180,7 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
         if self.dtype == np.float64:
             mean = np.ones(len(rows)) @ rows / len(rows)
             return Centred(np.zeros(len(mean)), mean, np.zeros(len(mean)))
-        grid = self.covariance.grid(self.n_columns)
-        columns = [grid.features(i) for i in range(len(grid.edges) - 1)]
-        return centre_columns(rows, rows, columns, self.n_threads)
+        return centre_columns(rows, rows, self.covariance.grid(self.n_columns), self.n_threads)
 
     @property
     def _origin(self) -> FloatArray:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from streampca.accumulators.base import Accumulator, StateAboutOrigin
-from streampca.accumulators.centring import centre, refuse_not_finite, refuse_overflow, step_between
+from streampca.accumulators.centring import centre, refuse_not_finite, require_finite, step_between
 from streampca.block import Block, as_block
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -75,9 +75,7 @@ class Moments(Accumulator[MomentsState, MomentsState]):
         if issparse(block.values):
             return self.absorb(state, _of_sparse(block))
         centred = centre(block.values, borrow("centred", block.values.shape, np.float64))
-        if not centred.finite.all():
-            refuse_not_finite(block.values, block.start)
-            refuse_overflow(centred.finite, block.start, n_rows)
+        require_finite(centred.finite, block)
         scatter = centred.squares - n_rows * centred.offset**2
         return self.absorb(state, MomentsState(n_rows, centred.origin, centred.offset, scatter))
 
@@ -119,7 +117,5 @@ def _of_sparse(block: Block) -> MomentsState:
             sums = np.bincount(rows.indices, data, d) - (n - counts) * origin
             squares = np.bincount(rows.indices, data * data, d) + (n - counts) * origin**2
     offset = sums / n
-    finite = np.isfinite(offset) & np.isfinite(squares)
-    if not finite.all():
-        refuse_overflow(finite, block.start, n)
+    require_finite(np.isfinite(offset) & np.isfinite(squares), block)
     return MomentsState(n, origin, offset, np.maximum(squares - n * offset**2, 0.0))

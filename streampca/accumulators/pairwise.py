@@ -8,21 +8,19 @@ import numpy as np
 
 from streampca.accumulators.base import Accumulator, require_same_layout
 from streampca.accumulators.centring import (
-    Centred,
+    Panel,
     add_product_in_float64,
-    centre,
     centre_observed,
+    centred_panel,
     incomplete,
+    keeps_digits,
     lost_digits,
     product_dtype,
     refuse_not_finite,
-    refuse_overflow,
+    require_finite,
     require_observed,
-    squares_of_columns,
+    safe_panels,
     step_between,
-    weigh,
-    weights_within_float32,
-    within_float32,
 )
 from streampca.accumulators.covariance import (
     Covariance,
@@ -144,39 +142,27 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
         """
         block = as_block(block)
         dtype = product_dtype(block.values.dtype, block.values.shape[1])
-        for panel in map(Block.counted, block.panels(panel_rows(block.values.shape[1], dtype))):
-            holes = incomplete(panel.values)
-            if not holes.any():
-                state = self._add_complete(state, panel, dtype)
-                continue
-            refuse_not_finite(panel.values, panel.start, missing=True)
-            state = self._add_complete(state, panel.where(~holes), dtype)
-            state = self._add_incomplete(state, panel.where(holes), dtype)
+        for part in map(Block.counted, block.panels(panel_rows(block.values.shape[1], dtype))):
+            holes = incomplete(part.values)
+            some = holes.any()
+            if some:
+                refuse_not_finite(part.values, part.start, missing=True)
+            for panel in safe_panels(part.where(~holes) if some else part, dtype, centred_panel):
+                state = self._add_complete(state, panel)
+            # float64 with weights, because counts contain rounded square roots of weights.
+            wide = dtype if part.weights is None else np.dtype(np.float64)
+            for observed in safe_panels(part.where(holes), wide, _observed_panel) if some else ():
+                state = self._add_incomplete(state, observed)
         return state
 
-    def _add_complete(self, state: PairwiseState, panel: Block, dtype: DType) -> PairwiseState:
-        """Add rows without missing values."""
-        n_rows, weights = len(panel), panel.weights
-        if n_rows == 0:
-            return state
-        rows = borrow("panel", panel.values.shape, dtype)
-        centred = centre(panel.values, rows)
-        if not centred.finite.all():
-            refuse_not_finite(panel.values, panel.start)
-        if not _is_accurate(centred, rows, panel):
-            for half in panel.halves():
-                state = self._add_complete(state, half, np.dtype(np.float64))
-            return state
-        mean = remainder = centred.offset
-        if weights is not None:
-            mean, remainder = weigh(panel.values, rows, weights, centred.origin)
-        total, _ = panel.weight_sums()
-        state = self._near_mean(state, (centred.origin - state.origin) + mean, np.full(len(mean), total))
-        origin = np.where(state.observed > 0, state.origin, centred.origin + (mean - remainder))
-        step = (centred.origin - origin) + mean
+    def _add_complete(self, state: PairwiseState, panel: Panel) -> PairwiseState:
+        """Add a panel without missing values."""
+        (n_rows, total, _), mean = panel.counts, panel.mean
+        state = self._near_mean(state, (panel.origin - state.origin) + mean, np.full(len(mean), total))
+        origin = np.where(state.observed > 0, state.origin, panel.origin + (mean - panel.remainder))
+        step = (panel.origin - origin) + mean
         inner = Covariance(tile_size=self.tile_size, n_threads=self.n_threads)
-        exact = None if dtype == np.float64 else centred.squares if weights is None else squares_of_columns(rows)
-        inner.add_scatter(state.scatter, rows, step, total, remainder, total, exact)
+        inner.add_scatter(state.scatter, panel, step, total)
         return replace(
             state,
             n_samples=state.n_samples + n_rows,
@@ -187,40 +173,20 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
             complete_sum=state.complete_sum + total * step,
         )
 
-    def _add_incomplete(self, state: PairwiseState, panel: Block, dtype: DType) -> PairwiseState:
-        """Add rows that all have missing values."""
-        # float64, because counts contain rounded square roots of weights.
-        dtype = dtype if panel.weights is None else np.dtype(np.float64)
-        n_rows, shape = len(panel), panel.values.shape
-        missing = np.isnan(panel.values)
-        n_observed = n_rows - missing.sum(axis=0)
-        rows, mask = borrow("panel", shape, dtype), borrow("mask", shape, dtype)
-        centred = centre_observed(panel.values, missing, n_observed, rows)
-        if not _is_accurate(centred, rows, panel):
-            for half in panel.halves():
-                state = self._add_incomplete(state, half, np.dtype(np.float64))
-            return state
-        np.logical_not(missing, out=mask)
-        observed, total, near = n_observed.astype(np.float64), float(n_rows), np.zeros(shape[1])
-        if panel.weights is not None:
-            total, observed = float(panel.weights.sum()), panel.weights @ mask
-            # The plain mean may be many weighted standard deviations from the weighted mean (see `weigh`).
-            np.divide(panel.weights @ rows, observed, out=near, where=observed > 0)
-            np.subtract(rows, near, out=rows, where=~missing)
-            roots = np.sqrt(panel.weights)[:, None]
-            rows *= roots
-            mask *= roots
-        state = self._near_mean(state, (centred.origin - state.origin) + near, observed)
-        origin = np.where((state.observed > 0) | (n_observed == 0), state.origin, centred.origin + near)
-        shift = np.where(n_observed > 0, (centred.origin - origin) + near, 0.0)
-        self._add_products(state, rows, mask, shift, None if dtype == np.float64 else centred.squares)
+    def _add_incomplete(self, state: PairwiseState, observed: _Observed) -> PairwiseState:
+        """Add a panel of rows that all have missing values."""
+        panel, mask, weights, n_missing = observed
+        state = self._near_mean(state, (panel.origin - state.origin) + panel.mean, weights)
+        origin = np.where((state.observed > 0) | (weights == 0), state.origin, panel.origin + panel.mean)
+        shift = np.where(weights > 0, (panel.origin - origin) + panel.mean, 0.0)
+        self._add_products(state, panel.rows, mask, shift, panel.squares)
         return replace(
             state,
-            n_samples=state.n_samples + n_rows,
-            weight=state.weight + total,
-            n_missing=state.n_missing + int(missing.sum()),
+            n_samples=state.n_samples + panel.counts[0],
+            weight=state.weight + panel.counts[1],
+            n_missing=state.n_missing + n_missing,
             origin=origin,
-            observed=state.observed + observed,
+            observed=state.observed + weights,
         )
 
     def _near_mean(self, state: PairwiseState, step: FloatArray, observed: FloatArray) -> PairwiseState:
@@ -427,15 +393,32 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
         return panel + self.n_threads * 8 * side * (4 * side + 8 * 128)
 
 
-def _is_accurate(centred: Centred, rows: Array, panel: Block) -> bool:
-    """Return whether products of the centred `rows` are accurate in their type; `NotFiniteError` if not in float64."""
-    if rows.dtype == np.float64:
-        if not centred.finite.all():
-            refuse_overflow(centred.finite, panel.start, len(panel))
-        return True
-    if panel.weights is not None and not weights_within_float32(panel.weights):
-        return False
-    return bool(centred.finite.all()) and within_float32(centred.squares, rows)
+_Observed = tuple[Panel, Array, FloatArray, int]
+"""A panel with zeros for missing values, the mask of the others, their weight by feature, and how many values are missing."""
+
+
+def _observed_panel(block: Block, dtype: DType) -> _Observed | None:
+    """Return rows of which all have missing values; None where `dtype` is float32 and would lose digits of their products."""
+    shape, missing = block.values.shape, np.isnan(block.values)
+    n_observed = len(block) - missing.sum(axis=0)
+    rows, mask = borrow("panel", shape, dtype), borrow("mask", shape, dtype)
+    centred = centre_observed(block.values, missing, n_observed, rows)
+    require_finite(centred.finite, block, dtype, missing=True)
+    if not keeps_digits(rows, centred.squares, block.weights):
+        return None
+    np.logical_not(missing, out=mask)
+    observed, near = n_observed.astype(np.float64), np.zeros(shape[1])
+    if block.weights is not None:
+        observed = block.weights @ mask
+        # The plain mean may be many weighted standard deviations from the weighted mean (see `weigh`).
+        np.divide(block.weights @ rows, observed, out=near, where=observed > 0)
+        np.subtract(rows, near, out=rows, where=~missing)
+        roots = np.sqrt(block.weights)[:, None]
+        rows *= roots
+        mask *= roots
+    squares = None if dtype == np.float64 else centred.squares
+    panel = Panel(rows, centred.origin, near, np.zeros(shape[1]), squares, (len(block), *block.weight_sums()))
+    return panel, mask, observed, int(missing.sum())
 
 
 def _tiles(grid: TileGrid, state: PairwiseState, pair: tuple[int, int]) -> TileSums:

@@ -10,9 +10,9 @@ from scipy.linalg import solve_triangular
 from scipy.sparse import coo_array, csr_array
 
 from streampca.accumulators.base import Accumulator, AnyAccumulator
-from streampca.accumulators.centring import refuse_not_finite, refuse_overflow, step_between, work_dtype
+from streampca.accumulators.centring import refuse_not_finite, require_finite, step_between, work_dtype
 from streampca.accumulators.covariance import panel_rows
-from streampca.accumulators.gram import Gram, GramState
+from streampca.accumulators.gram import Gram, GramState, overflow_of
 from streampca.accumulators.shifting import sampled_origin, sketch_panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
@@ -119,12 +119,12 @@ class Residuals(Accumulator[ResidualState, object]):
             factor, coefficients = regressors.dense(0, n_rows), rows
             if root is not None:
                 factor *= root[:, None]
-            self._require_finite(rows, panel)
+            require_finite(np.asarray(np.isfinite(rows).all(axis=0)), panel)
         else:
             axes, factor = self._factor(regressors, root)
             with np.errstate(over="ignore", invalid="ignore"):
                 coefficients = axes.T @ rows
-            self._require_finite(coefficients, panel)
+            require_finite(np.asarray(np.isfinite(coefficients).all(axis=0)), panel)
             largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
             residuals = self._residuals(rows, axes, coefficients, largest)
             if root is not None:
@@ -169,12 +169,6 @@ class Residuals(Accumulator[ResidualState, object]):
             left = np.maximum(part.max(axis=0), -part.min(axis=0))
             part[:, left <= _ROUNDING * largest[slab]] = 0.0
         return rows
-
-    def _require_finite(self, values: FloatArray, panel: Block) -> None:
-        finite = np.asarray(np.isfinite(values).all(axis=0))
-        if not finite.all():
-            refuse_not_finite(panel.values, panel.start)
-            refuse_overflow(finite, panel.start, len(panel))
 
     def _merge_factors(self, state: ResidualState, factor: FloatArray, coefficients: FloatArray) -> ResidualState:
         """Add the factors of other rows, ``(n, n_regressors)`` and ``(n, n_features)`` about the same origin, in place."""
@@ -329,7 +323,10 @@ class FeatureResiduals(Accumulator[FeatureResidualState, object]):
             largest = np.maximum(taken.max(axis=1), -taken.min(axis=1))
             inner_products = taken @ left
         if not np.isfinite(inner_products).all():
-            self._refuse(block, np.asarray(np.isfinite(inner_products).all(axis=1)))
+            feature = int(np.flatnonzero(~np.isfinite(inner_products).all(axis=1))[0])
+            values = block.values[feature] if weights is None else np.where(weights > 0, block.values[feature], 0)
+            refuse_not_finite(values[:, None], 0, block.start + feature)
+            raise overflow_of(block.start + feature)
         for start in range(0, len(rows), 64):
             part = slice(start, start + 64)
             rows[part] -= inner_products[part] @ axes.T
@@ -338,15 +335,6 @@ class FeatureResiduals(Accumulator[FeatureResidualState, object]):
         rows[np.ix_(small, np.arange(rows.shape[1]) if weights is None else np.flatnonzero(weights > 0))] = 0.0
         coefficients = np.column_stack([origin, inner_products / self.regressors.norms])
         return rows.astype(self.dtype, copy=False), coefficients
-
-    def _refuse(self, block: Block, finite: BoolArray) -> None:
-        weights = self.inner.weights
-        feature = int(np.flatnonzero(~finite)[0])
-        values = block.values[feature].copy()
-        if weights is not None:
-            values[weights == 0] = 0
-        refuse_not_finite(values[:, None], 0, block.start + feature)
-        refuse_overflow(finite, block.start, len(block))
 
     def absorb(self, state: FeatureResidualState, other: FeatureResidualState) -> FeatureResidualState:
         """Return the state of the features of both, in the memory of `state`."""

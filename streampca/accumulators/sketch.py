@@ -13,10 +13,10 @@ from scipy.sparse import csc_array, issparse
 from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import (
     incomplete,
+    keeps_digits,
     refuse_not_finite,
-    refuse_overflow,
+    require_finite,
     weights_within_float32,
-    within_float32,
     work_dtype,
 )
 from streampca.accumulators.shifting import (
@@ -198,7 +198,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
         total, squared = panel.weight_sums()
         if self.moments:
             sums, squares = shifted_moments(values, state.origin.astype(values.dtype), weights, self.n_threads)
-            self._require_finite(squares, panel, values.dtype)
+            require_finite(np.isfinite(squares), panel, values.dtype)
             if underflows(values, state.origin, squares):
                 return None
             low, high = SAFE_SQUARES
@@ -214,14 +214,11 @@ class Sketch(Accumulator[SketchState, Sketched]):
         rows = borrow("panel", values.shape, dtype)
         missing = np.isnan(values) if self.missing == "pairwise" and values.dtype.kind == "f" else None
         sums, squares = shifted(values, state.origin.astype(dtype), rows, missing, self.moments)
-        self._require_finite(squares, panel, dtype)
+        require_finite(np.isfinite(squares), panel, dtype, missing=self.missing == "pairwise")
         if self.moments:
             mark_underflow(rows, squares)
         weights = panel.weights
-        in_range = dtype != np.float32 or (
-            (not self.moments or within_float32(squares, rows)) and (weights is None or weights_within_float32(weights))
-        )
-        if not in_range:
+        if not keeps_digits(rows, squares if self.moments else None, weights):
             for half in panel.halves():  # to limit the scratch memory
                 state = self._add_panel(state, half, np.dtype(np.float64))
             return state
@@ -233,14 +230,6 @@ class Sketch(Accumulator[SketchState, Sketched]):
         if missing is None:
             return state.joined(counts, sums, squares, observed=total)
         return state.joined(counts, sums, squares, observed_weights(missing, weights), int(missing.sum()))
-
-    def _require_finite(self, squares: FloatArray, panel: Block, dtype: DType) -> None:
-        finite = np.isfinite(squares)
-        if finite.all():
-            return
-        refuse_not_finite(panel.values, panel.start, missing=self.missing == "pairwise")
-        if dtype == np.float64:
-            refuse_overflow(finite, panel.start, len(panel))
 
     def _add_products(
         self, products: FloatArray, rows: Array, weights: FloatArray | None, origin: FloatArray | None = None
@@ -289,8 +278,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
         ones = np.ones(n_rows) if weights is None else weights
         with np.errstate(over="ignore"):
             squares = np.asarray(columns.multiply(columns).T @ ones)
-        if not np.isfinite(squares).all():
-            refuse_overflow(np.isfinite(squares), block.start, n_rows)
+        require_finite(np.isfinite(squares), block)
         projected = columns @ self.test.astype(np.float64, copy=False)
         if weights is not None:
             projected *= weights[:, None]

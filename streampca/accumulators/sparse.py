@@ -10,9 +10,11 @@ from scipy.sparse import csc_array, csr_array, issparse
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import (
+    Panel,
     product_dtype,
     refuse_not_finite,
-    refuse_overflow,
+    require_finite,
+    safe_panels,
     weights_within_float32,
     within_float32,
 )
@@ -33,7 +35,7 @@ class SparseCovariance(Covariance):
     ``M = XᵀX − n m mᵀ``. That loses no digits of a feature with at least as many zeros as other values. Features that are
     stored in more than half of the rows of a block are first shifted by one of their values, zeros included, which at
     most doubles the stored entries. Blocks with more than 5 % stored values are multiplied as dense panels of a few
-    thousand rows, which is faster (`add_dense_panel`).
+    thousand rows, which is faster (`dense_panel`).
 
     Examples
     --------
@@ -66,49 +68,39 @@ class SparseCovariance(Covariance):
         if not issparse(block.values):
             return super().update(state, block)
         refuse_not_finite(block.values, block.start)
-        block = block.counted()
-        rows = csr_array(block.values)
-        if rows.nnz < self.dense_from * rows.shape[0] * rows.shape[1]:
-            return self._add_sparse(state, rows, block.weights, block.start)
-        dtype = product_dtype(rows.dtype, rows.shape[1])
-        for panel in block.panels(panel_rows(rows.shape[1], dtype)):
-            state = add_dense_panel(self, state, panel, dtype)
+        block, (_, d) = block.counted(), block.values.shape
+        if csr_array(block.values).nnz < self.dense_from * len(block) * d:
+            return self._add_sparse(state, block)
+        dtype = product_dtype(block.values.dtype, d)
+        for panel in block.panels(panel_rows(d, dtype)):
+            for one in safe_panels(panel, dtype, dense_panel):
+                state = self.add_panel(state, one)
         return state
 
-    def _add_sparse(
-        self, state: CovarianceState, rows: csr_array, weights: FloatArray | None, start: int
-    ) -> CovarianceState:
-        n_rows = rows.shape[0]
-        if n_rows == 0:
+    def _add_sparse(self, state: CovarianceState, block: Block) -> CovarianceState:
+        """Add rows by products of their stored values."""
+        weights = block.weights
+        if not len(block):
             return state
-        columns = csc_array(rows, dtype=np.float64)
-        columns, origin = shift_full_columns(columns, weights)
+        columns, origin = shift_full_columns(csc_array(block.values, dtype=np.float64), weights)
         if weights is not None and not _near_mean(columns, weights):
-            return self._add_by_weight(state, rows, weights, start)
+            # Rows whose weights are within a factor of 64 together, the heaviest first.
+            classes = np.floor(np.log2(weights.max() / weights) / _WEIGHT_BITS)
+            for one in np.unique(classes):
+                state = self._add_sparse(state, block.where(classes == one))
+            return state
         mark_underflow_of_stored(columns)
-        total = squares = float(n_rows)
+        total, squares = block.weight_sums()
         if weights is not None:
-            total, squares = float(weights.sum()), float(weights @ weights)
             offset = np.asarray(columns.T @ weights) / total
             columns.data *= np.sqrt(weights)[columns.indices]
         else:
             offset = np.asarray(columns.sum(axis=0)).ravel() / total
         with np.errstate(over="ignore"):
-            finite = np.isfinite(np.asarray(columns.multiply(columns).sum(axis=0)).ravel())
-        if not finite.all():
-            refuse_overflow(finite, start, n_rows)
-        state, step, factor = state.joined((n_rows, total, squares), origin, offset)
+            require_finite(np.isfinite(np.asarray(columns.multiply(columns).sum(axis=0)).ravel()), block)
+        state, step, factor = state.joined((len(block), total, squares), origin, offset)
         outer = np.stack([step * factor, offset * -total], axis=1), np.stack([step, offset])
         self.grid(len(step)).add_sparse_products(state.scatter, columns, self.n_threads, outer)
-        return state
-
-    def _add_by_weight(
-        self, state: CovarianceState, rows: csr_array, weights: FloatArray, start: int
-    ) -> CovarianceState:
-        """Add rows whose weights are within a factor of 64 together, the heaviest first."""
-        classes = np.floor(np.log2(weights.max() / weights) / _WEIGHT_BITS)
-        for one in np.unique(classes):
-            state = self._add_sparse(state, rows[classes == one], weights[classes == one], start)
         return state
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
@@ -181,8 +173,8 @@ _LEAST_SQUARES = 1e-290  # below this sums of squares may have lost digits to un
 _STRIP = 64  # features that are shifted at a time
 
 
-def add_dense_panel(accumulator: Covariance, state: CovarianceState, panel: Block, dtype: DType) -> CovarianceState:
-    """Return `state` with finite sparse rows without duplicates added to it in place, by a dense product in `dtype`.
+def dense_panel(panel: Block, dtype: DType) -> Panel | None:
+    """Return finite sparse rows without duplicates as a dense panel; None where `dtype` is float32 and would lose digits of their products.
 
     Zeros stay zeros, unlike in a centred panel, where they become one small number many times over: float32 rounds the
     products of such numbers the same way in every sum, so that they would have to be repeated in float64. Only features whose
@@ -194,14 +186,12 @@ def add_dense_panel(accumulator: Covariance, state: CovarianceState, panel: Bloc
         If squares overflow float64.
     """
     rows, weights = csr_array(panel.values), panel.weights
-    if not len(panel):
-        return state
     if dtype == np.float32 and weights is not None and not weights_within_float32(weights):
-        return _in_float64(accumulator, state, panel)
-    total, squares_of_weights = panel.weight_sums()
+        return None
+    counts = (len(panel), *panel.weight_sums())
+    total = counts[1]
     sums, squares = _sums(rows, weights)
-    if not np.isfinite(squares).all():
-        refuse_overflow(np.isfinite(squares), panel.start, len(panel))
+    require_finite(np.isfinite(squares), panel)
     values = borrow("dense rows", rows.shape, dtype)
     rows.astype(dtype, copy=False).toarray(out=values)
     origin, offset = np.zeros(len(sums)), sums / total
@@ -212,18 +202,8 @@ def add_dense_panel(accumulator: Covariance, state: CovarianceState, panel: Bloc
         values *= np.sqrt(weights).astype(dtype)[:, None]
     mark_underflow(values, squares)
     if dtype == np.float32 and not within_float32(squares, values):
-        return _in_float64(accumulator, state, panel)
-    state, step, factor = state.joined((len(panel), total, squares_of_weights), origin, offset)
-    exact = None if dtype == np.float64 else squares
-    accumulator.add_scatter(state.scatter, values, step, factor, offset, total, exact)
-    return state
-
-
-def _in_float64(accumulator: Covariance, state: CovarianceState, panel: Block) -> CovarianceState:
-    """Add a panel that leaves the range of float32, in two halves to limit the scratch memory."""
-    for half in panel.halves():
-        state = add_dense_panel(accumulator, state, half, np.dtype(np.float64))
-    return state
+        return None
+    return Panel(values, origin, offset, offset, None if dtype == np.float64 else squares, counts)
 
 
 def _sums(rows: csr_array, weights: FloatArray | None) -> tuple[FloatArray, FloatArray]:

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from streampca.accumulators.base import Accumulator, StateAboutOrigin, require_same_layout
-from streampca.accumulators.centring import centre, refuse_not_finite, refuse_overflow, step_between
+from streampca.accumulators.centring import centre, require_finite, step_between
 from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import StreamPCAError
@@ -156,9 +156,7 @@ class QRFactor(Accumulator[TriangleState, Factored]):
         below = borrow("below", (d, n_rows + 1), np.float64).T  # contiguous columns, as LAPACK requires
         rows = below[:n_rows]
         centred = centre(panel.values, rows)
-        if not centred.finite.all():
-            refuse_not_finite(panel.values, panel.start)
-            refuse_overflow(centred.finite, panel.start, n_rows)
+        require_finite(centred.finite, panel)
         (total, _), offset = panel.weight_sums(), centred.offset
         if panel.weights is not None:
             offset = panel.weights @ rows / total
