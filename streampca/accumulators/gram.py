@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 import numpy as np
@@ -15,13 +15,13 @@ from streampca.accumulators.centring import (
     add_product_in_float64,
     centre,
     centre_observed,
+    keeps_digits,
     lost_digits,
     refuse_not_finite,
     require_observed,
+    safe_panels,
     squares_of_rows,
     subtract,
-    weights_within_float32,
-    within_float32,
     work_dtype,
 )
 from streampca.accumulators.shifting import observed_moments
@@ -212,14 +212,16 @@ class Gram(Accumulator[GramState, GramOperator]):
             return state
         dtype = np.promote_types(self.dtype, work_dtype(block.values.dtype))
         means, variances = np.empty(len(block)), np.empty(len(block))
-        n_missing, sparse = 0, issparse(block.values)
+        n_missing, step, sparse = 0, panel_features(block.values.shape[1], dtype), issparse(block.values)
         if sparse:
             self._add_sparse(state, block, means, variances)
         others = [] if sparse else self._varying(block, means, variances)
-        step = panel_features(block.values.shape[1], dtype)
         for panel in chain.from_iterable(other.panels(step) for other in others):
-            features = slice(panel.start - block.start, panel.start - block.start + len(panel))
-            n_missing += self._add_panel(state, panel, dtype, means[features], variances[features])
+            for start, columns, mean, variance, holes in safe_panels(panel, dtype, self._panel_of):
+                features = slice(start - block.start, start - block.start + len(mean))
+                means[features], variances[features] = mean, variance
+                self._add_products(state.products, columns)
+                n_missing += holes
         return replace(
             state,
             n_missing=state.n_missing + n_missing,
@@ -238,20 +240,14 @@ class Gram(Accumulator[GramState, GramOperator]):
             means[first:last], variances[first:last] = equal.row[0], 0.0
         return others
 
-    def _add_panel(
-        self,
-        state: GramState,
-        panel: Block,
-        dtype: DType,
-        means: FloatArray,
-        variances: FloatArray,
-        numbers: IntArray | None = None,
-    ) -> int:
-        """Add features, write their means and variances, and return how many values are missing.
+    def _panel_of(
+        self, panel: Block, dtype: DType, numbers: IntArray | None = None
+    ) -> tuple[int, Array, FloatArray, FloatArray, int] | None:
+        """Return the start of `panel`, its features in columns, their means and variances, and how many values are missing.
 
-        `numbers` are the columns of the source for errors; None = consecutive ones from the start of `panel`.
+        The columns have the factors of the features and the roots of the weights of the samples. None where `dtype` is float32 and
+        would lose digits of their products. `numbers` are the columns of the source for errors, None where they are those of the block.
         """
-        numbers = panel.start + np.arange(len(panel)) if numbers is None else numbers
         n_samples = panel.values.shape[1]
         values = self._of_counted(panel.values.T)
         weights = None if self.weights is None else self._of_counted(self.weights[:n_samples])
@@ -261,16 +257,10 @@ class Gram(Accumulator[GramState, GramOperator]):
             missing = self._missing(panel, values)
             if missing is not None:
                 centred = centre_observed(values, missing, len(values) - missing.sum(axis=0), columns)
-            if not centred.finite.all() and dtype == np.float64:
-                raise overflow_of(int(numbers[np.flatnonzero(~centred.finite)[0]]))
-        accurate = within_float32(centred.squares, columns) and (weights is None or weights_within_float32(weights))
-        if dtype == np.float32 and not accurate:
-            n_missing = 0
-            for half in panel.halves():
-                features = slice(half.start - panel.start, half.start - panel.start + len(half))
-                moments = means[features], variances[features]
-                n_missing += self._add_panel(state, half, np.dtype(np.float64), *moments, numbers[features])
-            return n_missing
+            if dtype == np.float64:
+                require_range(centred.finite, panel.start, numbers)
+        if not keeps_digits(columns, centred.squares, weights):
+            return None
         total, offset, squares = np.full(len(panel), float(len(values))), centred.offset, centred.squares
         if weights is not None or missing is not None:
             total, offset, squares = observed_moments(columns, weights, missing)
@@ -278,10 +268,9 @@ class Gram(Accumulator[GramState, GramOperator]):
         if weights is not None:
             origin = _about_weighted_mean(values, columns, missing, origin, offset)
             total, offset, squares = observed_moments(columns, weights, missing)
-            if np.isinf(squares).any():
-                raise overflow_of(int(numbers[np.flatnonzero(np.isinf(squares))[0]]))
-        means[:] = origin + offset
-        variances[:] = np.nan_to_num(np.maximum(squares - total * offset**2, 0)) / self._least_divisor(n_samples)
+            require_range(~np.isinf(squares), panel.start, numbers)
+        means = origin + offset
+        variances = np.nan_to_num(np.maximum(squares - total * offset**2, 0)) / self._least_divisor(n_samples)
         if not self.center:
             np.copyto(columns, values)
         if missing is not None:
@@ -292,8 +281,7 @@ class Gram(Accumulator[GramState, GramOperator]):
         factors = self.factors_of(panel.start, means, variances)
         if factors is not None:
             columns *= factors.astype(dtype)
-        self._add_products(state.products, columns)
-        return 0 if missing is None else int(missing.sum())
+        return panel.start, columns, means, variances, 0 if missing is None else int(missing.sum())
 
     def _add_sparse(self, state: GramState, block: Block, means: FloatArray, variances: FloatArray) -> None:
         """Add the features of a sparse block, and write their means and variances."""
@@ -317,10 +305,11 @@ class Gram(Accumulator[GramState, GramOperator]):
         for start in range(0, len(many), step):
             chosen = many[start : start + step]
             factors = None if self.factors is None else self.factors[block.start + chosen]
-            moments = np.empty((2, len(chosen)))
-            panel = Block(features[chosen].toarray())
-            replace(gram, factors=factors)._add_panel(state, panel, dtype, moments[0], moments[1], block.start + chosen)
-            means[chosen], variances[chosen] = moments
+            panel_of = partial(replace(gram, factors=factors)._panel_of, numbers=block.start + chosen)
+            for at, columns, mean, variance, _ in safe_panels(Block(features[chosen].toarray()), dtype, panel_of):
+                some = chosen[at : at + len(mean)]
+                means[some], variances[some] = mean, variance
+                self._add_products(state.products, columns)
 
     def _of_counted(self, samples: Array) -> Array:
         """Return the samples of positive weight; a copy if there are samples of weight 0."""
@@ -507,15 +496,17 @@ def refuse_values(features: csr_array, start: int) -> None:
     if float(np.abs(features.data).max()) > _LARGE:
         with np.errstate(over="ignore"):
             squares = np.asarray(features.multiply(features).sum(axis=1))
-        if not np.isfinite(squares).all():
-            raise overflow_of(start + int(np.flatnonzero(~np.isfinite(squares))[0]))
+        require_range(np.isfinite(squares), start)
 
 
-def overflow_of(column: int) -> NotFiniteError:
-    """Return the error for a `column` of the source whose squares overflow."""
-    return NotFiniteError(
-        f"column {column} overflows float64 when squared: expected magnitudes below 1e150; rescale this feature first"
-    )
+def require_range(finite: BoolArray, start: int, numbers: IntArray | None = None) -> None:
+    """Raise `NotFiniteError` unless the squares of all features from `start` on are `finite`; `numbers` are their columns in the source."""
+    if not finite.all():
+        place = start + int(np.flatnonzero(~finite)[0])
+        raise NotFiniteError(
+            f"column {place if numbers is None else numbers[place]} overflows float64 when squared: expected magnitudes below 1e150; "
+            "rescale this feature first"
+        )
 
 
 def few_stored(features: csr_array, weights: FloatArray | None, most: float = DENSE_FROM) -> BoolArray:

@@ -12,7 +12,7 @@ from scipy.sparse import coo_array, csr_array
 from streampca.accumulators.base import Accumulator, AnyAccumulator
 from streampca.accumulators.centring import refuse_not_finite, require_finite, step_between, work_dtype
 from streampca.accumulators.covariance import panel_rows
-from streampca.accumulators.gram import Gram, GramState, overflow_of
+from streampca.accumulators.gram import Gram, GramState, require_range
 from streampca.accumulators.shifting import sampled_origin, sketch_panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
@@ -323,10 +323,11 @@ class FeatureResiduals(Accumulator[FeatureResidualState, object]):
             largest = np.maximum(taken.max(axis=1), -taken.min(axis=1))
             inner_products = taken @ left
         if not np.isfinite(inner_products).all():
-            feature = int(np.flatnonzero(~np.isfinite(inner_products).all(axis=1))[0])
+            finite = np.asarray(np.isfinite(inner_products).all(axis=1))
+            feature = int(np.flatnonzero(~finite)[0])
             values = block.values[feature] if weights is None else np.where(weights > 0, block.values[feature], 0)
             refuse_not_finite(values[:, None], 0, block.start + feature)
-            raise overflow_of(block.start + feature)
+            require_range(finite, block.start)
         for start in range(0, len(rows), 64):
             part = slice(start, start + 64)
             rows[part] -= inner_products[part] @ axes.T
