@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import fields, replace
 from functools import reduce
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast
 
 from streampca.block import Block
 from streampca.errors import MergeError
@@ -19,15 +19,6 @@ from streampca.typing import Array, FloatArray, override
 
 State = TypeVar("State")
 Result = TypeVar("Result", covariant=True)
-
-
-class AccumulatedState(Protocol):
-    """A state that records the length of the rows behind it."""
-
-    @property
-    def n_features(self) -> int:
-        """Return the argument of `init` that made the state: the length of a row of its blocks."""
-        ...
 
 
 class StateAboutOrigin:
@@ -219,9 +210,7 @@ class Forwarding(Accumulator[Any, Any]):
         return self.accumulator.finalize_bytes(n_features)
 
 
-def require_same_layout(
-    state: AccumulatedState, other: AccumulatedState, entries: tuple[int, int], same: str = "features and tile_size"
-) -> None:
+def require_same_layout(state: Any, other: Any, entries: tuple[int, int], same: str = "features and tile_size") -> None:
     """Raise `MergeError` unless two states have the same number of features and of stored `entries`."""
     if state.n_features != other.n_features or entries[0] != entries[1]:
         raise MergeError(

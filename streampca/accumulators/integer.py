@@ -116,12 +116,12 @@ class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
     def _add_panel(self, state: IntegerState, panel: Array, n_rows: int) -> IntegerState:
         """Add the rows of `panel`, or one row that `n_rows` rows equal."""
         rows = borrow("panel", panel.shape, np.float32)
-        centred = _centred(panel.view(np.uint8) if panel.dtype == np.bool_ else panel, rows)
-        scale, step = float(centred.unit**2), centred.origin - self.shift
-        total = centred.unit * centred.sums * (n_rows / len(panel))
+        origin, unit, sums, squares = _centred(panel.view(np.uint8) if panel.dtype == np.bool_ else panel, rows)
+        scale, step = float(unit**2), origin - self.shift
+        total = unit * sums * (n_rows / len(panel))
         left = np.stack([step, total + n_rows * step], axis=1)
         right = np.stack([total, step])
-        cuts = list(pairwise([0, *_exact_cuts(centred.squares, len(rows))]))
+        cuts = list(pairwise([0, *_exact_cuts(squares, len(rows))]))
         grid = self.grid(panel.shape[1])
 
         def add(pair: tuple[int, int]) -> None:
@@ -194,25 +194,27 @@ class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
         return replace(self.covariance, n_threads=self.n_threads).scratch_bytes(n_features, n_rows, 4) + small
 
 
-@dataclass(frozen=True)
-class _Centred:
-    """What rows of whole numbers were centred by: they are ``origin + unit * rows``."""
+def _centred(values: Array, rows: Array, unit: int | None = None) -> tuple[FloatArray, int, FloatArray, FloatArray]:
+    """Write ``(values - origin) / unit`` to `rows`, float32; `values` are int8 or uint8. The default unit is that of a sample.
 
-    origin: FloatArray
-    """Whole number near the mean of each feature, ``(n_features,)``."""
-    unit: int
-    """Number that divides the difference of any two values."""
-    sums: FloatArray
-    """Sums of the centred rows, ``(n_features,)``, exact."""
-    squares: FloatArray
-    """Sums of their squares over groups of 256 rows, ``(n_groups, n_features)``, exact."""
-
-
-def _centred(values: Array, rows: Array, unit: int | None = None) -> _Centred:
-    """Write ``(values - origin) / unit`` to `rows`, float32; `values` are int8 or uint8. The default unit is that of a sample."""
+    Returns
+    -------
+    origin : array, shape (n_features,)
+        Whole number near the mean of each feature.
+    unit : int
+        Number that divides the difference of any two values.
+    sums : array, shape (n_features,)
+        Sums of the centred rows, exact.
+    squares : array, shape (n_groups, n_features)
+        Sums of their squares over groups of 256 rows, exact.
+    """
     n_rows, n_features = values.shape
     sample = values[:: -(-n_rows // _SAMPLE_ROWS)]
-    unit = _common_unit(sample) if unit is None else unit
+    if (
+        unit is None
+    ):  # the largest number that divides all differences of values, 255 for masks of 0 and 255; 1 for equal values
+        present = np.flatnonzero(np.bincount(sample.ravel().astype(np.int16) + 128))
+        unit = max(1, int(np.gcd.reduce(np.diff(present), initial=0)))
     origin = float(values[0, 0]) + unit * np.rint((sample.mean(axis=0, dtype=np.float64) - float(values[0, 0])) / unit)
     sums, squares = np.zeros(n_features), np.zeros((-(-n_rows // _EXACT_ROWS), n_features))
     ones, whole = np.ones(_EXACT_ROWS, dtype=np.float32), origin.astype(np.int16)
@@ -229,13 +231,7 @@ def _centred(values: Array, rows: Array, unit: int | None = None) -> _Centred:
         np.copyto(slab, steps)
         sums += ones[: len(slab)] @ slab
         squares[i] = np.einsum("ij,ij->j", slab, slab)
-    return _Centred(origin, unit, sums, squares)
-
-
-def _common_unit(sample: Array) -> int:
-    """Return the largest number that divides all differences of values, 255 for masks of 0 and 255; 1 for equal values."""
-    present = np.flatnonzero(np.bincount(sample.ravel().astype(np.int16) + 128))
-    return max(1, int(np.gcd.reduce(np.diff(present), initial=0)))
+    return origin, unit, sums, squares
 
 
 def _exact_cuts(squares: FloatArray, n_rows: int) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 
@@ -13,28 +12,12 @@ from streampca.accumulators.centring import Centred, centre_columns, refuse_not_
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import NotFiniteError
-from streampca.kernels.base import dense
+from streampca.kernels.base import Kernel, Prepared, dense
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, override
 
 _SLAB_BYTES, _SLAB_ROWS = 1 << 20, 1024  # kernel values that fit in the cache between product and sum
-
-
-class PreparedKernel(Protocol):
-    """A kernel prepared for one of its two sets of rows."""
-
-    def __call__(self, rows: Array, out: Array | None = None) -> Array:
-        """Return the kernel values of `rows` with the rows for which the kernel was prepared."""
-        ...
-
-
-class KernelDiagonal(Protocol):
-    """A kernel that can evaluate κ(x, x)."""
-
-    def diagonal(self, rows: Array) -> Array:
-        """Return κ(x, x) of every row, ``(n_rows,)``."""
-        ...
 
 
 @storable
@@ -96,9 +79,9 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
     ((10, 10), True)
     """
 
-    prepared: PreparedKernel
+    prepared: Prepared
     """The kernel prepared for the landmarks."""
-    kernel: KernelDiagonal
+    kernel: Kernel
     """The kernel itself, for κ(x, x)."""
     origin: Array
     """c, near the mean of k(x), in the type of kernel values, ``(m,)``; affects the bits of the result."""

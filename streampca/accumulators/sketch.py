@@ -31,13 +31,21 @@ from streampca.accumulators.shifting import (
     sketch_panel_rows,
     weighted_moments,
 )
-from streampca.accumulators.sketched import Sketched, SketchResult, SketchState, project
+from streampca.accumulators.sketched import Sketched, SketchState, project, weighted
 from streampca.accumulators.sparse import shift_full_columns
 from streampca.block import Block, EqualRows, as_block
-from streampca.errors import MergeError
-from streampca.linalg.scaling import Scaling
+from streampca.errors import DataError, MergeError
+from streampca.linalg.eigen import positive_divisor
+from streampca.linalg.scaling import Scaling, feature_weights
 from streampca.linalg.tiles import spread
-from streampca.linalg.underflow import mark_underflow, mark_underflow_of_stored, underflows
+from streampca.linalg.underflow import (
+    LEAST_SQUARES,
+    mark_underflow,
+    mark_underflow_of_stored,
+    refuse_underflow,
+    sums_about_zero,
+    underflows,
+)
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, override
 
@@ -332,7 +340,94 @@ class Sketch(Accumulator[SketchState, Sketched]):
 
     def finalize(self, state: SketchState) -> Sketched:
         """Return the products of the covariance matrix; `DataError` if there are too few rows. `state` is not changed."""
-        return SketchResult(state, self.test, self.center, self.scale, self.ddof).sketched()
+        divisor = positive_divisor(state.n_samples, state.weight, self.ddof)
+        if not np.isfinite(state.products).all():
+            raise DataError(
+                "the products of the rows are not finite: their magnitudes leave the range of the type; rescale them"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite raise below
+            products, variance, diagonal = self._of_observed(state) if len(state.observed) else self._of_all(state)
+        finite = np.isfinite(variance) & np.isfinite(diagonal) & np.isfinite(products).all(axis=1)
+        if not finite.all():
+            raise DataError(
+                f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64, or its products: rescale it first"
+            )
+        squares = variance * divisor
+        # Panels of one row each, in which all values of a feature are marked, leave marks that are equal: no variance.
+        marked = (variance == 0) & (state.squares < LEAST_SQUARES * max(state.weight, 1.0))
+        squares[marked] = state.squares[marked]
+        if not (self.center or self.scale):
+            squares = sums_about_zero(squares, state.mean, state.weight)
+        refuse_underflow(squares, state.weight, scale=self.scale)
+        weights = feature_weights(variance, state.mean, scale=self.scale)
+        products /= divisor
+        test = self.test.astype(np.float64)
+        if len(state.observed):  # PΩ, where values may be missing
+            test *= (state.observed / state.weight)[:, None]
+        return weighted(
+            Sketched(
+                state.n_samples,
+                state.weight,
+                divisor,
+                state.mean,
+                variance,
+                diagonal / divisor,
+                np.ones_like(weights),
+                test,
+                products,
+                state.weight_squares,
+                np.maximum(state.squares - diagonal, 0.0) / divisor,
+            ),
+            weights,
+        )
+
+    def _of_all(self, state: SketchState) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return scatter times Ω, variances, and the diagonal of the scatter."""
+        sums, origin, weight = state.sums, state.origin, state.weight
+        scatter = _centred_squares(state.squares, sums, weight)
+        # The remainder of a constant feature is rounding of the sums.
+        scatter[scatter <= np.finfo(float).eps * max(4.0, state.n_samples**0.5) * state.squares] = 0.0
+        variance = scatter / (weight - self.ddof)
+        products = state.products.copy()
+        if self.center or self.scale:
+            products -= np.outer(sums / weight, project(sums[None], self.test)[0])
+            if not self.center:
+                self._add_means(products, weight, state.mean, variance, self.test)
+            return products, variance, scatter + (0.0 if self.center else weight * state.mean**2)
+        shifted_sums, shift = project(np.stack([sums, origin]), self.test)
+        products += np.outer(sums, shift)
+        products += np.outer(origin, shifted_sums + weight * shift)
+        return products, variance, scatter + weight * state.mean**2
+
+    def _of_observed(self, state: SketchState) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the same for values missing at random: divided by the fractions of rows in which features were observed."""
+        weight, observed = state.weight, state.observed
+        _require_observed(observed, self.ddof)
+        fraction, mean = observed / weight, state.sums / observed  # about the origin
+        variance = np.maximum(state.squares - observed * mean**2, 0.0) / (observed - self.ddof)
+        scatter = variance * (weight - self.ddof)
+        # P⁻¹ S P⁻¹ · PΩ. Its diagonal S / p² is replaced by that of `scatter` and the mean, and then the mean is removed.
+        products = state.products / fraction[:, None]
+        correction = (state.squares * (1 / fraction - 1 / fraction**2) + variance * self.ddof * (1 / fraction - 1))[
+            :, None
+        ]
+        test = self.test * fraction[:, None]
+        products += correction * test
+        products -= np.outer(weight * mean, project(mean[None], test)[0])
+        if not self.center:
+            self._add_means(products, weight, state.mean, variance, test)
+            return products, variance, scatter + weight * state.mean**2
+        return products, variance, scatter
+
+    def _add_means(
+        self, products: FloatArray, weight: float, mean: FloatArray, variance: FloatArray, test: Array
+    ) -> None:
+        """Add W m (mᵀΩ), the difference between products about zero and centred products.
+
+        Constant features have z-scores of 0, so they do not contribute to the products of other features.
+        """
+        varying = np.where(variance > 0, mean, 0.0) if self.scale else mean
+        products += np.outer(weight * mean, project(varying[None], test)[0])
 
     @override
     def state_bytes(self, n_features: int) -> int:
@@ -345,3 +440,23 @@ class Sketch(Accumulator[SketchState, Sketched]):
         small = rows * self.n_columns * itemsize + 2 * SHIFTED_SLAB_BYTES + 48 * n_features
         holes = rows * n_features if self.missing != "error" else 0
         return rows * n_features * itemsize + small + 2 * self.n_threads * slab + holes
+
+
+def _centred_squares(squares: FloatArray, sums: FloatArray, weight: float) -> FloatArray:
+    """Return Σ w (x − m)² of each feature from Σ w x² and Σ w x about an origin; infinite where the mean's part overflows.
+
+    An overflow of the part that is subtracted would otherwise leave −∞, and after the limit of 0 a feature without variance.
+    """
+    of_mean = sums**2 / weight
+    of_mean = np.where(np.isfinite(of_mean), of_mean, sums * (sums / weight))
+    return np.where(np.isfinite(of_mean), np.maximum(squares - of_mean, 0.0), np.inf)
+
+
+def _require_observed(observed: FloatArray, ddof: int) -> None:
+    """Raise `DataError` if a feature was `observed` in too little weight for a variance."""
+    few = np.flatnonzero(observed <= ddof)
+    if len(few):
+        raise DataError(
+            f"{len(few)} feature(s) were observed in rows of a weight that gives no variance with ddof={ddof}, first: feature "
+            f"{few[0]}, weight {observed[few[0]]:g}: leave them out"
+        )

@@ -9,7 +9,6 @@ import numpy as np
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.sketch import Sketch
-from streampca.accumulators.sketched import SketchResult
 from streampca.linalg.eigen import negative_mass
 from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.scaling import Scaling, divisors
@@ -62,7 +61,7 @@ class Measured:
             return cls.of_covariance(FittedState("covariance", accumulator, state, parameters, "float64", {}), model)
         # Missing values count as the origin, which is what they are filled with.
         filled = replace(state, observed=np.zeros(0))
-        known = SketchResult(filled, accumulator.test, model.center, False, model.ddof).sketched()
+        known = replace(accumulator, center=model.center, scale=False, ddof=model.ddof).finalize(filled)
         factors = _factors(model)
         products, diagonal, matrix = known.products * factors[:, None], known.diagonal * factors**2, None
         if _takes_whole(model):
