@@ -27,7 +27,7 @@ from streampca.accumulators.centring import (
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import MergeError
 from streampca.linalg.eigen import Scatter, SymmetricOperator
-from streampca.linalg.scaling import Scaling
+from streampca.linalg.scaling import Scale, scaling_of
 from streampca.linalg.tiles import TileGrid, spread, tile_grid
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -100,7 +100,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
 
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
-    scale: Scaling = False
+    scale: Scale = False
     """Divide features by their standard deviations, or variables by the roots of their variances (of the same `ddof`)."""
     ddof: int = 1
     """The scatter is divided by n − ddof."""
@@ -327,7 +327,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         return SymmetricOperator.of_scatter(
             Scatter(self.grid(state.n_features), state.scatter, state.mean, state.n_samples, state.weight),
             center=self.center,
-            scale=self.scale,
+            scale=scaling_of(self.scale),
             ddof=self._ddof(state),
             n_threads=self.n_threads,
         )

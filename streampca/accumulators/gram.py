@@ -28,7 +28,7 @@ from streampca.accumulators.shifting import observed_moments
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError, NotFiniteError
 from streampca.linalg.eigen import positive_divisor
-from streampca.linalg.scaling import deviations, reciprocals
+from streampca.linalg.scaling import Scale, scaling_of
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import mark_underflow_of_stored, refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
@@ -153,7 +153,7 @@ class Gram(Accumulator[GramState, GramOperator]):
 
     center: bool = True
     """Subtract the mean of every feature."""
-    scale: bool | str = False
+    scale: Scale = False
     """How features are scaled: by their standard deviation, or by the one that their mean tells."""
     ddof: int = 1
     """Variances are divided by n − ddof."""
@@ -343,7 +343,7 @@ class Gram(Accumulator[GramState, GramOperator]):
         """Return the factors of the features from `start` on, which have these means and variances; None for factors of 1."""
         factors = None
         if self.scale:
-            factors = reciprocals(deviations(variances, means, self.scale, start))
+            factors = scaling_of(self.scale).weights(variances, means, start)
         if self.factors is not None:
             given = self.factors[start : start + len(variances)]
             factors = given if factors is None else factors * given
@@ -435,7 +435,7 @@ class Gram(Accumulator[GramState, GramOperator]):
         require_observed(~np.isnan(means))
         squares, weight = variances * self.divisor_for(state.n_samples), self.divisor_for(state.n_samples) + self.ddof
         squares = squares if self.center or self.scale else sums_about_zero(squares, means, weight)
-        refuse_underflow(squares, weight, scale=self.scale)
+        refuse_underflow(squares, weight, scale=scaling_of(self.scale))
         grid, n = self.grid(state.n_samples), state.n_samples
         roots = np.ones(n) if self.roots is None else self.roots
         unit = roots / np.linalg.norm(roots) if self.center else None

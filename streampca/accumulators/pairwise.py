@@ -29,7 +29,7 @@ from streampca.accumulators.covariance import (
 from streampca.block import Block, as_block
 from streampca.errors import DataError
 from streampca.linalg.eigen import Scatter, SymmetricOperator
-from streampca.linalg.scaling import Scaling, feature_weights
+from streampca.linalg.scaling import Scale, scaling_of
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
@@ -108,7 +108,7 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
 
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
-    scale: Scaling = False
+    scale: Scale = False
     """Divide features by the standard deviations of their observed values, or variables by the roots of their variances."""
     ddof: int = 1
     """Divisors are n − ddof."""
@@ -333,7 +333,7 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
             return SymmetricOperator.of_scatter(
                 Scatter(grid, about_mean.scatter, state.mean, state.n_samples, state.weight),
                 center=self.center,
-                scale=self.scale,
+                scale=scaling_of(self.scale),
                 ddof=self.ddof,
                 n_threads=self.n_threads,
             )
@@ -371,8 +371,8 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
         squares = variance * np.maximum(state.observed - ddof, 1.0)
         if offset is not None and not self.scale:
             squares = sums_about_zero(squares, state.mean, state.observed)
-        refuse_underflow(squares, state.observed, scale=self.scale)
-        weights = feature_weights(variance, state.mean, scale=self.scale)
+        refuse_underflow(squares, state.observed, scale=scaling_of(self.scale))
+        weights = scaling_of(self.scale).weights(variance, state.mean)
         return SymmetricOperator(
             grid, about_mean.scatter, weights, offset, 1.0, state.mean, variance, state.n_samples, self.n_threads
         )

@@ -36,7 +36,7 @@ from streampca.accumulators.sparse import shift_full_columns
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import DataError, MergeError
 from streampca.linalg.eigen import positive_divisor
-from streampca.linalg.scaling import Scaling, feature_weights
+from streampca.linalg.scaling import Scale, scaling_of
 from streampca.linalg.tiles import spread
 from streampca.linalg.underflow import (
     LEAST_SQUARES,
@@ -89,7 +89,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
     """Ω in the type of the products, float32 or float64; ``(n_features, n_columns)``."""
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
-    scale: Scaling = False
+    scale: Scale = False
     """Divide features by their standard deviations, or variables by the roots of their variances (of the same `ddof`)."""
     ddof: int = 1
     """The scatter is divided by n − ddof."""
@@ -358,8 +358,8 @@ class Sketch(Accumulator[SketchState, Sketched]):
         squares[marked] = state.squares[marked]
         if not (self.center or self.scale):
             squares = sums_about_zero(squares, state.mean, state.weight)
-        refuse_underflow(squares, state.weight, scale=self.scale)
-        weights = feature_weights(variance, state.mean, scale=self.scale)
+        refuse_underflow(squares, state.weight, scale=scaling_of(self.scale))
+        weights = scaling_of(self.scale).weights(variance, state.mean)
         products /= divisor
         test = self.test.astype(np.float64)
         if len(state.observed):  # PΩ, where values may be missing

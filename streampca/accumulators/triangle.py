@@ -15,7 +15,7 @@ from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import StreamPCAError
 from streampca.linalg.eigen import positive_divisor
-from streampca.linalg.scaling import Scaling, feature_weights
+from streampca.linalg.scaling import Scale, scaling_of
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
@@ -120,7 +120,7 @@ class QRFactor(Accumulator[TriangleState, Factored]):
 
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
-    scale: Scaling = False
+    scale: Scale = False
     """Divide features by their standard deviations, or variables by the roots of their variances (of the same `ddof`)."""
     ddof: int = 1
     """Variances are divided by n − ddof."""
@@ -188,9 +188,9 @@ class QRFactor(Accumulator[TriangleState, Factored]):
         squares = np.einsum("ij,ij->j", state.factor, state.factor)
         centred = self.center or self.scale
         squares_that_count = squares if centred else sums_about_zero(squares, state.mean, state.weight)
-        refuse_underflow(squares_that_count, state.weight, scale=self.scale)
+        refuse_underflow(squares_that_count, state.weight, scale=scaling_of(self.scale))
         variance = squares / divisor
-        weights = feature_weights(variance, state.mean, scale=self.scale)
+        weights = scaling_of(self.scale).weights(variance, state.mean)
         offset = None if self.center else state.mean * np.sqrt(state.weight)
         return Factored(state.factor, weights, offset, divisor, state.mean, variance, state.n_samples)
 

@@ -140,7 +140,7 @@ def _fitted(
             estimator.remove = model.removal.parameter()  # with arrays, which the record does not hold
     elif fitted is not None:
         made_with = {name: getattr(fitted.parameters, name) for name in (*AGREE, "solver") if name in taken}
-        made_with["scale"] = "block" if isinstance(made_with["scale"], tuple) else made_with["scale"]
+        made_with["scale"] = fitted.parameters.scaling.given
         estimator.set_params(**made_with, random_state=fitted.parameters.seed)
     if fitted is not None:
         names = model.source.get("feature_names")

@@ -9,7 +9,7 @@ import numpy as np
 
 from streampca.errors import DataError, StreamPCAError
 from streampca.linalg.lanczos import leading_eigenpairs
-from streampca.linalg.scaling import Scaling, feature_weights
+from streampca.linalg.scaling import Scaling
 from streampca.linalg.selection import Count, Frobenius, Rule, Selection
 from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.typing import FloatArray
@@ -90,7 +90,7 @@ class SymmetricOperator:
         squares, mean = np.maximum(scatter.grid.diagonal(scatter.tiles), 0), scatter.mean
         refuse_underflow(squares if center or scale else sums_about_zero(squares, mean, weight), weight, scale=scale)
         variance = squares / divisor
-        weights = feature_weights(variance, mean, scale=scale)
+        weights = scale.weights(variance, mean)
         # The square of a mean may overflow: a feature that the factors leave out must not turn it into NaN.
         offset = None if center else np.where(weights == 0, 0.0, mean) * np.sqrt(weight)
         return cls(scatter.grid, scatter.tiles, weights, offset, divisor, mean, variance, n_samples, n_threads)

@@ -3,17 +3,139 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from streampca.errors import DataError
 from streampca.typing import FloatArray
 
-Scaling: TypeAlias = bool | str | tuple[int, ...]
-"""False: none; True: each feature by its standard deviation; a name of `EXPECTED`: by the standard deviation that its mean tells;
-numbers 0 = e₀ < e₁ < … = n_features: the features from eᵢ to eᵢ₊₁ are a variable, and are divided by the square root of the sum of
-their variances."""
+Scale: TypeAlias = bool | str | tuple[int, ...]
+"""The parameter `scale`, or in place of ``"block"`` the numbers 0 = e₀ < e₁ < … = n_features of variables, which are the features from
+eᵢ to eᵢ₊₁; `scaling_of` says what they mean."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What features are divided by: their standard deviations. A scaling by something else is a subclass, with what differs.
+
+    Truth says whether anything is divided. To add one: a subclass here, an instance of it in `SCALINGS`, and its
+    name in `parameters.choices.ScaleName`.
+    """
+
+    given: Any = True
+    """The value of the parameter `scale` that asks for it."""
+    of_means: ClassVar[bool] = False
+    """Whether divisors follow from the means, which sampling errors take as known."""
+
+    def _deviations(self, variance: FloatArray, mean: FloatArray, first: int = 0) -> FloatArray:
+        """Return the standard deviation of each feature, ``(n_features,)``; 0 for constant ones."""
+        return np.sqrt(variance)
+
+    def joined(self, deviation: FloatArray) -> FloatArray:
+        """Return for each feature the root of the sum of squares over the features that have its divisor."""
+        return deviation
+
+    def summed(self, squares: FloatArray) -> FloatArray:
+        """Return for each feature the sum over the features that have its divisor."""
+        return squares
+
+    def largest(self, squares: FloatArray) -> FloatArray:
+        """Return for each feature the largest among the features that keep their sizes relative to it."""
+        return squares
+
+    def within(self, features: slice) -> Scaling:
+        """Return the scaling of a range of the features by themselves."""
+        return self
+
+    def divisors(self, variance: FloatArray, mean: FloatArray) -> FloatArray | None:
+        """Return what features with these variances and means are divided by, ``(n_features,)``, 1 where that would be 0; None for 1.
+
+        `DataError` if a mean is not one of the data that the scaling is for.
+        """
+        deviation = self.joined(self._deviations(variance, mean))
+        return np.where(deviation > 0, deviation, 1.0)
+
+    def weights(self, variance: FloatArray, mean: FloatArray, first: int = 0) -> FloatArray:
+        """Return the factors of the features, ``(n_features,)``: 1 / divisor, and 0 for constant ones.
+
+        `first` is the number of the first feature in messages. `DataError` as `divisors`.
+        """
+        return np.where(variance > 0, reciprocals(self.joined(self._deviations(variance, mean, first))), 0.0)
+
+    def expected(self, deviation: FloatArray, mean: FloatArray) -> FloatArray:
+        """Return the divisors to expect from standard deviations and means of some of the rows: not 0, and finite."""
+        floor = _floor(deviation)
+        return np.maximum(np.nan_to_num(deviation, nan=floor, posinf=floor), floor)
+
+    def moved(self, mean: FloatArray, variance: FloatArray | float, lost: FloatArray) -> FloatArray:
+        """Return a bound of the relative errors of divisors of features that `lost` so much to rounding, root mean squares."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            deviation, lost = self.joined(np.sqrt(variance)), self.joined(lost)
+            return np.where(lost < deviation, lost / (deviation - lost), np.inf)
+
+
+@dataclass(frozen=True)
+class Unscaled(Scaling):
+    """No scaling."""
+
+    given: Any = False
+
+    def __bool__(self) -> bool:
+        """Return that nothing is divided."""
+        return False
+
+    def largest(self, squares: FloatArray) -> FloatArray:
+        """Return the largest of all features."""
+        return np.full_like(squares, np.fmax.reduce(squares)) if len(squares) else squares
+
+    def divisors(self, variance: FloatArray, mean: FloatArray) -> None:
+        """Return None."""
+
+    def weights(self, variance: FloatArray, mean: FloatArray, first: int = 0) -> FloatArray:
+        """Return 1 for every feature."""
+        return np.ones_like(variance)
+
+
+@dataclass(frozen=True)
+class OfVariables(Scaling):
+    """Features of a variable are divided by the square root of the sum of their variances."""
+
+    given: Any = "block"
+    edges: tuple[int, ...] = ()
+    """Those of `Scale`; empty until the table is known."""
+
+    def _over(self, ufunc: np.ufunc, values: FloatArray) -> FloatArray:
+        if not self.edges:
+            raise RuntimeError("the edges of the variables are asked for before the table is known")
+        return np.repeat(ufunc.reduceat(values, self.edges[:-1]), np.diff(self.edges))
+
+    def joined(self, deviation: FloatArray) -> FloatArray:
+        """Return the root of the sum of squares of each variable, for each of its features; nothing overflows."""
+        peaks = self._over(np.maximum, deviation)
+        shares = self._over(np.add, (deviation / np.where(peaks > 0, peaks, 1.0)) ** 2)
+        return np.asarray(peaks * np.sqrt(shares))
+
+    def summed(self, squares: FloatArray) -> FloatArray:
+        """Return the sum of each variable, for each of its features."""
+        return self._over(np.add, squares)
+
+    def largest(self, squares: FloatArray) -> FloatArray:
+        """Return the largest of each variable, for each of its features."""
+        return self._over(np.fmax, squares)
+
+    def within(self, features: slice) -> OfVariables:
+        """Return the scaling with the edges of the variables, and parts of variables, in the range."""
+        inside = {features.start, features.stop, *(e for e in self.edges if features.start < e < features.stop)}
+        return OfVariables(edges=tuple(edge - features.start for edge in sorted(inside)))
+
+    def expected(self, deviation: FloatArray, mean: FloatArray) -> FloatArray:
+        """Return those of variables, whose features count as 0 where they are not known."""
+        roots = self.joined(np.nan_to_num(deviation, nan=0.0, posinf=0.0))
+        return np.where(roots > 0, roots, _floor(deviation))
+
 
 EXPECTED: Mapping[str, tuple[Callable[[FloatArray], FloatArray], str]] = {
     "poisson": (lambda mean: mean, "counts: expected means above 0"),
@@ -23,8 +145,57 @@ EXPECTED: Mapping[str, tuple[Callable[[FloatArray], FloatArray], str]] = {
     ),
 }
 """Variances that are expected of features with given means, and of what data: Poisson's law; 2 p (1 − p) with the frequency p of an
-allele, half the mean (Patterson, Price and Reich 2006). A further scaling of this kind has an entry here, and its name in
-`parameters.choices.ScaleName`."""
+allele, half the mean (Patterson, Price and Reich 2006). A further law has an entry here."""
+
+
+@dataclass(frozen=True)
+class OfMeans(Scaling):
+    """Features are divided by the standard deviation that a law of `EXPECTED` tells of their mean."""
+
+    of_means: ClassVar[bool] = True
+
+    def _deviations(self, variance: FloatArray, mean: FloatArray, first: int = 0) -> FloatArray:
+        expected, data = EXPECTED[self.given]
+        known = np.where(variance > 0, expected(mean), 0.0)
+        bad = np.flatnonzero((variance > 0) & ~(known > 0))
+        if len(bad):
+            raise DataError(
+                f"scale={self.given!r} is for {data}; feature {first + bad[0]} has the mean {mean[bad[0]]:.6g}"
+            )
+        return np.sqrt(known)
+
+    def expected(self, deviation: FloatArray, mean: FloatArray) -> FloatArray:
+        """Return those of means, which need not be such as all rows have."""
+        known = np.sqrt(np.maximum(EXPECTED[self.given][0](mean), 0.0))
+        return super().expected(np.where(deviation > 0, known, 0.0), mean)
+
+    def moved(self, mean: FloatArray, variance: FloatArray | float, lost: FloatArray) -> FloatArray:
+        """Return max |√(v(m) / v(m ± e)) − 1| for the law v."""
+        law = EXPECTED[self.given][0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ends = [np.abs(np.sqrt(law(mean) / law(mean + sign * lost)) - 1) for sign in (-1, 1)]
+            return np.asarray(np.nan_to_num(np.maximum(*ends), nan=np.inf))
+
+
+UNSCALED = Unscaled()
+SCALINGS = {each.given: each for each in (UNSCALED, Scaling(), OfVariables(), *map(OfMeans, EXPECTED))}
+"""Every scaling by the value of the parameter `scale`."""
+
+
+def scaling_of(scale: Scale) -> Scaling:
+    """Return the scaling that a value of the parameter `scale` means, or the edges of variables."""
+    return OfVariables(edges=scale) if isinstance(scale, tuple) else SCALINGS[scale]
+
+
+def stored_scale(stored: object, n_features: int) -> Scale:
+    """Return the parameter `scale`, or edges, from JSON data; `ValueError` if it is damaged."""
+    if isinstance(stored, bool | str) and stored in SCALINGS and stored != "block":
+        return stored
+    edges = tuple(stored) if isinstance(stored, list) else ()
+    whole = all(type(edge) is int for edge in edges) and len(edges) > 1 and edges[0] == 0 and edges[-1] == n_features
+    if not whole or any(one >= other for one, other in pairwise(edges)):
+        raise ValueError("its variables are damaged")
+    return edges
 
 
 def reciprocals(values: FloatArray) -> FloatArray:
@@ -32,46 +203,10 @@ def reciprocals(values: FloatArray) -> FloatArray:
     return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
 
 
-def root_sums(deviation: FloatArray, edges: tuple[int, ...]) -> FloatArray:
-    """Return the root of the sum of squares of each variable's standard deviations, ``(n_variables,)``; nothing overflows."""
-    peaks = np.maximum.reduceat(deviation, edges[:-1])
-    known = np.where(peaks > 0, peaks, 1.0)
-    shares = np.add.reduceat((deviation / np.repeat(known, np.diff(edges))) ** 2, edges[:-1])
-    roots: FloatArray = peaks * np.sqrt(shares)
-    return roots
+_FLOOR = 1e-3
 
 
-def deviations(variance: FloatArray, mean: FloatArray, scale: Scaling, first: int = 0) -> FloatArray:
-    """Return the standard deviations by which features are scaled, ``(n_features,)``; 0 for constant ones.
-
-    `first` is the number of the first feature in messages. `DataError` if a mean is not one of the data that a named scaling is for.
-    """
-    if not isinstance(scale, str):
-        return np.sqrt(variance)
-    expected, data = EXPECTED[scale]
-    known = np.where(variance > 0, expected(mean), 0.0)
-    bad = np.flatnonzero((variance > 0) & ~(known > 0))
-    if len(bad):
-        raise DataError(f"scale={scale!r} is for {data}; feature {first + bad[0]} has the mean {mean[bad[0]]:.6g}")
-    return np.sqrt(known)
-
-
-def divisors(variance: FloatArray, mean: FloatArray, scale: Scaling) -> FloatArray | None:
-    """Return what features with these variances and means are divided by, ``(n_features,)``, 1 where that would be 0; None for 1."""
-    if scale is False:
-        return None
-    deviation = deviations(variance, mean, scale)
-    if isinstance(scale, tuple):
-        deviation = np.repeat(root_sums(deviation, scale), np.diff(scale))
-    return np.where(deviation > 0, deviation, 1.0)
-
-
-def feature_weights(variance: FloatArray, mean: FloatArray, *, scale: Scaling) -> FloatArray:
-    """Return the factors of the features, ``(n_features,)``: without `scale` 1 for all, else 1 / divisor and 0 for constant ones."""
-    if scale is False:
-        return np.ones_like(variance)
-    deviation = deviations(variance, mean, scale)
-    if not isinstance(scale, tuple):
-        return reciprocals(deviation)
-    weights = np.repeat(reciprocals(root_sums(deviation, scale)), np.diff(scale))
-    return np.where(variance > 0, weights, 0.0)
+def _floor(deviation: FloatArray) -> float:
+    """Return a thousandth of the median deviation, in place of those of features that hardly vary in some of the rows."""
+    varying = deviation[np.isfinite(deviation) & (deviation > 0)]
+    return _FLOOR * float(np.median(varying)) if len(varying) else 1.0

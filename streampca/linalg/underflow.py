@@ -73,11 +73,7 @@ def refuse_underflow(squares: FloatArray, weight: FloatArray | float, *, scale: 
     They matter where features are divided by their standard deviations, and where no feature, of the variable if variables are
     scaled, varies by more. For rows that are not centred, `squares` are sums about zero (see `sums_about_zero`).
     """
-    edges = (0, len(squares)) if scale is False else scale
-    if isinstance(edges, tuple) and len(squares):
-        largest = np.repeat(np.fmax.reduceat(squares, edges[:-1]), np.diff(edges))
-    else:
-        largest = squares
+    largest = scale.largest(squares)
     least = LEAST_SQUARES * np.maximum(weight, 1.0)
     lost = np.flatnonzero((squares > 0) & (squares < least) & (largest < least))
     if len(lost):

@@ -9,7 +9,6 @@ import numpy as np
 
 from streampca.linalg.component_rules import Sample, sample_of
 from streampca.linalg.random_matrix import edge_of_variances
-from streampca.linalg.scaling import feature_weights
 from streampca.linalg.selection import Rule, Selection, Threshold, as_selection
 from streampca.parameters import Parameters
 from streampca.typing import FloatArray
@@ -43,7 +42,7 @@ def noise_edge(matrix: Moments, parameters: Parameters) -> float | None:
     if not parameters.center or n_degrees < 1:
         return None
     # Root first: the square of a factor may overflow where the product does not.
-    factors = feature_weights(matrix.variance, matrix.mean, scale=parameters.scaling)
+    factors = parameters.scaling.weights(matrix.variance, matrix.mean)
     variance = np.square(np.sqrt(matrix.variance) * factors)
     weighted = variance if parameters.feature_weight is None else variance * parameters.feature_weight
     return edge_of_variances(weighted, n_degrees)

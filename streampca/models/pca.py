@@ -18,7 +18,7 @@ from streampca.errors import NotAvailableError
 from streampca.labels import Labels
 from streampca.linalg.component_rules import ComponentRules, Eigenvalues, component_rules, sample_of
 from streampca.linalg.eigen import Spectrum, SymmetricOperator
-from streampca.linalg.scaling import Scaling, divisors, reciprocals
+from streampca.linalg.scaling import Scaling, reciprocals
 from streampca.linalg.selection import smallest_count
 from streampca.models import certificate_sentences as sentences
 from streampca.models import conditional
@@ -293,7 +293,7 @@ class PCAModel(Model):
             components=spectrum.vectors,
             explained_variance=spectrum.values,
             mean=matrix.mean if parameters.center else np.zeros_like(matrix.mean),
-            scale=divisors(matrix.variance, matrix.mean, parameters.scaling),
+            scale=parameters.scaling.divisors(matrix.variance, matrix.mean),
             total_variance=spectrum.total,
             n_samples=matrix.n_samples,
             ddof=parameters.ddof,
@@ -732,7 +732,7 @@ class PCAModel(Model):
             n_outside=max(0, min(n - self.n_means, varying) - k),
             others=None if self.eigenvalues is None else self.eigenvalues[k:] / unit,
             moments=self.residual_moments,
-            axes=np.zeros((0, 0)) if scaling is False else np.asarray(self.components),
+            axes=np.zeros((0, 0)) if not scaling else np.asarray(self.components),
             scaling=scaling,
             freedom=1.0 if self.removal is None else (n - self.n_means) / (n - 1),
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.kernels.base import Standardised
-from streampca.linalg.scaling import EXPECTED, Scaling, root_sums
+from streampca.linalg.scaling import UNSCALED, Scaling
 from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import ApproximateCertificate
 from streampca.models.kernel import KernelModel
@@ -67,7 +67,7 @@ def rounding_of_decoding(
     model: PCAModel,
     mean: FloatArray,
     variance: FloatArray | float = 0.0,
-    scaling: Scaling = False,
+    scaling: Scaling = UNSCALED,
     removed: FloatArray | float = 0.0,
 ) -> float:
     """Return a bound of ‖E‖_F / √(n − ddof) for the rounding E of scaled and weighted rows that were decoded; 0 where none were.
@@ -87,8 +87,8 @@ def rounding_of_decoding(
         Its source says what was decoded.
     mean, variance : float arrays, shape (n_features,)
         Those of the features before they are scaled; the variance counts where factors follow from the data.
-    scaling : bool, str or tuple
-        The parameter of the fit; False for factors that do not depend on the data.
+    scaling : Scaling
+        How features were scaled; not at all for factors that do not depend on the data.
     removed : float array, shape (n_features,)
         Mean squares of what regression removed from the rows.
     """
@@ -106,37 +106,20 @@ def rounding_of_decoding(
     about_zero = means + (offset**2 + removed) * per_divisor
     squares = float((weights**2 * about_zero).sum()) + model.total_variance
     moved = unit * float(np.sqrt(2 * squares))
-    if scaling is False or (model.center and not isinstance(scaling, str)):
+    if not scaling or (model.center and not scaling.of_means):
         return moved
     lost = unit * np.sqrt(2 * (about_zero + variance))
-    change = _change_of_factors(mean, variance, scaling, lost)
-    spread = (0.0 if model.center else means) + (variance if isinstance(scaling, str) else 0.0)
+    change = scaling.moved(mean, variance, lost)
+    spread = (0.0 if model.center else means) + (variance if scaling.of_means else 0.0)
     used = weights > 0
     return moved + float(np.sqrt((weights**2 * spread * change**2)[used].sum()))
-
-
-def _change_of_factors(
-    mean: FloatArray, variance: FloatArray | float, scaling: Scaling, lost: FloatArray
-) -> FloatArray:
-    """Return a bound of the relative errors of factors that follow from features which `lost` so much, root mean squares."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if isinstance(scaling, str):
-            expected = EXPECTED[scaling][0]
-            known = expected(mean)
-            ends = [np.abs(np.sqrt(known / expected(mean + sign * lost)) - 1) for sign in (-1, 1)]
-            return np.asarray(np.nan_to_num(np.maximum(*ends), nan=np.inf))
-        deviation = np.sqrt(variance)
-        if isinstance(scaling, tuple):
-            sizes = np.diff(scaling)
-            deviation, lost = (np.repeat(root_sums(each, scaling), sizes) for each in (deviation, lost))
-        return np.where(lost < deviation, lost / (deviation - lost), np.inf)
 
 
 def with_decoding(
     model: PCAModel,
     mean: FloatArray,
     variance: FloatArray | float = 0.0,
-    scaling: Scaling = False,
+    scaling: Scaling = UNSCALED,
     removed: FloatArray | float = 0.0,
 ) -> PCAModel:
     """Return `model` with the rounding of decoded values in its certificate: of singular values σ it is at most ‖E‖.

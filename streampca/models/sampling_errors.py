@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 from streampca.errors import DataError, ModelError, ParameterError
 from streampca.linalg.control_limits import Moments
 from streampca.linalg.cross_validation import jackknife_variance
-from streampca.linalg.scaling import Scaling
+from streampca.linalg.scaling import UNSCALED, Scaling
 from streampca.models.plain import plain, record_of
 from streampca.storage.state_file import storable
 from streampca.typing import Array, FloatArray, Json
@@ -122,7 +122,7 @@ class Population:
     """Their power sums θ₂/θ₁² and θ₃/θ₁³ otherwise, as far as they are known; without any, all have the same variance."""
     axes: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     """The components, ``(k, n_features)``, where features were scaled."""
-    scaling: Scaling = False
+    scaling: Scaling = UNSCALED
     """How features were scaled."""
     freedom: float = 1.0
     """Share of the degrees of freedom of the rows that `remove` left."""
@@ -158,7 +158,7 @@ def sampling_errors(moments: GroupMoments, population: Population, method: Metho
     full = _covariance(moments, population, None)
     without = np.stack([_covariance(moments, population, g) for g in range(len(weights))])
     values = np.diag(full).copy()
-    if population.scaling is not False:
+    if population.scaling:
         rescaled = np.stack([_rescaling(moments, population, g) for g in range(len(weights))])
         without -= (rescaled * values + values[:, None] * rescaled) / 2
     eigenvalues = np.sqrt(jackknife_variance(values, np.einsum("gii->gi", without), weights) / population.freedom)
@@ -212,13 +212,9 @@ def _rescaling(moments: GroupMoments, population: Population, left_out: int) -> 
 def scale_changes(moments: GroupMoments, population: Population, left_out: int) -> FloatArray:
     """Return by how much the variances that features are scaled by change without a group, relative to them, ``(n_features,)``."""
     squares, weight = moments.features.sum(axis=0), moments.weights[:, 0].sum()
-    if isinstance(population.scaling, str):  # by the means, which are taken as known
+    if population.scaling.of_means:  # by the means, which are taken as known
         return np.zeros_like(squares)
-    others = squares - moments.features[left_out]
-    if isinstance(population.scaling, tuple):
-        sizes = np.diff(population.scaling)
-        squares = np.repeat(np.add.reduceat(squares, population.scaling[:-1]), sizes)
-        others = np.repeat(np.add.reduceat(others, population.scaling[:-1]), sizes)
+    squares, others = map(population.scaling.summed, (squares, squares - moments.features[left_out]))
     ratio = np.divide(others, squares, out=np.ones_like(squares), where=squares > 0)
     changes: FloatArray = (
         ratio * (weight - population.ddof) / (weight - moments.weights[left_out, 0] - population.ddof) - 1
@@ -236,7 +232,7 @@ def _share_errors(moments: GroupMoments, population: Population, values: FloatAr
     values_without = np.einsum("gii->gi", without)
     if population.total <= 0:
         return np.zeros_like(values)
-    if population.scaling is not False:
+    if population.scaling:
         totals, total = np.full(len(weights), population.total), population.total
     else:
         total = population.total

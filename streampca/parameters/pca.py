@@ -21,7 +21,7 @@ from streampca.parameters.choices import (
 from streampca.parameters.statement import Choice, Directory, Flag, FlagOr, Number, Parameter, Special, Whole
 
 if TYPE_CHECKING:
-    from streampca.linalg.scaling import Scaling
+    from streampca.linalg.scaling import Scale, Scaling
     from streampca.linalg.selection import NComponents, Selection
     from streampca.regressors import Removal
     from streampca.sources.base import Source
@@ -301,7 +301,7 @@ class Parameters:
     """As `PCA`."""
     center: bool = True
     """As `PCA`."""
-    scale: Scaling | ScaleName = False
+    scale: Scale = False
     """As `PCA`; the edges of the variables in place of ``"block"`` once they are known."""
     whiten: bool = False
     """As `PCA`."""
@@ -355,10 +355,10 @@ class Parameters:
 
     @property
     def scaling(self) -> Scaling:
-        """Return how features are scaled; after the variables are known (`streampca.planning.columns.with_columns`)."""
-        if self.scale == "block":
-            raise RuntimeError("the edges of the variables are asked for before the table is known")
-        return self.scale
+        """Return how features are scaled; with variables only after they are known (`streampca.planning.columns.with_columns`)."""
+        from streampca.linalg.scaling import scaling_of  # numpy, which a configuration does not need
+
+        return scaling_of(self.scale)
 
     @property
     def weighted(self) -> bool:

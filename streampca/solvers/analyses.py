@@ -19,7 +19,6 @@ from streampca.linalg.coupled import Pairs, canonical_correlations, maximum_cova
 from streampca.linalg.cross_validation import jackknife_variance
 from streampca.linalg.eigen import DENSE_LIMIT, SymmetricOperator, relative_precision
 from streampca.linalg.factors import maximum_likelihood, ordered, promax, varimax
-from streampca.linalg.scaling import divisors
 from streampca.models.analysis import AnalysisModel, StrengthErrors
 from streampca.models.certificates import ExactCertificate
 from streampca.models.noise import known_weight
@@ -123,7 +122,7 @@ class Analysis(ABC):
             components=result.components,
             explained_variance=result.variances,
             mean=matrix.mean if parameters.center else np.zeros_like(matrix.mean),
-            scale=divisors(matrix.variance, matrix.mean, parameters.scaling),
+            scale=parameters.scaling.divisors(matrix.variance, matrix.mean),
             total_variance=total,
             n_samples=n_samples,
             ddof=parameters.ddof,
@@ -257,11 +256,7 @@ class _OfTwoTables(Analysis):
                 feature_weight=np.square(matrix.weights[at]),
                 total_variance=total,
             )
-            of_side = scaling
-            if isinstance(scaling, tuple):  # the edges of blocks of features
-                inside = {at.start, at.stop, *(edge for edge in scaling if at.start < edge < at.stop)}
-                of_side = tuple(edge - at.start for edge in sorted(inside))
-            error = rounding_of_decoding(part, part.mean, matrix.variance[at], of_side, removed[at])
+            error = rounding_of_decoding(part, part.mean, matrix.variance[at], scaling.within(at), removed[at])
             moved.append(error / np.sqrt(total) if total > 0 else 0.0)
         return moved[0], moved[1]
 

@@ -518,7 +518,7 @@ class ApproximateSolver(PCASolver):
         return Sketch(
             test,
             center=wanted.center,
-            scale=wanted.scaling,
+            scale=wanted.scale,
             ddof=wanted.ddof,
             missing=wanted.missing,
             origin=origin,

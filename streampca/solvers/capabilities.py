@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from streampca.errors import NotAvailableError
 from streampca.linalg.eigen import DENSE_LIMIT
-from streampca.linalg.scaling import EXPECTED
 from streampca.linalg.selection import Frobenius, Rule
 
 if TYPE_CHECKING:
@@ -58,10 +57,8 @@ TRAITS: dict[str, Finder] = {
     ),
     "remove": _named("remove", lambda source, parameters: parameters.remove is not None),
     "center=False": _written("center", False),
-    "scale by means": _written("scale", *EXPECTED),
-    "scale='block'": lambda source, parameters: (
-        "scale='block'" if parameters.scale == "block" or isinstance(parameters.scale, tuple) else None
-    ),
+    "scale by means": lambda source, parameters: f"scale={parameters.scale!r}" if parameters.scaling.of_means else None,
+    "scale='block'": _named("scale='block'", lambda source, parameters: parameters.scaling.given == "block"),
     "sampling_errors": lambda source, parameters: (
         f"sampling_errors={parameters.sampling_errors}" if parameters.sampling_errors else None
     ),

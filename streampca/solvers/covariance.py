@@ -81,7 +81,7 @@ CovarianceAccumulator = Plain | SparseCovariance | CompleteRows | PairwiseCovari
 
 def accumulator_of(parameters: Parameters, source: Source | None = None) -> CovarianceAccumulator:
     """Return the accumulator of the rows of `source`; without a source, that of the states that models store."""
-    plain = parameters.center, parameters.scaling, parameters.ddof
+    plain = parameters.center, parameters.scale, parameters.ddof
     covariance = Covariance(*plain, parameters.forgetting)
     if parameters.missing in ("mean", "pairwise"):
         return PairwiseCovariance(*plain, impute=parameters.missing == "mean")

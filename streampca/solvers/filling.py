@@ -12,7 +12,6 @@ from streampca.accumulators.centring import product_dtype, require_observed
 from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import SketchState
 from streampca.execution.readings import Reading, ReadingAlone, Readings
-from streampca.linalg.scaling import deviations, reciprocals
 from streampca.models.rounding import with_missing
 from streampca.parameters import Parameters
 from streampca.planning.blocks import bytes_to_read
@@ -89,22 +88,22 @@ class Filling:
     def parameters_of(self, parameters: Parameters) -> Parameters:
         """Return the parameters of the fit of the filled rows, whose means do not tell scales: those are weights of features."""
         parameters = complete(parameters)
-        if not isinstance(parameters.scaling, str):
+        if not parameters.scaling.of_means:
             return parameters
-        factors = reciprocals(self._deviations(parameters)) ** 2
+        factors = parameters.scaling.weights(*self._moments()) ** 2
         given = parameters.feature_weight
         return replace(parameters, scale=False, feature_weight=factors if given is None else factors * given)
 
-    def _deviations(self, parameters: Parameters) -> FloatArray:
-        """Return the standard deviations that the means tell; 0 for constant features."""
+    def _moments(self) -> tuple[FloatArray, FloatArray]:
+        """Return the variances, of which only the sign counts, and the means of what was observed."""
         mean = self.means.sums / self.means.observed  # about the origin
         variance = np.maximum(self.means.squares / self.means.observed - mean**2, 0.0)
-        return deviations(variance, self.means.mean, parameters.scaling)
+        return variance, self.means.mean
 
     def finished(self, fit: Fit, parameters: Parameters) -> Fit:
         """Return the fit of the filled rows as that of the rows with missing values."""
         model = with_missing(fit.model, "mean", self.means, 0, None, parameters.missing_scores)
-        if isinstance(parameters.scaling, str):
-            known = self._deviations(parameters)
-            model = replace(model, scale=np.where(known > 0, known, 1.0), feature_weight=parameters.feature_weight)
+        if parameters.scaling.of_means:
+            divisors = parameters.scaling.divisors(*self._moments())
+            model = replace(model, scale=divisors, feature_weight=parameters.feature_weight)
         return replace(fit, model=model)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
@@ -267,7 +267,7 @@ class GramSolver(PCASolver):
         parameters = self.parameters
         return Gram(
             center=parameters.center,
-            scale=cast("bool | str", parameters.scaling),  # `refuses` names edges of variables
+            scale=parameters.scale,
             ddof=parameters.ddof,
             factors=None if parameters.feature_weight is None else np.sqrt(parameters.feature_weight),
             weights=parameters.sample_weight,

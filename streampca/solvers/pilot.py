@@ -15,7 +15,7 @@ from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.leaf import read_with_retries
 from streampca.execution.progress import Meter, ProgressCallback
-from streampca.linalg.scaling import EXPECTED, Scaling, reciprocals, root_sums
+from streampca.linalg.scaling import reciprocals
 from streampca.linalg.tiles import spread
 from streampca.parameters import Parameters
 from streampca.planning.detail import SketchDetail
@@ -29,7 +29,6 @@ _LEAST_ROWS = 500
 _MOST_SHARE = 0.1  # of the source that the pilot may decode unless its size is given
 _LEAST_BANDS = 2
 _ORIGIN_ROWS, _ORIGIN_BYTES = 128, 2**26
-_FLOOR = 1e-3  # of the median deviation, for features that hardly vary in the pilot
 _NEAR = 4.0  # standard deviations; at three, products in float32 lose half a digit
 _SLAB_FEATURES = 8192
 _ROWS_AT_ONCE = 64
@@ -220,7 +219,7 @@ def prepare(
     near = means_are_near(middle + mean, deviation**2)
     factors = weights
     if parameters.scaling:
-        factors = weights / _expected_divisors(deviation, middle + mean, parameters.scaling)
+        factors = weights / parameters.scaling.expected(deviation, middle + mean)
     if (factors != 1).any():
         limits = np.finfo(rows.dtype)
         held = ((factors == 0) | ((factors > limits.tiny) & (factors < limits.max))).all()
@@ -239,18 +238,6 @@ def _moments_of_any_size(rows: Array) -> tuple[FloatArray, FloatArray]:
         mean += part.sum(axis=0) / len(rows)
         squares += np.square(part).sum(axis=0) / len(rows)
     return mean * largest, np.sqrt(np.maximum(squares - mean**2, 0.0)) * largest
-
-
-def _expected_divisors(deviation: FloatArray, mean: FloatArray, scale: Scaling) -> FloatArray:
-    """Return what features with these standard deviations and means in the pilot are divided by: not 0, and finite."""
-    if isinstance(scale, str):  # means of the pilot need not be those of all rows
-        deviation = np.where(deviation > 0, np.sqrt(np.maximum(EXPECTED[scale][0](mean), 0.0)), 0.0)
-    varying = deviation[np.isfinite(deviation) & (deviation > 0)]
-    floor = _FLOOR * float(np.median(varying)) if len(varying) else 1.0
-    if not isinstance(scale, tuple):
-        return np.maximum(np.nan_to_num(deviation, nan=floor, posinf=floor), floor)
-    roots = root_sums(np.nan_to_num(deviation, nan=0.0, posinf=0.0), scale)
-    return np.repeat(np.where(roots > 0, roots, floor), np.diff(scale))
 
 
 def means_are_near(mean: FloatArray, variance: FloatArray) -> bool:

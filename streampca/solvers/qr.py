@@ -95,7 +95,7 @@ class QRSolver(ContinuableSolver):
     @property
     def triangle(self) -> QRFactor:
         """Return the accumulator of the triangular factor."""
-        return QRFactor(center=self.parameters.center, scale=self.parameters.scaling, ddof=self.parameters.ddof)
+        return QRFactor(center=self.parameters.center, scale=self.parameters.scale, ddof=self.parameters.ddof)
 
     @override
     @property

@@ -12,7 +12,7 @@ from scipy.linalg import eigh
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.execution.readings import Reading, Readings
 from streampca.linalg.cross_validation import jackknife_variance
-from streampca.linalg.scaling import Scaling
+from streampca.linalg.scaling import UNSCALED, Scaling
 from streampca.linalg.tiles import TileGrid
 from streampca.models.pca import Model, PCAModel
 from streampca.models.rows import residuals_of
@@ -69,7 +69,7 @@ def plan_sampling(
             f"sampling_errors={n_groups} of {analysis.kind.name} follow from covariances of groups of rows, in memory and without `remove`: set "
             "sampling_errors=0, or remove that part of the rows before"
         )
-    scaled = parameters.scaling is not False
+    scaled = bool(parameters.scale)
     extra = moments_bytes(k, d if scaled else 0, n_groups) * (2 + plan.leaves_in_flight)
     extra += plan.leaves_in_flight * moments_scratch_bytes(k, d, scaled=scaled)
     budget = plan.budget.plus(extra)
@@ -104,7 +104,7 @@ def _errors_of(
     model: Model,
     moments: GroupMoments,
     method: Method,
-    scaling: Scaling = False,
+    scaling: Scaling = UNSCALED,
     outside: FloatArray | None = None,
 ) -> SamplingErrors:
     """Return the sampling errors of `model` from `moments` in units of `score_unit`.
@@ -135,7 +135,7 @@ def _errors_of(
 
 def _unweighted(model: Model, moments: GroupMoments, scaling: Scaling) -> GroupMoments:
     """Return `moments` with the squares of features without their weights: those that scales follow from have none."""
-    weight = None if model.linear is None or scaling is False else model.linear.feature_weight
+    weight = None if model.linear is None or not scaling else model.linear.feature_weight
     if weight is None:
         return moments
     factor = np.divide(1.0, weight, out=np.zeros(len(weight)), where=weight > 0)
@@ -187,7 +187,7 @@ def _errors_of_groups(model: PCAModel, grid: TileGrid, states: Sequence[Any], sc
         outside=np.full(k, np.nan),
         lagged=np.full(k, np.nan),
         ends=np.zeros((2, k)),
-        features=products.squares if scaling is not False else np.zeros((len(states), 0)),
+        features=products.squares if scaling else np.zeros((len(states), 0)),
     )
     population = model.population(score_unit(model) ** 2, scaling)
     few = len(states) < 2 or moments.weights[:, 0].max() >= moments.weights[:, 0].sum() - model.ddof  # refused below
@@ -227,7 +227,7 @@ def _outside(products: _Products, moments: GroupMoments, population: Population,
     sums, left = moments.sums, products.features @ basis
     sums_without, left_without = sums.sum(axis=0) - sums, left.sum(axis=0) - left
     changes = None
-    if population.scaling is not False:
+    if population.scaling:
         changes = np.stack([scale_changes(moments, population, g) for g in range(len(weights))])
     turns = np.zeros(k)
     for i, value in enumerate(population.eigenvalues):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import Field, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import zarr
 from streampca.accumulators import Covariance, PairwiseCovariance, QRFactor, Sketch
 from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import DataError, ModelError, ParameterError
-from streampca.linalg.scaling import EXPECTED, Scaling
+from streampca.linalg.scaling import Scale, stored_scale
 from streampca.linalg.selection import from_plain, to_plain
 from streampca.models.fit_record import text_arrays, texts_of, without_names
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, open_strictly, read_group, write_group
@@ -164,7 +163,7 @@ def _accumulator_of(group: StoredGroup, n_features: int) -> AnyAccumulator:
     """Return the accumulator of the state, made from its stored configuration."""
     name, configuration = group.attributes["accumulator"], dict(group.attributes["configuration"])
     group.require(name in _ACCUMULATORS, f"accumulator {name!r} is not known")
-    configuration["scale"] = _scaling(group, configuration.get("scale", False), n_features)
+    configuration["scale"] = _scale(group, configuration, n_features)
     plain = all(type(value) in (bool, int, float, str) for name, value in configuration.items() if name != "scale")
     group.require(plain, "its configuration is damaged")
     group.require(configuration.get("tile_size", 1) >= 1, "its tile_size is not positive")
@@ -179,15 +178,12 @@ def _accumulator_of(group: StoredGroup, n_features: int) -> AnyAccumulator:
     return sketch
 
 
-def _scaling(group: StoredGroup, stored: object, n_features: int) -> Scaling:
-    """Return how features are scaled, from JSON data."""
-    if isinstance(stored, bool) or (isinstance(stored, str) and stored in EXPECTED):
-        return stored
-    numbers = isinstance(stored, list) and all(type(edge) is int for edge in stored)
-    edges = tuple(stored) if isinstance(stored, list) else ()
-    rising = numbers and all(one < other for one, other in pairwise(edges))
-    group.require(rising and len(edges) > 1 and edges[0] == 0 and edges[-1] == n_features, "its variables are damaged")
-    return edges
+def _scale(group: StoredGroup, stored: Json, n_features: int) -> Scale:
+    """Return the parameter `scale`, or the edges of variables, from JSON data."""
+    try:
+        return stored_scale(stored.get("scale", False), n_features)
+    except ValueError as error:
+        raise group.form.unusable(group.path, str(error)) from error
 
 
 def _value_of(group: StoredGroup, name: str, empty: object) -> object:
@@ -205,7 +201,7 @@ def _value_of(group: StoredGroup, name: str, empty: object) -> object:
 
 def _parameters_of(group: StoredGroup, n_features: int) -> Parameters:
     stored: Json = dict(group.attributes["parameters"])
-    stored["scale"] = _scaling(group, stored.get("scale", False), n_features)
+    stored["scale"] = _scale(group, stored, n_features)
     if stored.get("missing") in ("mean", "pairwise"):
         stored.setdefault("missing_scores", "mean")  # of version 0.1
     if isinstance(stored.get("n_components"), dict):

@@ -11,7 +11,7 @@ from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.sketch import Sketch
 from streampca.linalg.eigen import negative_mass
 from streampca.linalg.random_matrix import edge_of_variances
-from streampca.linalg.scaling import Scaling, divisors
+from streampca.linalg.scaling import UNSCALED, Scaling
 from streampca.models.analysis import AnalysisModel
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
@@ -129,7 +129,7 @@ def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) 
     turned = float(np.abs(axes @ axes.T - np.eye(len(axes))).max())
     checks = [
         compared("samples", model.n_samples, measured.n_samples, 0.0, "rows that count"),
-        *checks_of_features(model, measured, False if pairwise else scaling, rounding),
+        *checks_of_features(model, measured, UNSCALED if pairwise else scaling, rounding),
         compared("orthonormality", certificate.orthonormality, turned, 1e-8, "largest deviation", apart=turned),
     ]
     if measured.products is None:
@@ -184,7 +184,7 @@ def checks_of_features(model: PCAModel, measured: Measured, scaling: Scaling, ro
     allowed = max(1e-10, 10 * rounding)
     checks = [compared("mean", recorded, measured.mean, allowed, note, scale=deviations, apart=apart, first=0)]
     varying = np.where(deviations > 1e-12 * np.abs(model.mean), deviations, 0.0) ** 2
-    divided = divisors(varying, measured.mean, scaling)
+    divided = scaling.divisors(varying, measured.mean)
     if model.scale is not None and divided is not None:
         note = "of feature {}, the worst, relative to itself"
         checks.append(compared("scale", model.scale, divided, _SLACK * rounding, note, scale=model.scale, first=0))

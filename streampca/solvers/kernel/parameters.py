@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
+from streampca.linalg.scaling import UNSCALED, Scaling
 from streampca.linalg.selection import Count, NComponents, Selection, as_selection, is_count
 from streampca.sources.coordinates import is_indexed, is_xarray
 from streampca.typing import Array, Json
@@ -66,7 +67,7 @@ class KernelParameters:
     missing: ClassVar[str] = "error"
     remove: ClassVar[None] = None
     sample_weight: ClassVar[None] = None
-    scaling: ClassVar[bool] = False
+    scaling: ClassVar[Scaling] = UNSCALED
 
     @property
     def solver(self) -> str:
