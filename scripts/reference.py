@@ -29,7 +29,6 @@ from streampca.parameters import (
     PCA_PARAMETERS,
     Parameter,
 )
-from streampca.parameters.statement import Number, Whole
 from streampca.planning import scores
 from streampca.planning.budget import PURPOSES, Purpose
 from streampca.planning.memory import (
@@ -61,9 +60,7 @@ def table_of(parameters: tuple[Parameter, ...]) -> str:
     """Return the table of the parameters of an estimator."""
     lines = ["| parameter | default | values | in a file | meaning |", "|---|---|---|---|---|"]
     for parameter in parameters:
-        domain = parameter.domain
-        bounded = isinstance(domain, Whole | Number)
-        values = _cell(domain.expected.removesuffix(domain.hint) if bounded else domain.type.strip("{}"))
+        values = _cell(parameter.domain.values)
         key = f"`{parameter.path}`" if parameter.path else ""
         lines.append(f"| `{parameter.name}` | `{parameter.default!r}` | {values} | {key} | {_cell(parameter.text)} |")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from typing import get_args
 
 from streampca.parameters.choices import Rotation
 from streampca.parameters.pca import PCA_PARAMETERS
-from streampca.parameters.statement import Choice, Parameter, Special, Whole
+from streampca.parameters.statement import Parameter, choice, special, whole
 
 _SHARED = (
     *("center", "scale", "missing", "missing_value", "feature_weight", "remove", "ddof", "forgetting"),
@@ -20,7 +20,7 @@ SHARED = tuple(_BY_NAME[name] for name in _SHARED)
 N_PAIRS = Parameter(
     "n_components",
     2,
-    Whole(1),
+    whole(1),
     "How many pairs of components.",
     "model",
     details=(
@@ -29,12 +29,12 @@ N_PAIRS = Parameter(
     ),
 )
 N_FACTORS = Parameter(
-    "n_components", 2, Whole(1), "How many factors, fewer than the features that vary.", "model", details=""
+    "n_components", 2, whole(1), "How many factors, fewer than the features that vary.", "model", details=""
 )
 ROTATION = Parameter(
     "rotation",
     None,
-    Choice(get_args(Rotation), optional=True),
+    choice(get_args(Rotation), optional=True),
     "Rotation of the factors towards few large loadings each, orthogonal or oblique; None: none.",
     "model",
     field=None,
@@ -46,14 +46,14 @@ ROTATION = Parameter(
 FIRST = Parameter(
     "first",
     None,
-    Special("int, str, sequence of str or None"),
+    special("int, str, sequence of str or None"),
     "Features of the first of two tables that lie side by side: their number, or the names of the variables, which come first; None: those of X in fit(X, Y), or the first of two variables.",
     "model",
 )
 N_PCA = Parameter(
     "n_pca",
     None,
-    Special("int, PCA or None"),
+    special("int, PCA or None"),
     "Principal components that each table is reduced to first, their number or a PCA with its solver, for tables of more features than a covariance matrix of all has room for, or than there are samples; None: none.",
     field=None,
     details=(

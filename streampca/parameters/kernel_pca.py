@@ -20,7 +20,7 @@ from streampca.parameters.pca import (
     SCALE,
     SKETCH_SIZE,
 )
-from streampca.parameters.statement import Choice, Flag, Number, Parameter, Special, Whole
+from streampca.parameters.statement import Parameter, choice, flag, number, special, whole
 
 KERNEL_PCA_PARAMETERS = (
     Parameter(
@@ -33,7 +33,7 @@ KERNEL_PCA_PARAMETERS = (
     Parameter(
         "kernel",
         "rbf",
-        Special("str, Kernel or callable"),
+        special("str, Kernel or callable"),
         "Kernel function: a name, an object of `streampca.kernels` (in a file a mapping, or a list of mappings: their weighted sum), or a function of two blocks of rows.",
         "model",
         field=None,
@@ -42,7 +42,7 @@ KERNEL_PCA_PARAMETERS = (
     Parameter(
         "gamma",
         None,
-        Number(above=0, optional=True),
+        number(above=0, optional=True),
         "Factor of the inner product or of the distance, for kernels given by name; None: 1 / n_features.",
         "model",
         field=None,
@@ -51,7 +51,7 @@ KERNEL_PCA_PARAMETERS = (
     Parameter(
         "degree",
         3,
-        Whole(1),
+        whole(1),
         "Degree of a polynomial kernel given by name.",
         "model",
         field=None,
@@ -60,7 +60,7 @@ KERNEL_PCA_PARAMETERS = (
     Parameter(
         "coef0",
         1.0,
-        Number(),
+        number(),
         "Constant added to the inner product, for kernels given by name.",
         "model",
         field=None,
@@ -69,7 +69,7 @@ KERNEL_PCA_PARAMETERS = (
     Parameter(
         "kernel_params",
         None,
-        Special("mapping or None"),
+        special("mapping or None"),
         "Keywords of a kernel that is a callable, which a file cannot hold.",
         "model",
         field=None,
@@ -77,7 +77,7 @@ KERNEL_PCA_PARAMETERS = (
     Parameter(
         "method",
         "auto",
-        Choice(get_args(Method)),
+        choice(get_args(Method)),
         "The kernel matrix of all rows (exact), landmarks and the PCA of their features (nystrom), the eigenpairs of the landmarks extended to all rows, or the empirical kernel map through a sketch.",
         "model",
         details=(
@@ -86,11 +86,11 @@ KERNEL_PCA_PARAMETERS = (
             '"nystrom". Landmarks take two readings.'
         ),
     ),
-    Parameter("n_landmarks", 1000, Whole(1), "Number of landmarks that are drawn.", "model"),
+    Parameter("n_landmarks", 1000, whole(1), "Number of landmarks that are drawn.", "model"),
     Parameter(
         "sampling",
         "auto",
-        Special(Choice(get_args(Sampling)).type + " or array"),
+        special(choice(get_args(Sampling)).type + " or array"),
         "How landmarks are drawn, or their row indices, or (in Python) the landmarks themselves; auto: uniform where κ(x, x) is constant or the kernel is not positive semi-definite, and for nystrom_extension, which does not take rpcholesky; else rpcholesky.",
         "model",
         field=None,
@@ -102,7 +102,7 @@ KERNEL_PCA_PARAMETERS = (
     Parameter(
         "sketch",
         "gaussian",
-        Choice(get_args(Sketch)),
+        choice(get_args(Sketch)),
         "Transform of the empirical kernel map.",
         "model",
     ),
@@ -122,12 +122,12 @@ KERNEL_PCA_PARAMETERS = (
     Parameter(
         "fit_inverse_transform",
         False,
-        Flag(),
+        flag(),
         "Learn the map from scores back to features, by kernel ridge regression from the scores of the landmarks.",
         "model",
         field="inverse",
     ),
-    Parameter("alpha", 1.0, Number(least=0), "Ridge penalty of the map from scores back to features.", "model"),
+    Parameter("alpha", 1.0, number(least=0), "Ridge penalty of the map from scores back to features.", "model"),
     SAMPLING_ERRORS,
     replace(MEMORY, details="A plan that does not fit is refused with `PlanError` before the data is read."),
     RANDOM_STATE,

@@ -18,7 +18,7 @@ from streampca.parameters.choices import (
     Sketch,
     Solver,
 )
-from streampca.parameters.statement import Choice, Directory, Flag, FlagOr, Number, Parameter, Special, Whole
+from streampca.parameters.statement import Parameter, choice, directory, flag, number, special, whole
 
 if TYPE_CHECKING:
     from streampca.linalg.scaling import Scale, Scaling
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from streampca.typing import FloatArray
 
 
-N_COMPONENTS = Special("int, float in (0, 1), Threshold or None")
-SKETCH_SIZE = Whole(1, auto=True)
+N_COMPONENTS = special("int, float in (0, 1), Threshold or None")
+SKETCH_SIZE = whole(1, auto=True)
 
-N_HASHES = Parameter("n_hashes", 4, Whole(1), "Hash functions of a count sketch.", "model")
+N_HASHES = Parameter("n_hashes", 4, whole(1), "Hash functions of a count sketch.", "model")
 RECOVERY = Parameter(
     "recovery",
     "nystrom",
-    Choice(get_args(Recovery)),
+    choice(get_args(Recovery)),
     "How components come back from the sketch: by the Nyström approximation, or, for comparison, by the conversion of the literature.",
     "model",
     details="The conversion (Marukatat 2023) is far less accurate and has no bounds of angles.",
@@ -43,7 +43,7 @@ RECOVERY = Parameter(
 CENTER = Parameter(
     "center",
     True,
-    Flag(),
+    flag(),
     "Subtract the mean of each feature (in kernel PCA: in kernel space); without it second moments are taken about zero.",
     "preprocess",
     of_states=True,
@@ -51,7 +51,7 @@ CENTER = Parameter(
 SCALE = Parameter(
     "scale",
     False,
-    FlagOr(get_args(ScaleName)),
+    flag(get_args(ScaleName)),
     "Divide each feature by its standard deviation (in kernel PCA: the kernel is one of z-scores); for PCA alone: block divides each variable of a table by the square root of its total variance, the sum of the variances of its features; poisson divides each feature of counts by the square root of its mean; patterson each genotype, of 0 to 2 copies of an allele, by the square root of 2 p (1 − p), with half the mean as p.",
     "preprocess",
     details=(
@@ -67,7 +67,7 @@ SCALE = Parameter(
 MISSING_VALUE = Parameter(
     "missing_value",
     None,
-    Number(optional=True, hint=" that counts as missing"),
+    number(optional=True, hint=" that counts as missing"),
     "A number that counts as missing, as NaN does, such as -1 in integers; beside what a store declares.",
     "source.missing_value",
     field=None,
@@ -79,7 +79,7 @@ MISSING_VALUE = Parameter(
 MEMORY = Parameter(
     "memory",
     None,
-    Special("int, str or None"),
+    special("int, str or None"),
     'Ceiling for the resident memory of the whole process, bytes or a text such as "2GiB"; None: what the process has plus 60 % of what is free.',
     "resources.memory",
     details=(
@@ -91,7 +91,7 @@ MEMORY = Parameter(
 RANDOM_STATE = Parameter(
     "random_state",
     0,
-    Whole(hint=", so that a run can be repeated"),
+    whole(hint=", so that a run can be repeated"),
     "Seed of everything that is drawn; the same seed gives the same bits.",
     "seed",
     field="seed",
@@ -99,7 +99,7 @@ RANDOM_STATE = Parameter(
 CHECKPOINT = Parameter(
     "checkpoint",
     None,
-    Directory(),
+    directory(),
     "Directory in which `fit` keeps what is done, so that the same fit goes on from there after it was stopped.",
     field=None,
     details=(
@@ -110,7 +110,7 @@ CHECKPOINT = Parameter(
 SAMPLING_ERRORS = Parameter(
     "sampling_errors",
     0,
-    Whole(0, hint=": 0 for none, or a number of groups, of which 20 are usual"),
+    whole(0, hint=": 0 for none, or a number of groups, of which 20 are usual"),
     "Groups of consecutive rows that a jackknife leaves out one at a time, for sampling errors of eigenvalues, shares and components; 0: none.",
     "statistics",
     details="They are in ``sampling_error_``. May take a reading more, which ``plan`` says.",
@@ -118,7 +118,7 @@ SAMPLING_ERRORS = Parameter(
 PROGRESS = Parameter(
     "progress",
     None,
-    Special("callable or None"),
+    special("callable or None"),
     "Called with a `Progress` as blocks finish, from any thread.",
     field=None,
 )
@@ -137,7 +137,7 @@ PCA_PARAMETERS = (
     Parameter(
         "n_components",
         None,
-        Special("int, float in (0, 1), Threshold, Frobenius, str or None"),
+        special("int, float in (0, 1), Threshold, Frobenius, str or None"),
         f"How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, the smallest number whose squared eigenvalues reach a share of the squared Frobenius norm, as many as a rule finds above noise ({', '.join(RULES)}), or all: n_features, or of fewer rows than that as many as stand above rounding.",
         "model",
         details=(
@@ -150,7 +150,7 @@ PCA_PARAMETERS = (
     Parameter(
         "solver",
         "auto",
-        Choice(get_args(Solver)),
+        choice(get_args(Solver)),
         f"How the components are computed: exact by {_listed(EXACT_SOLVERS)}; approximate, with a certificate, by {_listed(APPROXIMATE_SOLVERS)}.",
         "model",
         details=(
@@ -162,7 +162,7 @@ PCA_PARAMETERS = (
     Parameter(
         "sketch",
         "auto",
-        Choice(get_args(Sketch)),
+        choice(get_args(Sketch)),
         "Test matrix that maps features to the columns of the sketch; auto: gaussian, the only one that a pilot informs.",
         "model",
     ),
@@ -179,21 +179,21 @@ PCA_PARAMETERS = (
     Parameter(
         "pilot",
         "auto",
-        Whole(0, auto=True),
+        whole(0, auto=True),
         "Rows read before the first pass to inform the test matrix; auto: ten for each column and at least 500, unless more than a tenth of the data would be decoded for them; 0: none.",
         "model",
     ),
     Parameter(
         "max_passes",
         "auto",
-        Whole(1, auto=True),
+        whole(1, auto=True),
         "Most readings by an approximate solver; auto: eight, or two where tolerance is 0.",
         "model",
     ),
     Parameter(
         "tolerance",
         None,
-        Number(least=0, optional=True, hint=" for the default"),
+        number(least=0, optional=True, hint=" for the default"),
         "Relative error to which every eigenvalue is to be certified: an approximate solver reads again until it is or `max_passes` are over; 0: always `max_passes`; None: 0.01 where solver is auto, one reading of a solver that is named.",
         "model",
         details="The exact solvers read none of the parameters of approximate ones.",
@@ -203,7 +203,7 @@ PCA_PARAMETERS = (
     Parameter(
         "whiten",
         False,
-        Flag(),
+        flag(),
         "Divide scores by the standard deviation of their component.",
         "model",
         details="Components below rounding get scores of 0.",
@@ -212,7 +212,7 @@ PCA_PARAMETERS = (
     Parameter(
         "missing",
         "error",
-        Choice(get_args(Missing)),
+        choice(get_args(Missing)),
         "What NaN means: an error, a row to leave out, the mean of the feature, or covariances over the rows in which both features were observed.",
         "preprocess",
         details=(
@@ -224,7 +224,7 @@ PCA_PARAMETERS = (
     Parameter(
         "missing_scores",
         "conditional",
-        Choice(get_args(MissingScores)),
+        choice(get_args(MissingScores)),
         "Scores of rows with NaN where `missing` is mean or pairwise: the conditional mean given the observed features, or those of the row with means for NaN.",
         "preprocess",
         details=(
@@ -239,7 +239,7 @@ PCA_PARAMETERS = (
     Parameter(
         "feature_weight",
         None,
-        Special("array-like, shape (n_features,), str or None"),
+        special("array-like, shape (n_features,), str or None"),
         "Weights of features such as areas, or the name of a coordinate or its cosine such as cos(lat): centred and scaled features are multiplied by the square root.",
         "preprocess",
         field=None,
@@ -255,7 +255,7 @@ PCA_PARAMETERS = (
     Parameter(
         "remove",
         None,
-        Special("mapping or None"),
+        special("mapping or None"),
         "Subtract from each feature what regression on these explains: `groups` (one label for each row, or where the labels of the table have it, such as time.month), `trend` (degree of a polynomial), `covariates` (an array; in a file the path of an .npy file).",
         "preprocess",
         field=None,
@@ -267,11 +267,11 @@ PCA_PARAMETERS = (
             "the residuals. Variances are divided by n − ddof all the same."
         ),
     ),
-    Parameter("ddof", 1, Whole(0), "Variances are divided by n − ddof.", "model", of_states=True),
+    Parameter("ddof", 1, whole(0), "Variances are divided by n − ddof.", "model", of_states=True),
     Parameter(
         "forgetting",
         1.0,
-        Number(above=0, most=1, hint="; 1 forgets nothing"),
+        number(above=0, most=1, hint="; 1 forgets nothing"),
         "Factor by which the weight of every row shrinks with each row after it.",
         "model",
         details=(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from streampca.errors import ParameterError
 
@@ -17,253 +17,133 @@ if TYPE_CHECKING:
     from streampca.typing import Json
 
 
-class Domain(Protocol):
-    """The values that a parameter may have."""
-
-    @property
-    def type(self) -> str:
-        """The type as docstrings and the reference write it."""
-
-    @property
-    def allowed(self) -> str:
-        """What a configuration file may hold, in words."""
-
-    @property
-    def expected(self) -> str:
-        """What Python code may give, in words that follow "expected"."""
-        ...
-
-    def plain(self, value: object) -> object:
-        """Return `value` as a plain Python object; raise `ValueError` if it is outside the domain."""
-
-    def schema(self) -> Json:
-        """Return the JSON Schema of the values in a configuration file."""
-
-
 @dataclass(frozen=True)
-class Choice:
-    """One of some names."""
+class Domain:
+    """The values that a parameter may have, as one of the functions below makes it."""
 
-    names: tuple[str, ...]
-    """The names, in the order in which they are listed."""
-    optional: bool = False
-    """Whether None is accepted, too."""
+    type: str
+    """The type as docstrings write it."""
+    plain: Callable[[object], object]
+    """Returns a value as a plain Python object; raises `ValueError` if it is outside the domain."""
+    values: str
+    """What tables of the reference say of the values."""
+    expected: str = ""
+    """What Python code may give, in words that follow "expected"."""
+    allowed: str = ""
+    """What a configuration file may hold, in words."""
+    schema: Json | None = None
+    """The JSON Schema of the values in a configuration file; None where `runs.config` has a type of its own."""
+    names: tuple[str, ...] = ()
+    """The values, where all are names."""
 
-    @property
-    def type(self) -> str:
-        """The names in braces, as numpydoc writes them, with None where it is accepted."""
-        return "{" + ", ".join([f'"{name}"' for name in self.names] + ["None"] * self.optional) + "}"
 
-    @property
-    def allowed(self) -> str:
-        """The names."""
-        return ", ".join(self.names) + (", or null" if self.optional else "")
+def choice(names: tuple[str, ...], *, optional: bool = False) -> Domain:
+    """Return the domain of some names, and of None if it is `optional`."""
 
-    @property
-    def expected(self) -> str:
-        """The names."""
-        return f"one of {', '.join(self.names)}" + (", or None" if self.optional else "")
-
-    def plain(self, value: object) -> str | None:
-        """Return the name, or None."""
-        if value is None and self.optional:
+    def plain(value: object) -> str | None:
+        if value is None and optional:
             return None
-        if not isinstance(value, str) or value not in self.names:
+        if not isinstance(value, str) or value not in names:
             raise ValueError
         return str(value)
 
-    def schema(self) -> Json:
-        """Return an enumeration."""
-        names: Json = {"type": "string", "enum": list(self.names)}
-        return {"anyOf": [names, {"type": "null"}]} if self.optional else names
+    listed, shown = ", ".join(names), ", ".join([f'"{name}"' for name in names] + ["None"] * optional)
+    schema: Json = {"type": "string", "enum": list(names)}
+    if optional:
+        either: Json = {"anyOf": [schema, {"type": "null"}]}
+        return Domain(f"{{{shown}}}", plain, shown, f"one of {listed}, or None", f"{listed}, or null", either)
+    return Domain(f"{{{shown}}}", plain, shown, f"one of {listed}", listed, schema, names)
 
 
-@dataclass(frozen=True)
-class Flag:
-    """True or False."""
+def flag(names: tuple[str, ...] = ()) -> Domain:
+    """Return the domain of True and False, and of some names."""
 
-    type: str = "bool"
-    """As the protocol."""
-    allowed: str = "true or false"
-    """As the protocol."""
-    expected: str = "True or False"
-    """As the protocol."""
-
-    def plain(self, value: object) -> bool:
-        """Return a Python bool, also for one of numpy."""
+    def plain(value: object) -> bool | str:
+        if names and isinstance(value, str):
+            return str(either.plain(value))
         if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):  # of numpy 2 and 1
             raise ValueError
         return bool(value)
 
-    def schema(self) -> Json:
-        """Return the type."""
-        return {"type": "boolean"}
+    either, schema = choice(names), {"type": "boolean"}
+    if not names:
+        return Domain("bool", plain, "bool", "True or False", "true or false", schema)
+    kind, listed = f"bool or {either.values}", ", ".join(names)
+    expected, allowed = f"True or False, or {either.values}", f"true or false, or {listed}"
+    return Domain(kind, plain, kind, expected, allowed, {"anyOf": [schema, either.schema]})
 
 
-@dataclass(frozen=True)
-class FlagOr:
-    """True, False or one of some names."""
+def whole(least: int | None = None, *, auto: bool = False, hint: str = "") -> Domain:
+    """Return the domain of whole numbers from `least` on, and of the text ``"auto"``; `hint` ends the sentence of an error."""
 
-    names: tuple[str, ...]
-    """The names, in the order in which they are listed."""
-
-    @property
-    def type(self) -> str:
-        """``bool`` and the names."""
-        return "bool or " + Choice(self.names).type.strip("{}")
-
-    @property
-    def allowed(self) -> str:
-        """Both flags and the names."""
-        return f"{Flag().allowed}, or {', '.join(self.names)}"
-
-    @property
-    def expected(self) -> str:
-        """Both flags and the names."""
-        return f"{Flag().expected}, or {self.type.removeprefix('bool or ')}"
-
-    def plain(self, value: object) -> bool | str:
-        """Return the name, or a Python bool, also for one of numpy."""
-        return str(Choice(self.names).plain(value)) if isinstance(value, str) else Flag().plain(value)
-
-    def schema(self) -> Json:
-        """Return the type and an enumeration."""
-        return {"anyOf": [Flag().schema(), Choice(self.names).schema()]}
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A whole number."""
-
-    least: int | None = None
-    """The smallest that is accepted."""
-    auto: bool = False
-    """Whether the text ``"auto"`` is accepted, too."""
-    hint: str = ""
-    """Ends the sentence of an error."""
-
-    @property
-    def type(self) -> str:
-        """``int``, with ``"auto"`` where it is accepted."""
-        return 'int or "auto"' if self.auto else "int"
-
-    @property
-    def allowed(self) -> str:
-        """The bound."""
-        words = "a whole number" + ("" if self.least is None else f" of at least {self.least}")
-        return f"auto, or {words}" if self.auto else words
-
-    @property
-    def expected(self) -> str:
-        """The bound."""
-        words = "an integer" + ("" if self.least is None else f" of at least {self.least}") + self.hint
-        return f'{words}, or "auto"' if self.auto else words
-
-    def plain(self, value: object) -> int | str:
-        """Return a Python int, also for one of numpy."""
-        if self.auto and isinstance(value, str) and value == "auto":
+    def plain(value: object) -> int | str:
+        if auto and isinstance(value, str) and value == "auto":
             return value
-        if isinstance(value, bool) or not isinstance(value, Integral):
+        if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and int(value) < least):
             raise ValueError
-        number = int(value)
-        if self.least is not None and number < self.least:
-            raise ValueError
-        return number
+        return int(value)
 
-    def schema(self) -> Json:
-        """Return the type with its bound."""
-        whole: Json = {"type": "integer"} | ({} if self.least is None else {"minimum": self.least})
-        return {"anyOf": [{"const": "auto"}, whole]} if self.auto else whole
+    bound = "" if least is None else f" of at least {least}"
+    schema: Json = {"type": "integer"} | ({} if least is None else {"minimum": least})
+    if auto:
+        words, either = f'an integer{bound}{hint}, or "auto"', {"anyOf": [{"const": "auto"}, schema]}
+        return Domain('int or "auto"', plain, words, words, f"auto, or a whole number{bound}", either)
+    words = f"an integer{bound}"
+    return Domain("int", plain, words, words + hint, f"a whole number{bound}", schema)
 
 
-@dataclass(frozen=True)
-class Number:
-    """A finite number."""
+def number(
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    optional: bool = False,
+    hint: str = "",
+) -> Domain:
+    """Return the domain of finite numbers, greater than `above`, from `least` on and up to `most`, and of None if it is `optional`.
 
-    above: float | None = None
-    """Bound that is not itself accepted."""
-    least: float | None = None
-    """The smallest that is accepted."""
-    most: float | None = None
-    """The largest that is accepted."""
-    optional: bool = False
-    """Whether None is accepted, too."""
-    hint: str = ""
-    """Ends the sentence of an error."""
+    `hint` ends the sentence of an error.
+    """
 
-    @property
-    def type(self) -> str:
-        """``float``, with None where it is accepted."""
-        return "float or None" if self.optional else "float"
-
-    @property
-    def allowed(self) -> str:
-        """The bounds."""
-        bounds = (("above", self.above), ("of at least", self.least), ("at most", self.most))
-        words = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
-        return f"a number {words}".rstrip() + (", or null" if self.optional else "")
-
-    @property
-    def expected(self) -> str:
-        """The bounds."""
-        words = self.allowed.removesuffix(", or null").replace("a number", "a finite number")
-        if self.above is not None and self.most is not None:
-            words = f"a number in ({self.above:g}, {self.most:g}]"
-        return words + (", or None" if self.optional else "") + self.hint
-
-    def plain(self, value: object) -> float | None:
-        """Return a Python float, also for one of numpy, or None."""
-        if value is None and self.optional:
+    def plain(value: object) -> float | None:
+        if value is None and optional:
             return None
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             raise ValueError
-        number = float(value)
-        below = (self.above is not None and number <= self.above) or (self.least is not None and number < self.least)
-        if below or (self.most is not None and number > self.most):
+        given = float(value)
+        below = (above is not None and given <= above) or (least is not None and given < least)
+        if below or (most is not None and given > most):
             raise ValueError
-        return number
+        return given
 
-    def schema(self) -> Json:
-        """Return the type with its bounds."""
-        bounds = {"exclusiveMinimum": self.above, "minimum": self.least, "maximum": self.most}
-        number: Json = {"type": "number"} | {name: bound for name, bound in bounds.items() if bound is not None}
-        return {"anyOf": [number, {"type": "null"}]} if self.optional else number
-
-
-@dataclass(frozen=True)
-class Special:
-    """Values that the module which uses them checks, and for which `runs.config` has a type of its own."""
-
-    type: str
-    """The type as docstrings and the reference write it."""
-    allowed: str = ""
-    """As the protocol."""
-    expected: str = ""
-    """As the protocol."""
-
-    def plain(self, value: object) -> object:
-        """Return `value` as it is."""
-        return value
-
-    def schema(self) -> Json:
-        """Return the schema that accepts everything."""
-        return {}
+    bounds = (("above", above), ("of at least", least), ("at most", most))
+    words = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+    expected = f"a finite number {words}".rstrip()
+    if above is not None and most is not None:
+        expected = f"a number in ({above:g}, {most:g}]"
+    limits = {"exclusiveMinimum": above, "minimum": least, "maximum": most}
+    schema: Json = {"type": "number"} | {name: limit for name, limit in limits.items() if limit is not None}
+    allowed = f"a number {words}".rstrip()
+    if optional:
+        expected, either = f"{expected}, or None", {"anyOf": [schema, {"type": "null"}]}
+        return Domain("float or None", plain, expected, expected + hint, f"{allowed}, or null", either)
+    return Domain("float", plain, expected, expected + hint, allowed, schema)
 
 
-@dataclass(frozen=True)
-class Directory(Special):
-    """The path of a directory, or None."""
+def special(kind: str) -> Domain:
+    """Return the domain of values that the module which uses them checks."""
+    return Domain(kind, lambda value: value, kind.strip("{}"))
 
-    type: str = "path or None"
-    """As the protocol."""
-    expected: str = "the path of a directory, or None"
-    """As the protocol."""
 
-    def plain(self, value: object) -> object:
-        """Return the path as it is."""
+def directory() -> Domain:
+    """Return the domain of paths of directories, and None."""
+
+    def plain(value: object) -> object:
         if value is not None and not isinstance(value, str | Path):
             raise ValueError
         return value
+
+    return Domain("path or None", plain, "path or None", "the path of a directory, or None")
 
 
 Class = TypeVar("Class", bound=type)

@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 from streampca.linalg.component_rules import RULES, RuleName
 from streampca.parameters import Parameter
 from streampca.parameters.choices import Sampling as SamplingName
-from streampca.parameters.statement import Choice, Domain, Special
+from streampca.parameters.statement import Domain
 from streampca.runs.config.yaml import KeyPath, has_control_characters
 from streampca.storage.directories import is_short_enough
 
@@ -173,12 +173,12 @@ def section_of(parameters: Sequence[Parameter], key: str, *first: str) -> type[S
 
 def annotation_of(domain: Domain) -> object:
     """Return the type that pydantic checks the values of a domain with."""
-    if isinstance(domain, Choice) and not domain.optional:
+    if domain.names:
         return Literal[domain.names]
-    if isinstance(domain, Special):
+    if domain.schema is None:
         return Any
     allowed = Field(description=domain.allowed)
-    return Annotated[object, PlainValidator(domain.plain), WithJsonSchema(domain.schema()), allowed]
+    return Annotated[object, PlainValidator(domain.plain), WithJsonSchema(domain.schema), allowed]
 
 
 _Share = Annotated[float, Field(gt=0, lt=1)]
