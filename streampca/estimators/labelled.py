@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -17,7 +17,6 @@ from streampca.labels import Dimension, Labels, Variable
 from streampca.models.certificates import ApproximateCertificate
 from streampca.models.pca import Model, PCAModel
 from streampca.models.rows import Given, rows_from_scores, with_fitted
-from streampca.regressors import Basis
 from streampca.sources import Source
 from streampca.sources.coordinates import dimension_of, is_xarray
 from streampca.sources.dask import as_declared
@@ -78,13 +77,13 @@ def rows_of_scores(model: Model, X: xr.DataArray, remove: Given | None = None) -
 
     What the model removes is added, for the coordinates of `X` or what `remove` tells.
     """
-    k, labels = model.n_components, model.labels
+    k, d = model.n_components, model.n_features
     X = of_all_modes(X, k)
     if X.ndim < 2 or X.shape[-1] != k:
         raise ParameterError(f"scores of shape {X.shape}: expected the dimension {MODE!r} of size {k}")
     sizes = X.shape[:-1]
-    d = model.n_features
-    samples = _samples_of(X)
+    along = [dimension_of(X, dim, size) for dim, size in zip(X.dims[:-1], sizes, strict=True)]
+    samples = Labels(tuple(along), (), ())
     columns = ArrayColumns(XarrayArrays(X), samples.samples)
     rows: Any
     if X.chunks is not None:
@@ -94,9 +93,7 @@ def rows_of_scores(model: Model, X: xr.DataArray, remove: Given | None = None) -
     else:
         rows = rows_from_scores(model, np.asarray(X.values).reshape(-1, k))
         rows = with_fitted(rows, model, remove, samples, columns)
-    if labels is None:
-        labels = Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
-    dims = X.dims[:-1]
+    labels, dims = _labels_of(model), X.dims[:-1]
     coords = _coordinates_along(X, [str(dim) for dim in dims])
     arrays = [
         _field(part.reshape(*sizes, *variable.shape), dims, labels, variable).assign_coords(coords)
@@ -121,18 +118,9 @@ def of_all_modes(X: xr.DataArray, k: int) -> xr.DataArray:
     return X.transpose(..., MODE) if MODE in X.dims else X
 
 
-def _samples_of(X: xr.DataArray) -> Labels:
-    """Return names and coordinates of the samples of scores."""
-    samples = [dimension_of(X, dim, size) for dim, size in zip(X.dims[:-1], X.shape[:-1], strict=True)]
-    return Labels(tuple(samples), (), ())
-
-
 def dataset_of(model: Model) -> xr.Dataset:
     """Return a model as a Dataset that can be written with ``to_zarr`` and ``to_netcdf``."""
-    xarray, labels = _xarray(), model.labels
-    k = model.n_components
-    d = model.n_features
-    labels = labels or Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
+    xarray, labels, k = _xarray(), _labels_of(model), model.n_components
     if any(dimension.name == MODE for dimension in labels.features):
         raise ParameterError(
             f"to_xarray: components have the dimension {MODE!r}, and so have the features: rename theirs before the fit"
@@ -195,17 +183,19 @@ def _attributes(model: Model) -> Json:
     }
     if model.source.get("normalize") is not None:
         named["normalize"] = json.dumps(model.source["normalize"])
-    if model.linear is not None and model.linear.removal is not None:
-        named["remove"] = _removed(model.linear.removal.basis)
+    if model.removal is not None:
+        basis = model.removal.basis
+        groups = [] if basis.labels is None else [f"groups {basis.groups or ''}".strip() + f" ({basis.n_groups})"]
+        trend = [f"trend {basis.degree}"] if basis.degree else []
+        covariates = [] if basis.centres is None else [f"covariates ({len(basis.centres)})"]
+        named["remove"] = ", ".join([*groups, *trend, *covariates])
     return named | model.attributes
 
 
-def _removed(basis: Basis) -> str:
-    """Return what was subtracted from the rows of a model as text."""
-    groups = [] if basis.labels is None else [f"groups {basis.groups or ''}".strip() + f" ({basis.n_groups})"]
-    trend = [f"trend {basis.degree}"] if basis.degree else []
-    covariates = [] if basis.centres is None else [f"covariates ({len(basis.centres)})"]
-    return ", ".join([*groups, *trend, *covariates])
+def _labels_of(model: Model) -> Labels:
+    """Return the labels of the features of a model, along the dimension ``feature`` where the data had no names."""
+    d = model.n_features
+    return model.labels or Labels((), (Dimension("feature", d),), (Variable(None, ("feature",), (d,)),))
 
 
 def _names_of(labels: Labels) -> list[str]:
@@ -224,17 +214,13 @@ def _field(values: Any, dims: Sequence[Any], labels: Labels, variable: Variable)
 
 
 def _coordinates(dimensions: Sequence[Dimension]) -> dict[str, Any]:
-    """Return the coordinates of dimensions as xarray takes them."""
-    return {
-        d.name: (d.name, d.coordinate, _without_encoding(d.attributes, d.coordinate))
-        for d in dimensions
-        if d.coordinate is not None
-    }
-
-
-def _without_encoding(attributes: Mapping[str, Any], values: Array) -> Json:
-    """Return attributes of a coordinate without those that xarray writes for times itself."""
-    return {k: v for k, v in attributes.items() if values.dtype.kind not in "mM" or k not in ("units", "calendar")}
+    """Return the coordinates of dimensions as xarray takes them, which itself writes the units and calendar of times."""
+    known: dict[str, Any] = {}
+    for d in dimensions:
+        if d.coordinate is not None:
+            own = ("units", "calendar") if d.coordinate.dtype.kind in "mM" else ()
+            known[d.name] = (d.name, d.coordinate, {k: v for k, v in d.attributes.items() if k not in own})
+    return known
 
 
 def _spread(labels: Labels, rows: Any) -> list[Any]:

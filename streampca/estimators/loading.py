@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -14,7 +13,7 @@ from streampca.estimators.analyses import FactorAnalysis, StateEstimator
 from streampca.estimators.continuing import merge
 from streampca.estimators.coupled import CCA, MCA
 from streampca.estimators.kernel_pca import KernelPCA
-from streampca.estimators.pca import PCA, RotatedPCA, of_model
+from streampca.estimators.pca import PCA, RotatedPCA
 from streampca.estimators.persistence import parameters_from, plan_from
 from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
@@ -105,7 +104,7 @@ def _loaded(path: Path) -> Any:
     model = saved.linear
     if model is None:
         return _kernel_estimator(cast(KernelModel, saved), record, path)
-    fitted = load_state(path, model.n_features)
+    fitted = load_state(path, model)
     if fitted is not None and fitted.solver not in CONTINUABLE:
         raise ModelError(f"{path} is not a usable state: solver {fitted.solver!r} is not known")
     if fitted is not None and fitted.state.n_samples != model.n_samples:
@@ -115,7 +114,12 @@ def _loaded(path: Path) -> Any:
     estimator = _fitted(empty, before, record, fitted, path)
     if isinstance(estimator, StateEstimator):
         estimator._n_first = before.n_first
-    return estimator if before is model else of_model(estimator, cast(RotatedModel, model))
+    if before is model:
+        return estimator
+    turned = cast(RotatedModel, model)
+    how = turned.rotation
+    rotated = RotatedPCA(estimator, turned.n_components, method=how.method, normalize=how.normalize, power=how.power)
+    return rotated._become(estimator, turned)
 
 
 def _fitted(
@@ -142,10 +146,7 @@ def _fitted(
         made_with = {name: getattr(fitted.parameters, name) for name in (*AGREE, "solver") if name in taken}
         made_with["scale"] = fitted.parameters.scaling.given
         estimator.set_params(**made_with, random_state=fitted.parameters.seed)
-    if fitted is not None:
-        names = model.source.get("feature_names")
-        named = {} if names is None else {"feature_names": names}
-        estimator._fitted_state = replace(fitted, source=fitted.source | named, labels=model.labels)
+    estimator._fitted_state = fitted
     estimator._model = model  # type: ignore[assignment]  # of analyses an AnalysisModel
     estimator._keep(solver_=model.source.get("solver", "covariance") if fitted is None else fitted.solver)
     if record is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -354,11 +353,7 @@ class PCA(Continuing, Patterns):
         """
         parameters = with_sample_weight(self._parameters(), sample_weight)
         source = self._open(X)
-        result = self._fit_or_resume(source, with_columns(parameters, source))
-        self._take(result, source)
-        for concern in result.model.concerns:
-            warnings.warn(concern, UserWarning, stacklevel=2)
-        return self
+        return self._fit(source, with_columns(parameters, source))
 
     def fit_groups(
         self, X: Input, labels: ArrayLike | str, *, sample_weight: ArrayLike | None = None
@@ -490,7 +485,7 @@ class PCA(Continuing, Patterns):
             likelihood[members] = -0.5 * (left / noise + constant) if n_seen else 0.0
         return likelihood
 
-    def score(self, X: ArrayLike, y: object = None) -> float:
+    def score(self: Any, X: ArrayLike, y: object = None) -> float:
         """Return the mean of `score_samples`.
 
         Parameters
@@ -640,7 +635,7 @@ class PCA(Continuing, Patterns):
         estimator = RotatedPCA(
             self, k, method=method, normalize=normalize, power=power, memory=self.memory, progress=self.progress
         )
-        return estimator._become(self, estimator._rotated(self))
+        return estimator._become(self)
 
     def _parameters(self, threads: int | None = None) -> Parameters:
         """Return the checked parameters of a fit."""
@@ -752,8 +747,7 @@ class RotatedPCA(Patterns):
         ParameterError, PlanError, DataError
             As `PCA.fit` and `PCA.rotate`.
         """
-        fitted = self._before().fit(X, sample_weight=sample_weight)
-        return self._become(fitted, self._rotated(fitted))
+        return self._become(self._before().fit(X, sample_weight=sample_weight))
 
     def plan(self, X: Input, *, probe: bool = False) -> Plan:
         """Return what `fit` would do, as `PCA.plan` does for `pca`: the rotation reads nothing."""
@@ -779,19 +773,10 @@ class RotatedPCA(Patterns):
         tags.input_tags = self.pca.__sklearn_tags__().input_tags
         return tags
 
-    def _rotated(self, fitted: PCA) -> RotatedModel:
-        return rotate(fitted._model, self.k, method=self.method, normalize=self.normalize, power=self.power)
-
-    def _become(self, fitted: PCA, model: RotatedModel) -> Self:
-        """Become the rotation `model` of `fitted`."""
+    def _become(self, fitted: PCA, model: RotatedModel | None = None) -> Self:
+        """Become the rotation of `fitted`, or the `model` of it that was made before."""
+        if model is None:
+            model = rotate(fitted._model, self.k, method=self.method, normalize=self.normalize, power=self.power)
         self._model = model
         self._keep(pca_=fitted)
         return self
-
-
-def of_model(pca: PCA, model: RotatedModel) -> RotatedPCA:
-    """Return the estimator of a model that was loaded, and of the fit before the rotation."""
-    settings = model.rotation
-    return RotatedPCA(
-        pca, model.n_components, method=settings.method, normalize=settings.normalize, power=settings.power
-    )._become(pca, model)

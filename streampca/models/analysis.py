@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import stdtrit
 from typing_extensions import override
 
-from streampca.errors import ModelError, ParameterError
+from streampca.errors import ModelError
 from streampca.models.certificates import ApproximateCertificate
 from streampca.models.pca import PCAModel
 from streampca.models.plain import hints_of, plain, values_of
 from streampca.models.rows import residuals_of, scores_of
+from streampca.models.sampling_errors import intervals_of
 from streampca.models.stored import slabs_of
 from streampca.parameters import KINDS, ModelKind
 from streampca.sources import Source
@@ -42,18 +42,7 @@ class StrengthErrors:
         Of singular values σ exp(± t s / σ); of correlations tanh(artanh ρ ± t s / (1 − ρ²)), Fisher's transformation. `level` is their
         nominal coverage; `ParameterError` unless it is between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ParameterError(f"level={level!r}: expected a number between 0 and 1")
-        t, values = float(stdtrit(self.n_blocks - 1, (1 + level) / 2)), self.estimates
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            if self.bounded:
-                ends = np.tanh(
-                    np.arctanh(values)[:, None] + np.outer(t * self.errors / (1 - np.square(values)), [-1, 1])
-                )
-                return np.where(np.isnan(ends), values[:, None], ends)
-            relative = np.divide(self.errors, values, out=np.zeros_like(values), where=values > 0)
-            scaled: FloatArray = values[:, None] * np.exp(np.outer(t * relative, [-1.0, 1.0]))
-        return scaled
+        return intervals_of(self.estimates, self.errors, self.n_blocks, level, bounded=self.bounded)
 
 
 @dataclass(frozen=True, kw_only=True)

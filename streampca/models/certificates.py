@@ -104,6 +104,10 @@ class ExactCertificate(Certificate):
         """Whether eigenpairs are those of the literature's conversion, which need not lie in their intervals."""
         return self.eigen_solver == "conversion"
 
+    def widened(self, room: float) -> Self:
+        """Return the certificate with intervals of eigenvalues, where it has some, that are wider by `room` on either side."""
+        return self
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ApproximateCertificate(ExactCertificate):
@@ -148,7 +152,7 @@ class ApproximateCertificate(ExactCertificate):
         return max((error for error in self.component_errors if error is not None), default=0.0)
 
     def widened(self, room: float) -> Self:
-        """Return the certificate with intervals of eigenvalues that are wider by `room` on either side."""
+        """Return the certificate with wider intervals; itself where there are none."""
         if self.eigenvalue_intervals is None or self.proven_upper_bounds is None:
             return self
         return replace(

@@ -75,9 +75,9 @@ def row_diagnostics(model: PCAModel, rows: Any, scores: Array) -> tuple[FloatArr
 
 def scratch_bytes(model: PCAModel, rows: int) -> int:
     """Return the scratch memory in bytes of `row_diagnostics` for blocks of `rows` dense rows."""
-    k, width, panel = model.n_components, _width(model), _panel_rows(model)
+    k, width, panel = model.n_components, model.width, _panel_rows(model)
     values = 6 * 8 * panel * width + 16 * k * panel + 48 * rows
-    if isinstance(model.components, StoredComponents):
+    if model.on_disk:
         values += 16 * k * width
     if model.conditional:
         values += 10 * 8 * max(_BATCH_VALUES, k**2) + 8 * panel * n_packed(k)
@@ -86,13 +86,7 @@ def scratch_bytes(model: PCAModel, rows: int) -> int:
 
 def _panel_rows(model: PCAModel) -> int:
     """Return how many dense rows are looked at at once: about 1 MiB of them."""
-    return max(1, _PANEL_BYTES // (8 * _width(model)))
-
-
-def _width(model: PCAModel) -> int:
-    """Return how many features are in memory at once."""
-    stored = model.components
-    return stored.width if isinstance(stored, StoredComponents) else stored.shape[1]
+    return max(1, _PANEL_BYTES // (8 * model.width))
 
 
 def plain_scores(model: PCAModel, scores: Array) -> FloatArray:
@@ -101,16 +95,6 @@ def plain_scores(model: PCAModel, scores: Array) -> FloatArray:
     if model.whiten:
         plain *= model.deviations[: model.numerical_rank]
     return plain
-
-
-def _slabs(model: PCAModel) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield the components above rounding of runs of features."""
-    components, rank = model.components, model.numerical_rank
-    if not isinstance(components, StoredComponents):
-        yield slice(0, components.shape[1]), components[:rank]
-        return
-    for features, slab in components.slabs():
-        yield features, slab[:rank]
 
 
 def centred_rows(
@@ -138,7 +122,8 @@ def centred_rows(
 def _q(model: PCAModel, rows: Array, scores: FloatArray) -> FloatArray:
     """Return Q of a panel of dense rows with the scores of the components above rounding."""
     lengths, holes = np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)
-    for features in _runs(model):
+    for start in range(0, model.n_features, model.width):
+        features = slice(start, min(model.n_features, start + model.width))
         values, missing = centred_rows(model, rows, features)
         lengths += np.einsum("ij,ij->i", values, values)
         if missing is not None:
@@ -152,11 +137,6 @@ def _q(model: PCAModel, rows: Array, scores: FloatArray) -> FloatArray:
     return q
 
 
-def _runs(model: PCAModel) -> Iterator[slice]:
-    width, d = _width(model), model.components.shape[1]
-    return (slice(start, min(d, start + width)) for start in range(0, d, width))
-
-
 def _least_share(model: PCAModel) -> float:
     """Return the share from which Q is ‖z‖² − ‖s‖²: none where components are not, or not known to be, orthonormal."""
     return _SUBTRACTED_FROM if model.certificate.orthonormality <= _ORTHONORMAL else np.inf
@@ -165,9 +145,9 @@ def _least_share(model: PCAModel) -> float:
 def _squared_residuals(model: PCAModel, rows: Array, scores: FloatArray) -> FloatArray:
     """Return ‖z_o − V_oᵀ s‖² of dense rows."""
     squares = np.zeros(len(rows))
-    for features, slab in _slabs(model):
+    for features, slab in model.slabs():
         residual, missing = centred_rows(model, rows, features)
-        residual -= scores @ slab
+        residual -= scores @ slab[: model.numerical_rank]
         if missing is not None:
             residual[missing] = 0.0
         squares += np.einsum("ij,ij->i", residual, residual)
@@ -213,11 +193,9 @@ def _factors(model: PCAModel, rows: Array) -> FloatArray:
 def observed_products(model: PCAModel, missing: BoolArray) -> Iterator[tuple[list[IntArray], FloatArray]]:
     """Yield rows that share a pattern of holes, and A = V_o V_oᵀ of each pattern, ``(n, k, k)``, some patterns at a time."""
     k, components = model.n_components, model.components
-    lost = np.empty((0, 0))
-    if isinstance(components, StoredComponents):
-        lost = np.zeros((len(missing), n_packed(k)))
-        for features, slab in components.slabs():
-            add_lost(missing[:, features], slab, lost)
+    lost = np.zeros((len(missing), n_packed(k) if model.on_disk else 0))
+    for features, slab in model.slabs() if model.on_disk else ():
+        add_lost(missing[:, features], slab, lost)
     patterns = [members for _, members in patterns_of(missing)]
     size = max(1, _BATCH_VALUES // k**2)
     for start in range(0, len(patterns), size):

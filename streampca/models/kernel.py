@@ -89,6 +89,7 @@ class KernelModel(Model):
 
     not_diagnosed = "diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none"
     missing = "error"
+    removal = None
 
     def __post_init__(self) -> None:
         in_row_order(self, "coefficients", *(() if isinstance(self.landmarks, StoredRows) else ("landmarks",)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -11,26 +11,15 @@ from streampca.linalg.component_rules import Sample, sample_of
 from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.selection import Rule, Selection, Threshold, as_selection
 from streampca.parameters import Parameters
-from streampca.typing import FloatArray
 
+if TYPE_CHECKING:
+    from streampca.accumulators.gram import GramOperator
+    from streampca.accumulators.sketched import Sketched
+    from streampca.accumulators.triangle import Factored
+    from streampca.linalg.eigen import SymmetricOperator
 
-class Moments(Protocol):
+    Moments: TypeAlias = SymmetricOperator | GramOperator | Factored | Sketched
     """An accumulated matrix with the moments of its features."""
-
-    @property
-    def mean(self) -> FloatArray:
-        """Return the mean of each feature, ``(n_features,)``."""
-        ...
-
-    @property
-    def variance(self) -> FloatArray:
-        """Return the variance of each feature before scaling, ``(n_features,)``."""
-        ...
-
-    @property
-    def n_samples(self) -> int:
-        """Return the number of rows."""
-        ...
 
 
 def noise_edge(matrix: Moments, parameters: Parameters) -> float | None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from typing_extensions import override
 
-from streampca.accumulators.gram import GramOperator
-from streampca.accumulators.sketched import Sketched
-from streampca.accumulators.triangle import Factored
 from streampca.block import Block
 from streampca.errors import NotAvailableError
 from streampca.labels import Labels
 from streampca.linalg.component_rules import ComponentRules, Eigenvalues, component_rules, sample_of
-from streampca.linalg.eigen import Spectrum, SymmetricOperator
+from streampca.linalg.eigen import Spectrum
 from streampca.linalg.scaling import Scaling, reciprocals
 from streampca.linalg.selection import smallest_count
 from streampca.models import certificate_sentences as sentences
@@ -29,6 +26,9 @@ from streampca.models.stored import SLAB_BYTES, Components, StoredComponents, sl
 from streampca.parameters import KINDS, ModelKind, Parameters
 from streampca.regressors import FittedRegression
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
+
+if TYPE_CHECKING:
+    from streampca.models.noise import Moments
 
 _SAFE_FACTORS = (1e-30, 1e30)
 """Between these, products of float32 with factors of features or components keep their digits."""
@@ -68,6 +68,8 @@ class Model(Protocol):
     """Sampling errors of the result; None where they were not computed."""
     missing: str
     """What NaN means."""
+    removal: FittedRegression | None
+    """What is to be subtracted from rows before `encode`, and added to rows after `decode`; None = nothing."""
 
     by_features: ClassVar[bool] = False
     """Whether scores are sums over features, of which some can be added after others."""
@@ -280,7 +282,7 @@ class PCAModel(Model):
     def of_spectrum(
         cls,
         spectrum: Spectrum,
-        matrix: SymmetricOperator | GramOperator | Factored | Sketched,
+        matrix: Moments,
         parameters: Parameters,
         *,
         precision: float,
@@ -319,6 +321,11 @@ class PCAModel(Model):
     @override
     def on_disk(self) -> bool:
         return isinstance(self.components, StoredComponents)
+
+    @property
+    def width(self) -> int:
+        """Return how many features of all components are in memory at once: a slab of those on disk."""
+        return self.components.width if isinstance(self.components, StoredComponents) else self.components.shape[1]
 
     @property
     @override
@@ -447,23 +454,27 @@ class PCAModel(Model):
 
     def weights_of(self, features: slice) -> FloatArray | None:
         """Return the `weights` of consecutive features alone."""
-        root = None if self.feature_weight is None else np.sqrt(self.feature_weight[features])
-        if self.scale is None:
-            return root
-        weights = 1.0 / self.scale[features]
-        weights[self._constant_among(features)] = 0.0
-        return weights if root is None else weights * root
+        return self._factors(features, np.reciprocal, np.sqrt)
 
     def inverse_weights_of(self, features: slice) -> FloatArray | None:
         """Return the factors of consecutive reconstructed features before the mean is added, ``(n_some,)``; None for 1.
 
         scale / √feature_weight; 0 for a constant feature, which components beyond the rank have in foreign units.
         """
-        root = None if self.feature_weight is None else reciprocals(np.sqrt(self.feature_weight[features]))
+        return self._factors(features, np.copy, lambda weight: reciprocals(np.sqrt(weight)))
+
+    def _factors(
+        self,
+        features: slice,
+        of_scale: Callable[[FloatArray], FloatArray],
+        of_weight: Callable[[FloatArray], FloatArray],
+    ) -> FloatArray | None:
+        """Return functions of the scales and the weights of consecutive features, multiplied, and 0 for constant ones; None for 1."""
+        root = None if self.feature_weight is None else of_weight(self.feature_weight[features])
         if self.scale is None:
             return root
-        factors = self.scale[features].copy()
-        factors[self._constant_among(features)] = 0.0
+        factors, constant = of_scale(self.scale[features]), self.constant_features
+        factors[constant[(constant >= features.start) & (constant < features.stop)] - features.start] = 0.0
         return factors if root is None else factors * root
 
     def _reconstructed(self, features: slice, slab: FloatArray, scores: Array) -> Array:
@@ -476,12 +487,6 @@ class PCAModel(Model):
         rows: Array = scores @ axes.astype(scores.dtype)
         rows += self.centre[features].astype(scores.dtype)
         return rows
-
-    def _constant_among(self, features: slice) -> IntArray:
-        """Return which of consecutive features are constant, counted from the first of them."""
-        constant = self.constant_features
-        chosen: IntArray = constant[(constant >= features.start) & (constant < features.stop)] - features.start
-        return chosen
 
     @property
     def deviations(self) -> FloatArray:
@@ -538,29 +543,34 @@ class PCAModel(Model):
         if not isinstance(rows, np.ndarray):  # sparse: what is not stored is never made
             np.subtract(rows @ axes, self.centre @ axes, out=out, casting="same_kind")
             return out
-        mean = self.centre
-        centre = mean.astype(dtype)
+        mean, filled = self.centre, self.stand_in is not None and dtype.kind == rows.dtype.kind
         # What rounding the mean to `dtype` left of it, projected.
-        remainder = ((mean - centre) @ axes).astype(dtype)
-        stand_in = self.stand_in if dtype.kind == rows.dtype.kind else None
-        if stand_in is None and rows.dtype == dtype == out.dtype and self._is_near(axes):
+        remainder = ((mean - mean.astype(dtype)) @ axes).astype(dtype)
+        if not filled and rows.dtype == dtype == out.dtype and self._is_near(axes):
             np.matmul(rows, axes, out=out)
             out -= (mean @ axes).astype(dtype)
             return out
-        fill = None if stand_in is None else (stand_in - centre).astype(dtype)
-        step = max(1, SLAB_BYTES // max(1, rows.shape[1] * dtype.itemsize))
-        for start in range(0, n_rows, step):
-            panel = slice(start, start + step)
-            centred = np.subtract(rows[panel], centre, dtype=dtype)
-            if fill is not None:
-                np.copyto(centred, fill, where=np.isnan(centred))
+        for panel, centred in self._centred(rows, slice(0, len(mean)), dtype):
             scores = np.matmul(centred, axes, out=out[panel] if dtype == out.dtype else None)
             scores -= remainder
-            if fill is not None and self.conditional:
+            if filled and self.conditional:
                 conditional.fill_in(self, rows[panel], scores)
             if dtype != out.dtype:
                 out[panel] = scores
         return out
+
+    def _centred(self, rows: Array, features: slice, dtype: DType) -> Iterator[tuple[slice, Array]]:
+        """Yield panels of `rows`, which have values of some features, less their mean in `dtype`, with what stands in for NaN."""
+        centre, fill = self.centre[features].astype(dtype), None
+        if self.stand_in is not None and rows.dtype.kind == dtype.kind:
+            fill = (self.stand_in[features] - centre).astype(dtype)
+        step = max(1, SLAB_BYTES // (max(1, len(centre)) * dtype.itemsize))
+        for start in range(0, len(rows), step):
+            panel = slice(start, start + step)
+            centred = np.subtract(rows[panel], centre, dtype=dtype)
+            if fill is not None:
+                np.copyto(centred, fill, where=np.isnan(centred))
+            yield panel, centred
 
     def _is_near(self, axes: Array) -> bool:
         """Return whether the mean is so near that scores keep their digits if its product with `axes` is subtracted after that of the rows.
@@ -589,6 +599,13 @@ class PCAModel(Model):
         for features, slab in self.components.slabs():
             rows[:, features] = self._reconstructed(features, slab, scores)
         return rows
+
+    def slabs(self) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield runs of features and their components: all at once in memory, slab by slab from disk."""
+        if isinstance(self.components, StoredComponents):
+            yield from self.components.slabs()
+        else:
+            yield slice(0, self.n_features), self.components
 
     def encoder(self) -> Iterator[tuple[slice, FloatArray]]:
         """Yield runs of features and their weights E, ``(k, n_some)``: scores are centred, scaled and weighted rows times Eᵀ."""
@@ -679,17 +696,8 @@ class PCAModel(Model):
             scores += rows @ axes
             scores -= mean @ axes
             return
-        centre = mean.astype(dtype)
-        scores -= (mean - centre) @ axes
-        fill = None
-        if self.stand_in is not None and rows.dtype.kind == dtype.kind:
-            fill = (self.stand_in[features] - centre).astype(dtype)
-        step = max(1, SLAB_BYTES // (max(1, len(mean)) * dtype.itemsize))
-        for start in range(0, len(rows), step):
-            panel = slice(start, start + step)
-            centred = np.subtract(rows[panel], centre, dtype=dtype)
-            if fill is not None:
-                np.copyto(centred, fill, where=np.isnan(centred))
+        scores -= (mean - mean.astype(dtype)) @ axes
+        for panel, centred in self._centred(rows, features, dtype):
             scores[panel] += centred @ axes
 
     @override
@@ -700,8 +708,7 @@ class PCAModel(Model):
         and L (2 · max(8 MiB, c' e) + b k (6 e + 16)). Conditional means: L times the k × k matrices of `fill_in` and two masks.
         """
         k, d, itemsize = self.n_components, self.n_features, self.score_dtype(dtype).itemsize
-        stored = isinstance(self.components, StoredComponents)
-        width = self.components.width if isinstance(self.components, StoredComponents) else d
+        stored, width = self.on_disk, self.width
         needs: dict[EncodingPurpose, int] = {
             "axes": k * width * ((24 if stored else 8) + itemsize),
             "scores": 2 * max(SLAB_BYTES, width * itemsize) + rows * k * (6 * itemsize + (16 if stored else 0)),
@@ -717,8 +724,7 @@ class PCAModel(Model):
 
     @override
     def decoding_bytes(self, rows: int, dtype: DType) -> int:
-        stored = self.components
-        return 24 * len(stored) * (stored.width if isinstance(stored, StoredComponents) else self.n_features)
+        return 24 * self.n_components * self.width
 
     @override
     def population(self, unit: float, scaling: Scaling) -> Population:

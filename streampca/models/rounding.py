@@ -11,7 +11,6 @@ from streampca.errors import DataError
 from streampca.kernels.base import Standardised
 from streampca.linalg.scaling import UNSCALED, Scaling
 from streampca.models import certificate_sentences as sentences
-from streampca.models.certificates import ApproximateCertificate
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.stored import StoredRows
@@ -142,9 +141,7 @@ def with_decoding(
         trusted_above=float(trusted),
         relative_residual_interval=(max(0.0, low - share), min(1.0, high + share)),
     )
-    if isinstance(certificate, ApproximateCertificate):
-        certificate = certificate.widened(moved * first)
-    return replace(model, certificate=certificate)
+    return replace(model, certificate=certificate.widened(moved * first))
 
 
 _WHOLE = 2.0**53
@@ -186,10 +183,9 @@ def with_integer_rounding(model: PCAModel) -> PCAModel:
     squared = given.eigen_solver != "lapack svd"
     trusted = given.trusted_above + change if squared else max(given.trusted_above, share**2)
     certificate = given.saying(sentences.integers_rounded(change), integer_rounding=change, trusted_above=trusted)
-    if isinstance(certificate, ApproximateCertificate):
-        certificate = certificate.widened(change * first)
     rank = int(np.count_nonzero(model.explained_variance > trusted * first))
-    return replace(model, certificate=certificate, numerical_rank=min(rank, model.numerical_rank))
+    rank = min(rank, model.numerical_rank)
+    return replace(model, certificate=certificate.widened(change * first), numerical_rank=rank)
 
 
 def with_rounded_integers(model: KernelModel, dtype: DType) -> KernelModel:

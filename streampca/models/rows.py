@@ -81,10 +81,9 @@ def residuals_step(source: Source, model: Model, given: Given | None = None) -> 
 
 def removed_by(model: Model, given: Given | None) -> FittedRegression | None:
     """Return what `model` removes; `ParameterError` if something is `given` and it removes nothing."""
-    fitted: FittedRegression | None = getattr(model, "removal", None)
-    if fitted is None and given is not None:
+    if model.removal is None and given is not None:
         raise ParameterError("remove was given, but the model was fitted without it: nothing is removed")
-    return fitted
+    return model.removal
 
 
 def with_fitted(

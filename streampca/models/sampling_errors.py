@@ -53,15 +53,7 @@ class SamplingErrors:
         They are those of log λ, whose distribution is closer to a normal one, and always positive. `level` is their nominal
         coverage; `ParameterError` unless it is between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ParameterError(f"level={level!r}: expected a number between 0 and 1")
-        t = float(stdtrit(self.n_blocks - 1, (1 + level) / 2))
-        relative = np.divide(
-            self.eigenvalues, self.estimates, out=np.zeros_like(self.estimates), where=self.estimates > 0
-        )
-        with np.errstate(over="ignore"):
-            ends: FloatArray = self.estimates[:, None] * np.exp(np.outer(t * relative, [-1.0, 1.0]))
-        return ends
+        return intervals_of(self.estimates, self.eigenvalues, self.n_blocks, level)
 
     @property
     def degenerate_groups(self) -> tuple[tuple[int, int], ...]:
@@ -93,6 +85,22 @@ class SamplingErrors:
                     f"the sampling errors are damaged: {name} has {len(value)} entries for {n_components} components"
                 )
         return errors
+
+
+def intervals_of(
+    values: FloatArray, errors: FloatArray, n_blocks: int, level: float, *, bounded: bool = False
+) -> FloatArray:
+    """Return intervals of values with standard errors from `n_blocks` groups, ``(k, 2)``, symmetric about log λ or, of correlations, artanh ρ."""
+    if not 0 < level < 1:
+        raise ParameterError(f"level={level!r}: expected a number between 0 and 1")
+    t = float(stdtrit(n_blocks - 1, (1 + level) / 2))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if bounded:
+            ends = np.tanh(np.arctanh(values)[:, None] + np.outer(t * errors / (1 - np.square(values)), [-1, 1]))
+            return np.where(np.isnan(ends), values[:, None], ends)
+        relative = np.divide(errors, values, out=np.zeros_like(values), where=values > 0)
+        scaled: FloatArray = values[:, None] * np.exp(np.outer(t * relative, [-1.0, 1.0]))
+    return scaled
 
 
 _OF_GROUPS = ("weights", "sums", "products", "lengths", "features")
@@ -159,7 +167,8 @@ def sampling_errors(moments: GroupMoments, population: Population, method: Metho
     without = np.stack([_covariance(moments, population, g) for g in range(len(weights))])
     values = np.diag(full).copy()
     if population.scaling:
-        rescaled = np.stack([_rescaling(moments, population, g) for g in range(len(weights))])
+        changes = [scale_changes(moments, population, g) for g in range(len(weights))]
+        rescaled = np.stack([(population.axes * change) @ population.axes.T for change in changes])  # V E Vᵀ
         without -= (rescaled * values + values[:, None] * rescaled) / 2
     eigenvalues = np.sqrt(jackknife_variance(values, np.einsum("gii->gi", without), weights) / population.freedom)
     effective_n = np.maximum(effective_n_samples(moments) * population.freedom, 1.0)
@@ -201,12 +210,6 @@ def _covariance(moments: GroupMoments, population: Population, left_out: int | N
         products = products - np.outer(sums, sums) / weight
     covariance: FloatArray = products / (weight - population.ddof)
     return covariance
-
-
-def _rescaling(moments: GroupMoments, population: Population, left_out: int) -> FloatArray:
-    """Return V E Vᵀ, ``(k, k)``, with the `scale_changes` of a group as E."""
-    change: FloatArray = (population.axes * scale_changes(moments, population, left_out)) @ population.axes.T
-    return change
 
 
 def scale_changes(moments: GroupMoments, population: Population, left_out: int) -> FloatArray:
@@ -400,7 +403,7 @@ class GroupMoments:
         first = min(self.first, other.first)
         size = max(self.first + len(self.weights), other.first + len(other.weights)) - first
         summed = {}
-        for name in ("weights", "sums", "products", "lengths", "features"):
+        for name in _OF_GROUPS:
             mine, theirs = getattr(self, name), getattr(other, name)
             total = np.zeros((size, *mine.shape[1:]))
             total[self.first - first :][: len(mine)] += mine

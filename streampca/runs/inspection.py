@@ -13,7 +13,7 @@ from streampca.models.certificate_sentences import accuracy
 from streampca.models.certificates import ApproximateCertificate, Certificate, any_certificate_of
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.models.persistence.groups import format_of, kind_of
+from streampca.models.persistence.groups import kind_of
 from streampca.models.persistence.models import load_saved
 from streampca.models.persistence.state import describe_state
 from streampca.parameters import KINDS
@@ -68,15 +68,15 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
             "models": {str(entry["label"]): str(model) for entry, model in groups_of_run(place)},
             "meaning": "each of them is a model; of groups, within groups (pooled) and between them",
         }
-    if place.is_dir() and format_of(place) == "streampca-model":
+    if place.is_dir() and kind_of(place)[0] == "streampca-model":
         return read_unreplaced(place, lambda: _of_model(place))
-    if place.is_dir() and format_of(place) == "streampca-scores":
+    if place.is_dir() and kind_of(place)[0] == "streampca-scores":
         return {
             **_of_table(f"{path}/scores", {"decode": "raw"}),
             "kind": "scores",
             "complete": record is not None or read_record(place.parent) is not None,
         }
-    if place.is_dir() and format_of(place) == "streampca-reconstruction":
+    if place.is_dir() and kind_of(place)[0] == "streampca-reconstruction":
         return {
             "kind": "reconstruction",
             "path": path,

@@ -10,8 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,27 +63,9 @@ class GroupFormat:
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Values of attributes that groups of earlier versions do not have."""
 
-    def matches(self, attributes: Mapping[str, object]) -> bool:
-        """Return whether attributes name this format and kind."""
-        return attributes.get("format") == self.format and attributes.get("kind") == self.kind
-
     def unusable(self, path: Path, reason: str) -> ModelError:
         """Return the error that the group at `path` cannot be used for `reason`."""
         return ModelError(f"{path} is not a usable {self.noun}: {shortened(reason)}")
-
-    @contextmanager
-    def reading(self, path: Path) -> Iterator[None]:
-        """Turn errors of zarr and of the system while the group at `path` is read into `ModelError`."""
-        try:
-            yield
-        except ModelError:
-            raise
-        except (FileNotFoundError, zarr.errors.ContainsArrayError) as error:
-            raise ModelError(
-                f"{path} is not a {self.title}: expected the model.zarr of a run, or what save wrote"
-            ) from error
-        except Exception as error:
-            raise ModelError(f"{path} cannot be read as a {self.noun}: {one_line(error)}") from error
 
 
 class StoredGroup:
@@ -102,8 +83,15 @@ class StoredGroup:
         self._group = open_strictly(path)
         stored: Json = dict(self._group.attrs)
         self.stored_attributes = stored
-        self.require(form.matches(stored), f"it is not a {form.title}")
-        self._require_version()
+        same_kind = stored.get("format") == form.format and stored.get("kind") == form.kind
+        self.require(same_kind, f"it is not a {form.title}")
+        version, fit = stored.get("version"), stored.get("fit")
+        writer = fit.get("written_by") if isinstance(fit, dict) else None
+        later = type(version) is int and version > form.versions[-1]
+        hint = f": streampca {writer or 'of a later version'} wrote it; load it with that version" if later else ""
+        expected = " or ".join(map(str, form.versions))
+        known = type(version) is int and version in form.versions
+        self.require(known, f"it has format version {version!r}, expected {expected}{hint}")
         self.attributes = {name: stored.get(name, form.defaults.get(name)) for name in form.attributes}
         """Attributes of the format, with defaults for those that earlier versions do not have."""
         for name, types in form.attributes.items():
@@ -170,27 +158,8 @@ class StoredGroup:
         self.require(bool(np.isfinite(values).all()), f"array {name} holds numbers that are not finite")
         return values
 
-    def require_sealed(self) -> None:
-        """Raise `ModelError` if attributes were changed after saving; groups of early versions have no seal."""
-        others = {name: value for name, value in self.stored_attributes.items() if name != SEAL}
-        sealed = SEAL not in self.stored_attributes or self.stored_attributes[SEAL] == seal_of(others)
-        self.require(sealed, "its attributes do not have the SHA-256 that was saved with them")
-
     def _label(self, name: str) -> str:
         return f"{self.path} is not a usable {self.form.noun}: array {name}"
-
-    def _require_version(self) -> None:
-        version, fit, versions = (
-            self.stored_attributes.get("version"),
-            self.stored_attributes.get("fit"),
-            self.form.versions,
-        )
-        writer = fit.get("written_by") if isinstance(fit, dict) else None
-        later = type(version) is int and version > versions[-1]
-        hint = f": streampca {writer or 'of a later version'} wrote it; load it with that version" if later else ""
-        expected = " or ".join(map(str, versions))
-        known = type(version) is int and version in versions
-        self.require(known, f"it has format version {version!r}, expected {expected}{hint}")
 
 
 def read_group(path: Path, form: GroupFormat, build: Callable[[StoredGroup], T]) -> T:
@@ -201,10 +170,21 @@ def read_group(path: Path, form: GroupFormat, build: Callable[[StoredGroup], T])
     ModelError
         If there is no such group, or it is damaged.
     """
-    with form.reading(path):
+    try:
         group = StoredGroup(path, form)
         value = build(group)
-        group.require_sealed()
+        others = {name: each for name, each in group.stored_attributes.items() if name != SEAL}
+        sealed = group.stored_attributes.get(SEAL)  # groups of early versions have none
+        changed = "its attributes do not have the SHA-256 that was saved with them"
+        group.require(SEAL not in group.stored_attributes or sealed == seal_of(others), changed)
+    except ModelError:
+        raise
+    except (FileNotFoundError, zarr.errors.ContainsArrayError) as error:
+        raise ModelError(
+            f"{path} is not a {form.title}: expected the model.zarr of a run, or what save wrote"
+        ) from error
+    except Exception as error:
+        raise ModelError(f"{path} cannot be read as a {form.noun}: {one_line(error)}") from error
     return value
 
 
@@ -238,9 +218,15 @@ def write_group(
     kind = {} if form.kind is None else {"kind": form.kind}
     header = {"format": form.format, "version": form.versions[-1], **kind, "sha256": written}
     try:
-        _write_attributes(group, header | dict(attributes))
-    except ModelError as error:
-        raise ModelError(f"the {form.noun} is not saved: {error}") from error
+        plain = json.loads(json.dumps(header | dict(attributes), allow_nan=False))
+        whole = {**plain, SEAL: seal_of(plain)}
+        # As zarr writes them, within the document of the group.
+        require_document(json.dumps({"attributes": whole}, indent=2).encode(), "zarr.json")
+    except StreamPCAError as error:
+        raise ModelError(f"the {form.noun} is not saved: its attributes could not be read again: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"the {form.noun} is not saved: its attributes cannot be written as JSON: {error}") from error
+    group.attrs.update(whole)
 
 
 def _free_axes(
@@ -293,12 +279,6 @@ def open_strictly(path: Path) -> zarr.Group:
     return zarr.open_group(store, mode="r", use_consolidated=False)
 
 
-def format_of(path: Path) -> str | None:
-    """Return the format that the attributes of the zarr group at `path` name, None if there is no such group."""
-    name = kind_of(path)[0]
-    return None if name is None else str(name)
-
-
 def kind_of(path: Path) -> tuple[object, object]:
     """Return format and kind from the attributes of the zarr group at `path`; None for each that is missing."""
     try:
@@ -306,20 +286,6 @@ def kind_of(path: Path) -> tuple[object, object]:
     except (OSError, StreamPCAError, ValueError, KeyError):
         return None, None
     return (attributes.get("format"), attributes.get("kind")) if isinstance(attributes, dict) else (None, None)
-
-
-def _write_attributes(group: zarr.Group, attributes: Json) -> None:
-    """Write the attributes of a new group and their SHA-256; `ModelError` if they could not be read again."""
-    try:
-        plain = json.loads(json.dumps(attributes, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ModelError(f"its attributes cannot be written as JSON: {error}") from error
-    whole = {**plain, SEAL: seal_of(plain)}
-    try:  # as zarr writes them, within the document of the group
-        require_document(json.dumps({"attributes": whole}, indent=2).encode(), "zarr.json")
-    except StreamPCAError as error:
-        raise ModelError(f"its attributes could not be read again: {error}") from error
-    group.attrs.update(whole)
 
 
 def seal_of(attributes: Json) -> str:

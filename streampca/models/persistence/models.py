@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 import zarr
@@ -26,7 +26,6 @@ from streampca.models.persistence.groups import (
     StoredGroup,
     create_array,
     digest,
-    format_of,
     kind_of,
     read_group,
     write_array,
@@ -52,14 +51,8 @@ from streampca.models.stored import (
 from streampca.parameters.choices import Method, Missing
 from streampca.regressors import Basis, FittedRegression, RowRegressors
 from streampca.storage.directories import RECORD, AtomicDirectory, read_record, read_unreplaced
-from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.process import available_bytes
 from streampca.typing import Array, FloatArray, Json
-
-if TYPE_CHECKING:
-    from streampca.models.kernel import KernelModel
-    from streampca.models.pca import PCAModel
-
 
 FORMAT = "streampca-model"
 VERSIONS = (1, 2)
@@ -330,7 +323,7 @@ def model_place(path: str | Path) -> Path:
     record, around = ((read_record(each) or {}).get("format") for each in (place, place.absolute().parent))
     if record == FORMAT or (place.name == "model.zarr" and around == "streampca-run"):
         return place
-    if format_of(place) != FORMAT:
+    if kind_of(place)[0] != FORMAT:
         raise ModelError(f"{given} is not a streampca model: expected the model.zarr of a run, or what save wrote")
     raise ModelError(
         f"{given} has no commit record ({RECORD}), so it may be incomplete: expected a model that save has written or a finished "
@@ -350,12 +343,7 @@ def load_state_with_labels(path: str | Path) -> tuple[PCAModel, FittedState | No
     def read() -> tuple[PCAModel, FittedState | None]:
         place = model_place(path)
         model = load_model(place)
-        fitted = load_state(place, model.n_features)
-        if fitted is None:
-            return model, None
-        names = model.source.get("feature_names")
-        named = {} if names is None else {"feature_names": names}
-        return model, replace(fitted, source=fitted.source | named, labels=model.labels)
+        return model, load_state(place, model)
 
     return read_unreplaced(Path(path), read)
 
@@ -419,7 +407,7 @@ def _kernel_model(group: StoredGroup, arrays: Json) -> KernelModel:
         raise group.form.unusable(group.path, str(error)) from error
     scaled = isinstance(kernel, Standardised)
     usable = all(scaled == (each is not None) for each in moments)
-    usable = usable and (not scaled or all(each.shape == (n_features,) and np.isfinite(each).all() for each in moments))
+    usable = usable and (not scaled or all(_is_finite(each, (n_features,)) for each in moments))
     group.require(usable, "its means and deviations of features do not agree with its kernel")
     kernel = kernel.with_moments(*moments) if isinstance(kernel, Standardised) else kernel
     named = _described(group, n_features, len(arrays["eigenvalues"])) | arrays
@@ -440,12 +428,12 @@ def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedRegression | None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise group.form.unusable(group.path, f"what it removes is damaged: {error}") from error
     coefficients, rows = group.array("removal_coefficients"), None
-    good = coefficients.shape == (basis.n_groups + basis.n_columns, len(mean)) and bool(np.isfinite(coefficients).all())
+    good = _is_finite(coefficients, (basis.n_groups + basis.n_columns, len(mean)))
     group.require(good, "the coefficients of what it removes are damaged")
     if "removal_groups" in group:
         codes = group.array("removal_groups")
         columns = group.array("removal_columns") if "removal_columns" in group else np.empty((len(codes), 0))
-        good = codes.ndim == 1 and columns.shape == (len(codes), basis.n_columns) and bool(np.isfinite(columns).all())
+        good = codes.ndim == 1 and _is_finite(columns, (len(codes), basis.n_columns))
         good = good and bool(((codes >= 0) & (codes < basis.n_groups)).all())
         group.require(good, "the regressors of what it removes are damaged")
         rows = RowRegressors(codes, columns, basis.n_groups)
@@ -459,15 +447,10 @@ def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedRegression | None
 def _analysis_of(group: StoredGroup, named: Json, further: Json) -> AnalysisModel:
     """Return the stored model of an analysis; `ModelError` if its arrays and settings do not agree."""
     m, d = named["components"].shape
-    settings, (patterns, unique, prediction) = (
-        group.part("analysis", lambda written: settings_from(written, m, d)),
-        further.values(),
-    )
-    good = patterns is not None and patterns.shape == (m, d) and bool(np.isfinite(patterns).all())
-    good = good and (unique is None or (unique.shape == (d,) and bool(np.isfinite(unique).all())))
-    if prediction is not None:
-        n_first = settings["n_first"] or d
-        good = good and prediction.shape == (m // 2, d - n_first) and bool(np.isfinite(prediction).all())
+    settings = group.part("analysis", lambda written: settings_from(written, m, d))
+    patterns, unique, prediction = further.values()
+    good = patterns is not None and _is_finite(patterns, (m, d)) and (unique is None or _is_finite(unique, (d,)))
+    good = good and (prediction is None or _is_finite(prediction, (m // 2, d - (settings["n_first"] or d))))
     group.require(good, "the arrays of its analysis are damaged")
     return AnalysisModel(**named, **further, **settings)
 
@@ -477,8 +460,7 @@ def _rotation_of(group: StoredGroup, model: PCAModel) -> Rotation:
     matrix, hints = group.array("rotation"), {**hints_of(Rotation)}
     del hints["matrix"]
     settings = group.part("rotation", lambda written: values_of(hints, written, "its rotation is"))
-    good = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] > 0
-    good = good and len(matrix) <= model.numerical_rank and bool(np.isfinite(matrix).all())
+    good = matrix.ndim == 2 and 0 < len(matrix) <= model.numerical_rank and _is_finite(matrix, (len(matrix),) * 2)
     good = good and isinstance(model.components, np.ndarray) and bool(np.linalg.cond(matrix) < 1e12)
     group.require(good, "its rotation is damaged")
     return Rotation(**settings, matrix=matrix)
@@ -487,15 +469,11 @@ def _rotation_of(group: StoredGroup, model: PCAModel) -> Rotation:
 def _components_of(group: StoredGroup, slabs_on_disk: bool) -> Components:
     """Return the components, in memory or on disk; their digest is not checked here."""
     array = group.zarr_array("components", in_memory=False)
-    if _in_slabs(array) and (slabs_on_disk or array.nbytes > _ON_DISK_SHARE * available_bytes()):
+    whole_columns = len(array.shape) == 2 and array.chunks[0] >= array.shape[0] > 0 and array.dtype == np.float64
+    in_slabs = whole_columns and 8 * array.chunks[0] * array.chunks[1] <= array.nbytes // 2
+    if in_slabs and (slabs_on_disk or array.nbytes > _ON_DISK_SHARE * available_bytes()):
         return StoredComponents.open(group.path / "components")
     return group.values(group.zarr_array("components"))
-
-
-def _in_slabs(array: ZarrArray) -> bool:
-    if len(array.shape) != 2 or not array.chunks[0] >= array.shape[0] > 0 or array.dtype != np.float64:
-        return False
-    return bool(8 * array.chunks[0] * array.chunks[1] <= array.nbytes // 2)
 
 
 def _landmarks_of(group: StoredGroup) -> Array | StoredRows:
@@ -509,6 +487,10 @@ def _landmarks_of(group: StoredGroup) -> Array | StoredRows:
     group.require_digest("landmarks", found)
     group.require(finite, "it holds numbers that are not finite (landmarks)")
     return rows
+
+
+def _is_finite(values: Array, shape: tuple[int, ...]) -> bool:
+    return values.shape == shape and bool(np.isfinite(values).all())
 
 
 _MISSING = get_args(Missing)
@@ -549,8 +531,10 @@ def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
     tolerance = 1e-8 if model.components.dtype == np.float64 else 1e-5
     require(error <= tolerance or not model.has_spectrum, path, f"its components are not orthonormal (by {error:.1e})")
     constant, weight, share = model.constant_features, model.sample_weight, model.feature_weight
+    # Eigenvalues of approximate solvers may exceed the total in sum: those of the conversion are not below those of the covariance.
+    total, exact = model.total_variance, model.certificate.kind == "exact" and model.has_spectrum
     ranges = {
-        "total_variance": _is_total(model),
+        "total_variance": bool(np.isfinite(total)) and (not exact or total * (1 + 1e-6) >= float(values.sum())),
         "n_samples": model.n_samples > 0,
         "sample_weight": weight is None or (bool(np.isfinite(weight)) and weight > 0),
         "missing": model.missing in _MISSING,
@@ -567,16 +551,6 @@ def require_valid(model: PCAModel, components: Survey, path: Path) -> None:
         value = getattr(model, name)
         shown = value if not isinstance(value, np.ndarray) else f"{len(value)} values"
         require(valid, path, f"{name} is out of range: {shown}")
-
-
-def _is_total(model: PCAModel) -> bool:
-    """Return whether the total variance is valid; eigenvalues of approximate solvers may exceed it in sum.
-
-    Those of the conversion of Marukatat (2023) are not below those of the covariance.
-    """
-    total = model.total_variance
-    exact = model.certificate.kind == "exact" and model.has_spectrum
-    return bool(np.isfinite(total)) and (not exact or total * (1 + 1e-6) >= float(model.explained_variance.sum()))
 
 
 def require_valid_kernel(model: KernelModel, path: Path) -> None:

@@ -26,6 +26,8 @@ from streampca.typing import Array, Json
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from streampca.models.pca import PCAModel
+
 
 GROUP = "state"
 FORM = GroupFormat(
@@ -113,8 +115,8 @@ def load_record(path: str | Path) -> StoreRecord | None:
     return read_group(Path(path) / GROUP, FORM, _record) if has_state(path) else None
 
 
-def load_state(path: str | Path, n_features: int) -> FittedState | None:
-    """Read the state of the saved model at `path`, which has `n_features` features; None if it was saved without one.
+def load_state(path: str | Path, model: PCAModel) -> FittedState | None:
+    """Read the state of the saved `model` at `path`, with the names and labels of its features; None if it was saved without one.
 
     Raises
     ------
@@ -123,11 +125,12 @@ def load_state(path: str | Path, n_features: int) -> FittedState | None:
     """
     if not has_state(path):
         return None
-    return read_group(Path(path) / GROUP, FORM, lambda group: _build(group, n_features))
+    return read_group(Path(path) / GROUP, FORM, lambda group: _build(group, model))
 
 
-def _build(group: StoredGroup, n_features: int) -> FittedState:
-    attributes = group.attributes
+def _build(group: StoredGroup, model: PCAModel) -> FittedState:
+    attributes, n_features = group.attributes, model.n_features
+    names = model.source.get("feature_names")
     group.require(isinstance(attributes["solver"], str), f"solver {attributes['solver']!r} is not known")
     accumulator = _accumulator_of(group, n_features)
     empty = accumulator.init(n_features)
@@ -138,11 +141,12 @@ def _build(group: StoredGroup, n_features: int) -> FittedState:
         state=type(empty)(**values),
         parameters=_parameters_of(group, n_features),
         work_dtype=str(np.dtype(attributes["work_dtype"])),
-        source=attributes["source"],
+        source=attributes["source"] | ({} if names is None else {"feature_names": names}),
         error_growth=float(attributes["magnified"]),
         exact=attributes["exact"],
         weighted=attributes["weighted"],
         n_left_out=attributes["n_left_out"],
+        labels=model.labels,
         fragments=fragments_from(group),
         stored=_record(group),
     )
