@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.errors import ModelError, NotAvailableError, NotComputedError, ParameterError
+from streampca.errors import NotAvailableError, NotComputedError, ParameterError
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.interface import Fitted, check_is_fitted
 from streampca.estimators.pca import PCA, Patterns
-from streampca.estimators.persistence import record_of_fitted
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Readings
 from streampca.models.analysis import AnalysisModel, StrengthErrors
 from streampca.models.certificates import ExactCertificate
-from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
 from streampca.models.rows import Given
 from streampca.models.state import FittedState
@@ -59,6 +57,7 @@ class StateEstimator(Continuing):
     if TYPE_CHECKING:
         _model: AnalysisModel
         n_components: int
+        scale: bool | ScaleName
 
     def _analysis(self, source: Source | FittedState) -> Analysis:
         """Return what is solved from the state of these rows."""
@@ -108,9 +107,7 @@ class StateEstimator(Continuing):
         """
         source = self._table(X, Y)
         parameters = with_sample_weight(self._parameters(), sample_weight)
-        result = self._fit_or_resume(source, with_columns(parameters, source))
-        self._take(result, source)
-        return self
+        return self._fit(source, with_columns(parameters, source))
 
     def from_state(self, saved: Continuing | str | Path) -> Self:
         """Become the fit of the rows behind a state, without reading them.
@@ -135,9 +132,7 @@ class StateEstimator(Continuing):
             from streampca.models.persistence.models import load_state_with_labels  # here, because it imports zarr
 
             model, fitted = load_state_with_labels(saved)
-            n_first = model.n_first if isinstance(model, AnalysisModel) else None
-            if fitted is not None and model.source.get("feature_names"):
-                fitted = replace(fitted, source=fitted.source | {"feature_names": model.source["feature_names"]})
+            n_first = model.n_first
         else:
             fitted = saved._fitted_state if isinstance(saved, Continuing) else None
             n_first = saved._n_first if isinstance(saved, StateEstimator) else None
@@ -148,8 +143,8 @@ class StateEstimator(Continuing):
             )
         for each in SHARED:
             if each.of_states:
-                value = getattr(fitted.parameters, each.name)
-                setattr(self, each.name, "block" if isinstance(value, tuple) else value)
+                setattr(self, each.name, getattr(fitted.parameters, each.name))
+        self.scale = fitted.parameters.scaling.given
         self._n_first = n_first
         self._hold(fitted)
         return self
@@ -189,16 +184,6 @@ class StateEstimator(Continuing):
     def _take(self, result: Fit, source: Source) -> None:
         super()._take(result, source)
         self._n_first = self._model.n_first
-
-    def _to_save(self) -> tuple[PCAModel, FitRecord]:
-        weight, known = self.feature_weight, self._model.feature_weight
-        if not isinstance(weight, str) and not np.array_equal(
-            [] if weight is None else np.asarray(weight).ravel(), [] if known is None else known
-        ):
-            raise ModelError(
-                "feature_weight was changed after the fit: fit again, or set the weights of the fit to save it"
-            )
-        return self._model, record_of_fitted(self)
 
 
 @documented(FACTOR_PARAMETERS)
@@ -359,21 +344,7 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
         logarithm = np.log(unique).sum() + np.linalg.slogdet(inside)[1] - np.linalg.slogdet(prior)[1]
         return np.asarray(-0.5 * (squares + logarithm + len(unique) * np.log(2 * np.pi)))
 
-    def score(self, X: ArrayLike, y: object = None) -> float:
-        """Return the mean of `score_samples`.
-
-        Parameters
-        ----------
-        X : array-like, shape (n_samples, n_features)
-            Rows in memory.
-        y : ignored
-
-        Returns
-        -------
-        float
-            Mean log-likelihood of the rows.
-        """
-        return float(self.score_samples(X).mean())
+    score = PCA.score
 
     def _of_varying(self) -> tuple[IntArray, FloatArray, FloatArray]:
         """Return which features vary, their loadings and their uniquenesses."""

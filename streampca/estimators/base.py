@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -14,11 +15,10 @@ from streampca.errors import NotComputedError, ParameterError
 from streampca.estimators.inputs import (
     is_array_like,
     is_dask,
-    lazy_rows,
     map_fitted,
     map_missing,
-    map_residuals,
     map_rows,
+    map_sum,
     require_lazy_output,
     wants_frame,
 )
@@ -32,9 +32,8 @@ from streampca.estimators.labelled import (
     scores_array,
 )
 from streampca.estimators.plots import Plots
-from streampca.execution.checkpoint.progress_log import ProgressLog
-from streampca.execution.checkpoint.resume import fit_with_checkpoint, identity_of_fit, recorded_plan
-from streampca.execution.distributed.active_client import active_client
+from streampca.execution.checkpoint.resume import identity_of_fit, resumed
+from streampca.execution.distributed.active_client import active_client, share_credentials
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import run_fit
 from streampca.export.formats import Exported
@@ -133,20 +132,17 @@ class StreamEstimator(BaseEstimator):
         """Return the checked parameters of a fit."""
         raise NotImplementedError
 
-    def _fit_or_resume(self, source: Source, parameters: Any) -> Any:
-        """Return the fit of `source`, resumed from `checkpoint` if that is a directory with the checkpoint of this fit."""
+    def _fit(self, source: Source, parameters: Any) -> Self:
+        """Become the fit of `source`, resumed from `checkpoint` if that is a directory with the checkpoint of this fit."""
         client = active_client(source)
         with places_named(source):
             plan = self._plan_source(source, parameters, client=client)
-        if self.checkpoint is None:
-            return run_fit(self._readings_of_fit(source, parameters, plan), client, self.progress)
-
-        def fit(log: ProgressLog) -> Any:
-            recorded = recorded_plan(log, plan)
-            log.plan = recorded.to_dict()
-            return run_fit(self._readings_of_fit(source, parameters, recorded), client, self.progress)
-
-        return fit_with_checkpoint(Path(self.checkpoint), identity_of_fit(source, parameters), fit)
+        with resumed(plan, self.checkpoint, lambda: identity_of_fit(source, parameters)) as plan:
+            result = run_fit(self._readings_of_fit(source, parameters, plan), client, self.progress)
+        self._take(result, source)
+        for concern in result.model.concerns:
+            warnings.warn(concern, UserWarning, stacklevel=3)
+        return self
 
     @property
     def sampling_error_(self) -> SamplingErrors:
@@ -347,9 +343,10 @@ class StreamEstimator(BaseEstimator):
             return values if plain or source.labels is None else scores_array(X, source.labels, values)
         if is_dask(X):
             lazy = map_missing(X, self._missing_value)
-            lazy = lazy if step is None else map_residuals(lazy, step)
+            lazy = lazy if step is None else map_sum(lazy, step.rows, step.fitted, step.dtype(lazy.dtype), -1)
         else:
-            lazy = lazy_rows(source)
+            share_credentials(source)
+            lazy = source.to_dask()
         dtype = self._model.score_dtype(source.dtype)
         scores = map_rows(partial(scores_of, self._model), lazy, self._model.n_components, dtype)
         return scores_array(X, source.labels, scores) if source.labels is not None and is_labelled(X) else scores

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from copy import copy
 from itertools import combinations
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -14,14 +13,13 @@ from numpy.typing import ArrayLike
 from streampca.errors import DataError, ParameterError
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.interface import clone
-from streampca.execution.checkpoint.progress_log import ProgressLog
-from streampca.execution.checkpoint.resume import array_digest, fit_with_checkpoint, identity_of_fit, recorded_plan
+from streampca.execution.checkpoint.resume import array_digest, identity_of_fit, resumed
 from streampca.labels import SampleColumns
 from streampca.metrics import principal_angles
 from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.plan import Plan
 from streampca.regressors.removal import as_groups, groups_from
-from streampca.solvers.groups import GroupFits, Groups, fit_groups, plan_fits_of_groups
+from streampca.solvers.groups import Groups, fit_groups, plan_fits_of_groups
 from streampca.sources import Source, open_source
 from streampca.sources.alignment import of_rows
 from streampca.sources.coordinates import dimension_of_index, is_indexed, is_xarray
@@ -89,18 +87,10 @@ def fit_of_groups(
     else:
         values = as_groups(of_rows("labels", labels, source.labels), "labels")
     groups = groups_of(values, source)
-    if pca.checkpoint is None:
-        plan = plan_fits_of_groups(source, parameters, groups)
+    plan = plan_fits_of_groups(source, parameters, groups)
+    of_groups = {"labels of groups": array_digest(groups.codes)}
+    with resumed(plan, pca.checkpoint, lambda: identity_of_fit(source, parameters) | of_groups) as plan:
         done = fit_groups(source, parameters, groups, plan, pca.progress)
-    else:
-
-        def fit(log: ProgressLog) -> tuple[Plan, GroupFits]:
-            plan = recorded_plan(log, plan_fits_of_groups(source, parameters, groups))
-            log.plan = plan.to_dict()
-            return plan, fit_groups(source, parameters, groups, plan, pca.progress)
-
-        identity = identity_of_fit(source, parameters) | {"labels of groups": array_digest(groups.codes)}
-        plan, done = fit_with_checkpoint(Path(pca.checkpoint), identity, fit)
     models: GroupModels[Estimator] = GroupModels()
     template = clone(pca).set_params(checkpoint=None)  # once: it takes as long as the rows of a small group
     pooled = copy(template)

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from streampca.errors import ParameterError
 from streampca.estimators.interface import BaseEstimator, transform_output
-from streampca.execution.distributed.active_client import share_credentials
 from streampca.labels import Labels, SampleColumns
 from streampca.models.rows import Given, removed_by, rows_of
 from streampca.regressors import FittedRegression, RowRegressors
@@ -21,7 +20,7 @@ from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.frames import is_frame
 from streampca.sources.lazy import is_lazy_array
 from streampca.sources.packing import with_nan
-from streampca.sources.residuals import RowResiduals, subtract_fitted
+from streampca.sources.residuals import subtract_fitted
 from streampca.sources.sparse import is_sparse
 from streampca.sources.xarray_data import is_in_memory
 from streampca.system.optional import package_of
@@ -103,11 +102,6 @@ def map_missing(lazy: Any, missing_value: float | None) -> Any:
     return lazy.map_blocks(with_nan, missing_value, dtype=dtype, meta=np.empty((0, 0), dtype=dtype))
 
 
-def map_residuals(lazy: Any, step: RowResiduals) -> da.Array:
-    """Return the rows of a Dask array without what `step` subtracts."""
-    return _map_sum(lazy, step.rows, step.fitted, step.dtype(lazy.dtype), -1)
-
-
 def map_fitted(
     lazy: da.Array,
     model: Model,
@@ -120,10 +114,10 @@ def map_fitted(
     if fitted is None:
         return lazy
     rows = rows_of(fitted, given, lazy.shape[0], labels=labels, columns=columns, same=True)
-    return _map_sum(lazy, rows, fitted, lazy.dtype, 1)
+    return map_sum(lazy, rows, fitted, lazy.dtype, 1)
 
 
-def _map_sum(lazy: Any, rows: RowRegressors, fitted: FittedRegression, dtype: DType, sign: int) -> da.Array:
+def map_sum(lazy: Any, rows: RowRegressors, fitted: FittedRegression, dtype: DType, sign: int) -> da.Array:
     """Return the lazy array whose blocks are those of `lazy` plus or minus what is fitted to them."""
     lazy = as_declared(lazy)
     if lazy.numblocks[1] > 1:
@@ -136,12 +130,6 @@ def _map_sum(lazy: Any, rows: RowRegressors, fitted: FittedRegression, dtype: DT
 
     mapped: da.Array = lazy.map_blocks(add, dtype=dtype, meta=np.empty((0, 0), dtype=dtype))
     return mapped
-
-
-def lazy_rows(source: Source) -> da.Array:
-    """Return the rows as a lazy Dask array of blocks of about 32 MiB in whole chunks, readable by an active cluster."""
-    share_credentials(source)
-    return source.to_dask()
 
 
 def wants_frame(estimator: BaseEstimator) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -188,12 +187,7 @@ class KernelPCA(StreamEstimator):
             scikit-learn does, the other methods return the components that exist. If rounding of the kernel values takes
             more than a hundredth of the first eigenvalue.
         """
-        source = self._open(X)
-        result: Any = self._fit_or_resume(source, self._parameters())
-        self._take(result, source)
-        for concern in result.model.concerns:
-            warnings.warn(concern, UserWarning, stacklevel=2)
-        return self
+        return self._fit(self._open(X), self._parameters())
 
     def _scores_of_fit(self, X: Input) -> Floats | da.Array | xr.DataArray:
         if is_array_like(X) and self.method_ == "exact":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,13 +19,12 @@ from streampca.estimators.pca import PCA
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import (
     array_digest,
-    fit_with_checkpoint,
     identity_of_labels,
     identity_of_parameters,
+    logged,
     versions_and_input,
 )
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.readings import Together
 from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.many import ManyPlan
 from streampca.planning.plan import Plan
@@ -122,23 +121,19 @@ def fit_many(
     _require_models(models)
     source, sources, fits, parameters = _prepared(models, X, features or {}, sample_weight)
     client = active_client(source)
-    planned = partial(plan_many, source, fits, memory, client=client)
-    if checkpoint is None:
-        plan = planned()
+    log: ProgressLog | None = None
+    with ExitStack() as fitting:
+        if checkpoint is not None:
+            identity: dict[str, str] = {}
+            for name, each in parameters.items():
+                own = {**identity_of_parameters(each), **identity_of_labels(sources[name], each)}
+                _, chosen = part_of(sources[name])
+                own |= {} if chosen is None else {"features": array_digest(chosen.used)}
+                identity |= {f"{name}.{key}": value for key, value in own.items()}
+            log = fitting.enter_context(logged(Path(checkpoint), identity | versions_and_input(source)))
+        plan = plan_many(source, fits, memory, client=client)
+        plan = plan if log is None else recorded_plans(log, plan)
         done = run_many(source, fits, plan, progress)
-    else:
-
-        def fit(log: ProgressLog) -> tuple[ManyPlan, Together[Any]]:
-            plan = recorded_plans(log, planned())
-            return plan, run_many(source, fits, plan, progress)
-
-        identity: dict[str, str] = {}
-        for name, each in parameters.items():
-            own = {**identity_of_parameters(each), **identity_of_labels(sources[name], each)}
-            _, chosen = part_of(sources[name])
-            own |= {} if chosen is None else {"features": array_digest(chosen.used)}
-            identity |= {f"{name}.{key}": value for key, value in own.items()}
-        plan, done = fit_with_checkpoint(Path(checkpoint), identity | versions_and_input(source), fit)
     fitted = FittedModels(models)
     for name, result in done.results.items():
         models[name]._take(result, sources[name])

@@ -58,7 +58,7 @@ class Plots:
         """
         check_is_fitted(self._estimator)
         model = self._estimator._model
-        values, certificate, errors = self._eigenvalues, model.certificate, model.sampling_errors
+        values, certificate, errors = model.spectrum, model.certificate, model.sampling_errors
         ends: Any = certificate.get("eigenvalue_intervals") or []
         bounds = np.array(ends, dtype=np.float64).T if len(ends) == len(values) else None
         mixed = [(first, last) for first, last, _ in getattr(certificate, "unresolved_clusters", ())]
@@ -122,7 +122,7 @@ class Plots:
         self, X: Input | Table | None, scores: Any, labels: ArrayLike | None, components: Sequence[int]
     ) -> tuple[FloatArray, plotting.Classes | None]:
         """Return the finite scores of rows on some components, ``(n_samples, len(components))``, and the classes of these rows."""
-        k = len(self._eigenvalues)
+        k = len(self._estimator._model.spectrum)
         if not 1 <= len(components) <= 2 or not all(1 <= number <= k for number in components):
             raise ParameterError(f"components={components!r}: expected one or two numbers from 1 to {k}")
         if (X is None) == (scores is None):
@@ -145,13 +145,6 @@ class Plots:
     def _titles(self, components: Sequence[int]) -> list[str]:
         """Return the titles of the axes of some components, from 1, with the shares of the variance."""
         return [self._estimator._model.score_title(number - 1) for number in components]
-
-    @property
-    def _eigenvalues(self) -> FloatArray:
-        """The eigenvalues of the components, ``(k,)``."""
-        model = self._estimator._model
-        values: FloatArray = model.spectrum
-        return values
 
     @contextmanager
     def _drawn_on(self, ax: Axes | None) -> Iterator[Axes]:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 _Plan = TypeVar("_Plan", bound="Plan")
-_Fit = TypeVar("_Fit")
 
 _VERSIONS = ("streampca", "numpy", "scipy", "blas")
 _SHAPE_OF_THE_WORK = (
@@ -213,8 +212,21 @@ def concluding(log: ProgressLog) -> Iterator[None]:
     log.directory.remove()
 
 
-def fit_with_checkpoint(directory: Path, identity: dict[str, str], fit: Callable[[ProgressLog], _Fit]) -> _Fit:
-    """Return what `fit` makes with the log of its progress, from where an earlier fit stopped whose checkpoint is `directory`.
+@contextmanager
+def resumed(plan: _Plan, checkpoint: str | Path | None, identity: Callable[[], dict[str, str]]) -> Iterator[_Plan]:
+    """Give the plan of the fit in the block; with a directory as `checkpoint`, that of the stopped fit of the same `identity`, which goes on."""
+    if checkpoint is None:
+        yield plan
+        return
+    with logged(Path(checkpoint), identity()) as log:
+        recorded = recorded_plan(log, plan)
+        log.plan = recorded.to_dict()
+        yield recorded
+
+
+@contextmanager
+def logged(directory: Path, identity: dict[str, str]) -> Iterator[ProgressLog]:
+    """Give the log of the progress of the fit in the block, which goes on from where an earlier one stopped whose checkpoint is `directory`.
 
     The checkpoint is removed when the fit is done. `identity` is what must be the same, by name.
 
@@ -227,4 +239,4 @@ def fit_with_checkpoint(directory: Path, identity: dict[str, str], fit: Callable
         terms, place = RunIdentity(lock.run_id, identity), CheckpointDirectory(directory)
         log = open_log(place, terms, resume=False, fresh=False, notice=_log.info, require_held=lock.require_held)
         with concluding(log), recording(log):
-            return fit(log)
+            yield log
