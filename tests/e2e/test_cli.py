@@ -174,7 +174,7 @@ def _cut_npy(path):
 
 BROKEN_INPUTS = [
     ("missing chunk", "x.zarr", _missing, ["1 of 4 chunks", "c/2/0", "missing_chunks: fill"]),
-    ("truncated chunk", "x.zarr", _truncated, ["c/2/0", "1000 bytes", "6400"]),
+    ("truncated chunk", "x.zarr", _truncated, ["c/2/0", "1,000 bytes", "6,400"]),
     ("empty chunk", "x.zarr", _empty_chunk, ["c/2/0", "zstd"]),
     ("flipped bit", "x.zarr", _flipped, ["c/2/0", "zstd+crc32c", "checksum"]),
     ("NaN", "x.zarr", _with_value(np.nan), ["x.zarr", "NaN", "row 321", "column 5"]),
