@@ -69,7 +69,7 @@ def plan_sampling(
             f"sampling_errors={n_groups} of {analysis.kind.name} follow from covariances of groups of rows, in memory and without `remove`: set "
             "sampling_errors=0, or remove that part of the rows before"
         )
-    scaled = bool(parameters.scale)
+    scaled = bool(parameters.scaling)
     extra = moments_bytes(k, d if scaled else 0, n_groups) * (2 + plan.leaves_in_flight)
     extra += plan.leaves_in_flight * moments_scratch_bytes(k, d, scaled=scaled)
     budget = plan.budget.plus(extra)
