@@ -13,7 +13,7 @@ from streampca.errors import NotAvailableError
 from streampca.labels import Labels, note_on_strands
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
-from streampca.sources.files.paths import HDF5, PLINK, Files, cells_paths, files_of, is_paths
+from streampca.sources.files.paths import Files, cells_paths, files_of, is_paths
 from streampca.sources.genotypes import counting_others
 from streampca.sources.lagged import labels_of_samples
 from streampca.sources.open import open_source
@@ -186,7 +186,7 @@ def _of_files(files: Files, labels: Labels, described: Json) -> SourceKeywords:
         keywords["columns"] = list(described["columns"])
         keywords["id_column"] = described.get("id_column")
     several = len(labels.variables) > 1
-    if files.kind in (HDF5, PLINK) and (several or described.get("array")):
+    if files.has_arrays and (several or described.get("array")):
         if several:
             keywords["variables"] = [str(variable.name) for variable in labels.variables]
         else:

@@ -92,7 +92,7 @@ def arrays_at(path: str, options: ReadOptions) -> NamedArrays:
     from streampca.sources.zarr.strictness import strict_group
 
     files = files_of(path)
-    if files is not None and files.kind == "hdf5":
+    if files is not None and files.has_arrays:
         return arrays_of(files)
     node, label = node_at(path, options)
     return ZarrArrays(strict_group(node) if isinstance(node, zarr.Group) else node, options, label)

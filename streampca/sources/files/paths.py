@@ -82,6 +82,11 @@ class Files(NamedTuple):
         """Return whether they are tables whose columns have names."""
         return self.kind in (PARQUET, ARROW)
 
+    @property
+    def has_arrays(self) -> bool:
+        """Return whether they hold arrays that have names."""
+        return self.kind in (HDF5, PLINK)
+
 
 def is_paths(data: object) -> TypeGuard[Paths]:
     """Return whether `data` is a path or a list of paths."""
