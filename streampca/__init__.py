@@ -37,11 +37,6 @@ _MODULES = {
     "transforms": "streampca.transforms",
 }
 
-_ENDED = {
-    name: f"streampca.{name} is no longer there: copy the directory of a run or model as any other, by obstore or the command line of the store"
-    for name in ("publish", "fetch")
-}
-
 __all__ = [*_EXPORTS, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
@@ -77,7 +72,8 @@ def __getattr__(name: str) -> object:
         return value
     if name in _MODULES:
         return import_module(_MODULES[name])
-    raise AttributeError(_ENDED.get(name, f"module 'streampca' has no attribute {name!r}"))
+    ended = ": it is no longer there; copy the directory as any other, by obstore or the command line of the store"
+    raise AttributeError(f"module 'streampca' has no attribute {name!r}{ended if name in ('publish', 'fetch') else ''}")
 
 
 def __dir__() -> list[str]:

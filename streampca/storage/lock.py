@@ -102,15 +102,21 @@ class Lock:
 
     def _acquire(self) -> None:
         for left in reversed(range(_TRIES)):
+            is_new = True
             try:
-                if self.path.exists():
+                try:
+                    self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+                except FileExistsError:
+                    is_new = False
                     require_regular(self.path)
-                self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
+                    self._handle = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+            except FileNotFoundError:  # its holder has removed it meanwhile
+                continue
             except OSError as error:
                 raise output_error(error, self.path) from error
             held, before = False, b""
             try:
-                held = self._is_locked_by_us()
+                held = self._is_locked_by_us(is_new=is_new)
                 before = os.pread(self._handle, _MOST_BYTES, 0)
                 if held and self._is_there():  # else its holder has removed it meanwhile
                     if before:
@@ -132,8 +138,8 @@ class Lock:
             time.sleep(0.05)
         raise OutputError(f"{self.path} changes hands all the time: expected one run at a time; start again later")
 
-    def _is_locked_by_us(self) -> bool:
-        """Lock the file; return whether that was possible. Where the file system has no locks, whether there was no file."""
+    def _is_locked_by_us(self, *, is_new: bool) -> bool:
+        """Lock the file; return whether that was possible. Where the file system has no locks, only a file that `is_new` is held."""
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -141,7 +147,7 @@ class Lock:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise OutputError(f"{self.path} cannot be locked: {error.strerror}; name another place") from error
-            if os.fstat(self._handle).st_size:
+            if not is_new:
                 raise OutputError(
                     f"{self.path} is there, and its file system has no locks that would say whether its run is alive: remove it if no "
                     "run is at work here"

@@ -332,7 +332,7 @@ def test_copies_to_object_stores_are_no_longer_made():
     assert "abcdef" not in said
     earlier = parse(SOURCE + "output: {publish: null, storage_options: {}}")  # of a run of an earlier version
     assert earlier.output == parse(SOURCE).output
-    with pytest.raises(AttributeError, match="publish is no longer there: copy the directory"):
+    with pytest.raises(AttributeError, match=r"publish.: it is no longer there; copy the directory"):
         sp.publish("runs/x", "s3://bucket/x")
 
 
