@@ -72,6 +72,8 @@ def of_obstore(error: Exception) -> RequestError:
         return RequestError(
             f"the server sent bytes from byte {sent}, where those from byte {asked} were requested", kind="shifted"
         )
+    if "invalid list response" in text and re.search("end of input|Event::Eof", text):
+        return RequestError("the listing ends before its end", kind="Interrupted")
     if "redirect without LOCATION" in text:
         return RequestError("the bucket is in another region", 301, "PermanentRedirect")
     kind = re.search(r"\bkind: (\w+),", details)

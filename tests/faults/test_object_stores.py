@@ -117,7 +117,7 @@ def test_a_store_that_never_answers_is_named_with_the_key(bucket, hasty, status)
 def test_a_store_that_is_down_is_named_when_it_is_opened(bucket, hasty):
     bucket.faults.start(lambda path, rng: "503")
     with pytest.raises(StoreError, match=r"zarr\.json|\.zarray|\.zattrs"):  # they are asked for at once
-        s3.within(_SECONDS, bucket.source)
+        s3.within(_SECONDS, lambda: s3.digest_of_fit(bucket.source()))
     assert max(bucket.faults.requests.values()) <= 12
 
 
@@ -263,6 +263,16 @@ def test_shards_of_a_bucket_with_faults_give_the_same_bits(bucket, hasty, tmp_pa
     with requests_of(20_000):  # so that indexes are requested, and inner chunks by ranges
         assert s3.within(_SECONDS, lambda: s3.digest_of_fit(source)) == s3.digest_of_fit(str(store))
     assert bucket.faults.injected.total() > 3
+
+
+def test_a_listing_that_ends_before_its_end_is_asked_for_again(bucket, hasty):
+    expected, listing = s3.digest_of_fit(bucket.source()), f"/{bucket.name}"
+    bucket.faults.start(only(listing, "short", times=2), seed=0)
+    assert s3.within(_SECONDS, lambda: s3.digest_of_fit(bucket.source())) == expected
+    assert bucket.faults.injected["short"] == 2
+    bucket.faults.start(only(listing, "short"), seed=0)
+    with pytest.raises(StoreError, match="the listing ends before its end, after 12 requests"):
+        s3.within(_SECONDS, lambda: s3.digest_of_fit(bucket.source()))
 
 
 @pytest.mark.deep
