@@ -21,7 +21,6 @@ from streampca.accumulators import PairwiseCovariance
 from streampca.accumulators.quality import Quality
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
-from streampca.models.score_groups import moments_bytes, moments_scratch_bytes
 from streampca.parameters import (
     COUPLED_PARAMETERS,
     FACTOR_PARAMETERS,
@@ -50,6 +49,7 @@ from streampca.solvers.kernel.landmarks import LandmarkMethod
 from streampca.solvers.kernel.pairs import PairsMethod
 from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.solvers.removing import Removing
+from streampca.solvers.sampling import moments_bytes, moments_scratch_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"

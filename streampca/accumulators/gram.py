@@ -17,6 +17,7 @@ from streampca.accumulators.centring import (
     centre_observed,
     keeps_digits,
     lost_digits,
+    observed_moments,
     refuse_not_finite,
     require_observed,
     safe_panels,
@@ -24,7 +25,6 @@ from streampca.accumulators.centring import (
     subtract,
     work_dtype,
 )
-from streampca.accumulators.shifting import observed_moments
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError, NotFiniteError
 from streampca.linalg.eigen import positive_divisor

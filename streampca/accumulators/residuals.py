@@ -10,10 +10,16 @@ from scipy.linalg import solve_triangular
 from scipy.sparse import coo_array, csr_array
 
 from streampca.accumulators.base import Accumulator, AnyAccumulator
-from streampca.accumulators.centring import refuse_not_finite, require_finite, step_between, work_dtype
+from streampca.accumulators.centring import (
+    refuse_not_finite,
+    require_finite,
+    sampled_origin,
+    sketch_panel_rows,
+    step_between,
+    work_dtype,
+)
 from streampca.accumulators.covariance import panel_rows
 from streampca.accumulators.gram import Gram, GramState, require_range
-from streampca.accumulators.shifting import sampled_origin, sketch_panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import MergeError
 from streampca.linalg.scaling import reciprocals

@@ -12,24 +12,22 @@ from scipy.sparse import csc_array, issparse
 
 from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import (
-    incomplete,
-    keeps_digits,
-    refuse_not_finite,
-    require_finite,
-    weights_within_float32,
-    work_dtype,
-)
-from streampca.accumulators.shifting import (
     DIRECT_ROWS,
     SAFE_SQUARES,
     SHIFTED_SLAB_BYTES,
     column_sums,
+    incomplete,
+    keeps_digits,
     observed_weights,
+    refuse_not_finite,
+    require_finite,
     sampled_origin,
     shifted,
     shifted_moments,
     sketch_panel_rows,
     weighted_moments,
+    weights_within_float32,
+    work_dtype,
 )
 from streampca.accumulators.sketched import Sketched, SketchState, project, weighted
 from streampca.accumulators.sparse import shift_full_columns

@@ -26,9 +26,8 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Reading, Readings, run_together
 from streampca.planning.memory import allowed_bytes
 from streampca.planning.plan import Plan
-from streampca.planning.statistics import plan_statistics
 from streampca.planning.work import Resources
-from streampca.solvers.fitted_steps import fit_steps, plan_reading
+from streampca.solvers.fitted_steps import fit_steps, plan_reading, plan_statistics
 from streampca.sources.base import Source
 from streampca.sources.steps import Step, SteppedSource
 from streampca.system.process import n_cores, process_bytes

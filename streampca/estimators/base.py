@@ -621,7 +621,7 @@ class StreamEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         optional_module("sklearn", "to_sklearn", "export")
-        from streampca.export.scikit_learn import to_sklearn
+        from streampca.export.transforms import to_sklearn
 
         return to_sklearn(self._model, self._model.source.get("feature_names"), self.memory)
 

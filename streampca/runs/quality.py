@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-from streampca.accumulators.quality import Quality, QualityState
-from streampca.accumulators.statistics import MOST_LISTED, Namer, steady
+from streampca.accumulators.quality import MOST_LISTED, Namer, Quality, QualityState, steady
 from streampca.models.pca import Model
 from streampca.runs.manifest import Manifest
 from streampca.solvers.quality import QualityFound

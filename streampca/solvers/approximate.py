@@ -16,8 +16,7 @@ import numpy as np
 from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.centring import product_dtype
-from streampca.accumulators.shifting import SAFE_SQUARES, sampled_origin, sketch_panel_rows
+from streampca.accumulators.centring import SAFE_SQUARES, product_dtype, sampled_origin, sketch_panel_rows
 from streampca.accumulators.sketch import Sketch
 from streampca.accumulators.sketched import Sketched, SketchState, weighted
 from streampca.errors import DataError, NotAvailableError, ParameterError

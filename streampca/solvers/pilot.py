@@ -9,9 +9,10 @@ from scipy.sparse import issparse
 
 from streampca.accumulators.centring import (
     refuse_not_finite,
+    sampled_origin,
+    shifted_moments,
     work_dtype,
 )
-from streampca.accumulators.shifting import sampled_origin, shifted_moments
 from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.leaf import read_with_retries
 from streampca.execution.progress import Meter, ProgressCallback

@@ -7,13 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.quality import Quality
-from streampca.accumulators.statistics import Statistic, Zeros
+from streampca.accumulators.quality import STATISTICS, Quality, Statistic
 from streampca.sources.base import Source
 from streampca.typing import FloatArray
-
-STATISTICS: tuple[type[Statistic], ...] = (Zeros,)
-"""Statistics that are accumulated beside those of `Quality`."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import numpy as np
 
 import streampca.formatting as words
 import streampca.plotting as plotting
+from streampca.accumulators.quality import STATISTICS
 from streampca.runs.report.figures import inline
 from streampca.runs.report.parts import Chart, ReportTable
 from streampca.runs.report.result import field
 from streampca.runs.report.run_files import RunFiles
-from streampca.solvers.quality import STATISTICS
 from streampca.typing import FloatArray, Json
 
 _MOST_NAMED = 6
