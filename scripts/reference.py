@@ -29,8 +29,9 @@ from streampca.parameters import (
     Parameter,
 )
 from streampca.planning import scores
-from streampca.planning.budget import PURPOSES, Purpose
 from streampca.planning.memory import (
+    PURPOSES,
+    Purpose,
     buffer_bytes,
     eigenproblem_bytes,
     model_need,
@@ -42,12 +43,12 @@ from streampca.runs.config.schema import json_schema
 from streampca.solvers import gram
 from streampca.solvers.approximate import ApproximateSolver
 from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
+from streampca.solvers.choosing import CONTINUABLE, SOLVERS
 from streampca.solvers.covariance import CovarianceSolver, OnDisk
 from streampca.solvers.kernel.empirical_map import EmpiricalMapMethod
 from streampca.solvers.kernel.exact import ExactMethod
 from streampca.solvers.kernel.landmarks import LandmarkMethod
 from streampca.solvers.kernel.pairs import PairsMethod
-from streampca.solvers.registry import CONTINUABLE, SOLVERS
 from streampca.solvers.removing import Removing
 from streampca.solvers.sampling import moments_bytes, moments_scratch_bytes
 

@@ -31,11 +31,11 @@ from streampca.runs.fingerprint import write_fingerprint
 from streampca.runs.inspection import inspect_path
 from streampca.runs.verify import verify_run
 from streampca.solvers.capabilities import CONFLICTS
+from streampca.solvers.choosing import CONTINUABLE, SOLVERS
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.solvers.fit import fit as fit_source
-from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.quality import examining as accumulators_of_quality
-from streampca.solvers.registry import CONTINUABLE, SOLVERS
+from streampca.solvers.kernel.base import KernelParameters
+from streampca.solvers.result import examining as accumulators_of_quality
 from streampca.sources import ReadCount, Source, open_source, remote
 from streampca.sources.cells import normalization
 from streampca.sources.cells.normalization import NORMALIZE as NORMALIZE_KEYS
@@ -52,8 +52,7 @@ from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import Lock, lock_of
 from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
-from streampca.system.blas_threads import one_blas_thread
-from streampca.system.process import peak_bytes, process_bytes
+from streampca.system.process import one_blas_thread, peak_bytes, process_bytes
 
 __all__ = [
     "CONFLICTS",

@@ -12,8 +12,8 @@ from scipy.sparse import csr_array, issparse
 
 from streampca.block import Block
 from streampca.errors import DataError, NotFiniteError
+from streampca.linalg.scaling import mark_underflow
 from streampca.linalg.tiles import TileGrid, spread
-from streampca.linalg.underflow import mark_underflow
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, SparseRows
 

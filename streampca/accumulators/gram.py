@@ -28,9 +28,8 @@ from streampca.accumulators.centring import (
 from streampca.block import Block, as_block
 from streampca.errors import DataError, MergeError, NotFiniteError
 from streampca.linalg.eigen import positive_divisor
-from streampca.linalg.scaling import Scale, scaling_of
+from streampca.linalg.scaling import Scale, mark_underflow_of_stored, refuse_underflow, scaling_of, sums_about_zero
 from streampca.linalg.tiles import TileGrid, spread
-from streampca.linalg.underflow import mark_underflow_of_stored, refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray

@@ -29,9 +29,8 @@ from streampca.accumulators.covariance import (
 from streampca.block import Block, as_block
 from streampca.errors import DataError
 from streampca.linalg.eigen import Scatter, SymmetricOperator
-from streampca.linalg.scaling import Scale, scaling_of
+from streampca.linalg.scaling import Scale, refuse_underflow, scaling_of, sums_about_zero
 from streampca.linalg.tiles import TileGrid, spread
-from streampca.linalg.underflow import refuse_underflow, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, override

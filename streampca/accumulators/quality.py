@@ -30,6 +30,22 @@ _MOST_EVERY, _LEAST_ROWS, _ROWS_IN_ALL = 64, 2**11, 2**17
 """Of 64 rows one is examined, more of few rows, but 2,048, and less of very many rows, but 131,072."""
 _EVERY_COMPARED = 4
 """Of how many examined rows one is compared with the most common value; all where fewer than 2,048 are examined."""
+PANEL_VALUES = 2**17
+"""Values that are examined at once, at most; a row at least."""
+_SOME_ROWS = 33
+"""Rows whose median is taken for the most common value."""
+_ROUNDING = 1e-13
+"""Rounding of a sum of squares relative to it."""
+COUNTED_VALUES, _COUNTED_ROWS = 2**18, 255
+"""Values among which missing ones are counted at once, at most, a row at least; rows whose missing values are counted in 8 bits."""
+Namer: TypeAlias = Callable[[int], str | None]
+"""What names a feature by its number; None where it has no name."""
+MOST_LISTED = 20
+"""Features that are listed."""
+DIGITS = 9
+"""Digits after the point of figures that are compared: ties stay ties where blocks, and with them roundings, are others."""
+MOSTLY = 0.9
+"""Share of zeros from which a feature is listed."""
 
 
 @storable
@@ -251,16 +267,6 @@ class Quality(Accumulator[QualityState, QualityState]):
         return panel + holes + 2 * 24 * followed * (1 + self.n_parts)
 
 
-PANEL_VALUES = 2**17
-"""Values that are examined at once, at most; a row at least."""
-_SOME_ROWS = 33
-"""Rows whose median is taken for the most common value."""
-_ROUNDING = 1e-13
-"""Rounding of a sum of squares relative to it."""
-COUNTED_VALUES, _COUNTED_ROWS = 2**18, 255
-"""Values among which missing ones are counted at once, at most, a row at least; rows whose missing values are counted in 8 bits."""
-
-
 @dataclass(frozen=True)
 class Sums:
     """Count, mean and sum of squared deviations of each feature, of any shape."""
@@ -362,14 +368,6 @@ def count_missing(values: Array) -> IntArray:
     return total
 
 
-Namer: TypeAlias = Callable[[int], str | None]
-"""What names a feature by its number; None where it has no name."""
-MOST_LISTED = 20
-"""Features that are listed."""
-DIGITS = 9
-"""Digits after the point of figures that are compared: ties stay ties where blocks, and with them roundings, are others."""
-
-
 def steady(values: FloatArray) -> FloatArray:
     """Return `values` rounded to `DIGITS`, and 0 for those that are not finite, which JSON does not hold."""
     finite: FloatArray = np.where(np.isfinite(values), values, 0.0)
@@ -467,10 +465,6 @@ class Statistic(Accumulator[FeatureSums, FloatArray]):
         followed, values = len(self.examined.followed), max(PANEL_VALUES, self.examined.n_features)
         made = max(PANEL_VALUES, followed) * self.scratch_of_value
         return values * itemsize + made + 3 * 8 * self.n_sums * followed
-
-
-MOSTLY = 0.9
-"""Share of zeros from which a feature is listed."""
 
 
 @dataclass(frozen=True)

@@ -34,16 +34,17 @@ from streampca.accumulators.sparse import shift_full_columns
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import DataError, MergeError
 from streampca.linalg.eigen import positive_divisor
-from streampca.linalg.scaling import Scale, scaling_of
-from streampca.linalg.tiles import spread
-from streampca.linalg.underflow import (
+from streampca.linalg.scaling import (
     LEAST_SQUARES,
+    Scale,
     mark_underflow,
     mark_underflow_of_stored,
     refuse_underflow,
+    scaling_of,
     sums_about_zero,
     underflows,
 )
+from streampca.linalg.tiles import spread
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, override
 

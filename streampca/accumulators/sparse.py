@@ -20,7 +20,7 @@ from streampca.accumulators.centring import (
 )
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, as_block
-from streampca.linalg.underflow import mark_underflow, mark_underflow_of_stored
+from streampca.linalg.scaling import mark_underflow, mark_underflow_of_stored
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, override
 

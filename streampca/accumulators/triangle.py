@@ -15,8 +15,7 @@ from streampca.accumulators.covariance import panel_rows
 from streampca.block import Block, as_block
 from streampca.errors import StreamPCAError
 from streampca.linalg.eigen import positive_divisor
-from streampca.linalg.scaling import Scale, scaling_of
-from streampca.linalg.underflow import refuse_underflow, sums_about_zero
+from streampca.linalg.scaling import Scale, refuse_underflow, scaling_of, sums_about_zero
 from streampca.storage.state_file import storable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, FloatArray, override

@@ -84,7 +84,7 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool) -> Result:
 
     Passes, bytes to read, peak memory, flops and time of CONFIG, also with the other solvers.
     """
-    from streampca.planning.cost import warn_of_probe
+    from streampca.planning.plan import warn_of_probe
     from streampca.runs.config.models import load_any_config
     from streampca.runs.run import plan_run
 

@@ -23,13 +23,12 @@ from streampca.models.rows import Given
 from streampca.models.state import FittedState
 from streampca.parameters import Parameter, Parameters, checked, documented
 from streampca.parameters.analyses import FACTOR_PARAMETERS, SHARED
-from streampca.parameters.choices import Missing, Rotation, ScaleName
+from streampca.parameters.statement import Missing, Rotation, ScaleName
 from streampca.planning.columns import with_columns, with_sample_weight
-from streampca.planning.cost import warn_of_probe
-from streampca.planning.plan import Plan
+from streampca.planning.plan import Plan, warn_of_probe
 from streampca.solvers.analyses import Analysis, Factors
+from streampca.solvers.choosing import SOLVERS
 from streampca.solvers.fit import Fit, plan_fit, readings_of_fit
-from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import solve
 from streampca.sources import Source
 from streampca.typing import FloatArray, IntArray

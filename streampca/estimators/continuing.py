@@ -20,9 +20,9 @@ from streampca.linalg.selection import NComponents, as_selection
 from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState, with_writable_state
-from streampca.parameters.choices import Solver
+from streampca.parameters.statement import Solver
 from streampca.planning.columns import placed_weights, with_sample_weight
-from streampca.solvers.registry import SOLVERS, obstacle_to_state
+from streampca.solvers.choosing import SOLVERS, obstacle_to_state
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, merged, require_new, solve, subtracted
 from streampca.sources import Source, open_source

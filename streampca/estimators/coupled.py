@@ -25,7 +25,7 @@ from streampca.models.rows import Given
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters, documented
 from streampca.parameters.analyses import COUPLED_PARAMETERS, SHARED
-from streampca.parameters.choices import Missing, ScaleName
+from streampca.parameters.statement import Missing, ScaleName
 from streampca.planning.plan import Plan
 from streampca.solvers.analyses import Analysis, CanonicalCorrelation, MaximumCovariance, sides_of
 from streampca.sources import Source

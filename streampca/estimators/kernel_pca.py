@@ -24,11 +24,11 @@ from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.rows import scores_of
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked, documented
-from streampca.parameters.choices import Auto, KernelName, Method, Recovery, Sampling, Sketch
+from streampca.parameters.statement import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
+from streampca.solvers.choosing import METHODS
 from streampca.solvers.fit import plan_fit
-from streampca.solvers.kernel.parameters import SAMPLINGS, KernelParameters, given_landmarks
-from streampca.solvers.registry import METHODS
+from streampca.solvers.kernel.base import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.sources import Source
 from streampca.sources.base import require_unmasked
 from streampca.sources.sparse import is_sparse

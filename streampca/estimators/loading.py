@@ -24,8 +24,8 @@ from streampca.models.rotated import RotatedModel
 from streampca.models.state import AGREE, FittedState
 from streampca.parameters import KINDS
 from streampca.planning.plan import Plan
-from streampca.solvers.kernel.parameters import SAMPLINGS
-from streampca.solvers.registry import CONTINUABLE
+from streampca.solvers.choosing import CONTINUABLE
+from streampca.solvers.kernel.base import SAMPLINGS
 from streampca.storage.directories import read_unreplaced
 from streampca.typing import Array, Json
 

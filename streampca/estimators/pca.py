@@ -36,14 +36,13 @@ from streampca.models.pca import PCAModel
 from streampca.models.rotated import RotatedModel, rotate
 from streampca.models.rows import Given
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
-from streampca.parameters.choices import Auto, Missing, MissingScores, Recovery, ScaleName, Sketch, Solver
-from streampca.parameters.choices import Rotation as Method
+from streampca.parameters.statement import Auto, Missing, MissingScores, Recovery, ScaleName, Sketch, Solver
+from streampca.parameters.statement import Rotation as Method
 from streampca.planning.columns import as_weights, with_columns, with_sample_weight
-from streampca.planning.cost import warn_of_probe
-from streampca.planning.plan import Plan
+from streampca.planning.plan import Plan, warn_of_probe
 from streampca.regressors import removal_of
+from streampca.solvers.choosing import SOLVERS
 from streampca.solvers.fit import plan_fit
-from streampca.solvers.registry import SOLVERS
 from streampca.solvers.state import with_eigenvalues
 from streampca.sources.alignment import is_placed
 from streampca.sources.sparse import is_sparse

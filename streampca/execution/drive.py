@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import Context
 from typing import TYPE_CHECKING, TypeVar
 
-from streampca.execution.checkpoint.pass_record import PassRecord, PassState
 from streampca.execution.checkpoint.progress_log import note_stop
+from streampca.execution.checkpoint.resume import PassRecord, PassState
 from streampca.execution.leaf import LeafResult, Task, merge_neighbours, run_leaf
 from streampca.execution.progress import THREADS, WORKERS, Meter, ProgressCallback
 from streampca.formatting import as_text

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.wrappers import InPieces, Joint, OfFeatures
 from streampca.block import Block, RowWeights
-from streampca.execution.checkpoint.pass_record import next_pass
-from streampca.execution.checkpoint.resume import array_digest
+from streampca.execution.checkpoint.resume import array_digest, next_pass
 from streampca.execution.drive import drive
 from streampca.execution.leaf import FoldTask, read_ahead
 from streampca.execution.progress import Meter, Onward, ProgressCallback
@@ -27,7 +26,7 @@ from streampca.planning.shape import Leaf, WorkShape
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.schedule import Schedule
 from streampca.sources.subsets import part_of
-from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import one_blas_thread
 from streampca.system.workspace import release
 from streampca.typing import FloatArray
 

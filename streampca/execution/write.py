@@ -17,8 +17,8 @@ import zarr
 from streampca.accumulators.centring import refuse_not_finite
 from streampca.block import Block, dense
 from streampca.errors import NotFiniteError, OutputError
-from streampca.execution.checkpoint.pass_record import next_pass
 from streampca.execution.checkpoint.progress_log import log_in_use, model_digest
+from streampca.execution.checkpoint.resume import next_pass
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.drive import drive
 from streampca.execution.leaf import Task
@@ -31,14 +31,14 @@ from streampca.models.stored import StoredComponents
 from streampca.planning.plan import Plan
 from streampca.planning.scores import slab_width, values_per_sample
 from streampca.planning.shape import Leaf
-from streampca.planning.worker_limits import workers_of
+from streampca.planning.work import workers_of
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import naming_places
 from streampca.sources.subsets import part_of
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import arrays_beside
 from streampca.storage.files import flush_one, writing
-from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import one_blas_thread
 from streampca.typing import DType, FloatArray
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import numpy as np
 from streampca.errors import NotAvailableError, OutputError
 from streampca.formatting import as_text
 from streampca.models.pca import Model, PCAModel
-from streampca.planning.budget import MemoryBudget, MemoryNeed
-from streampca.planning.memory import ALLOWANCE_BYTES, allowed_bytes
+from streampca.planning.memory import ALLOWANCE_BYTES, MemoryBudget, MemoryNeed, allowed_bytes
 from streampca.random import generator
 from streampca.sources.arrays import ArraySource
 from streampca.sources.cells.normalization import LogarithmOfCounts, Normalization, ScaledCounts

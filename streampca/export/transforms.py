@@ -49,6 +49,9 @@ INPUT, OUTPUT = "X", "scores"
 _DTYPES = ("float32", "float64")
 _LARGEST_BYTES = 2**31 - 2**20
 """A file of protobuf holds 2 GiB."""
+_SMALLEST = float(np.finfo(np.float64).eps)
+"""scikit-learn divides whitened scores by no less."""
+_NEGLIGIBLE = 1e-13
 
 
 def write_onnx(
@@ -183,11 +186,6 @@ def write_faiss(model: Model, path: Path, *, memory: int | str | None = None, ov
     error = measured_error(model, transform.apply, np.dtype(np.float32))
     write(path, "faiss", data, overwrite=overwrite)
     return Exported(path, "faiss LinearTransform", (d, k), "float32", len(data), error)
-
-
-_SMALLEST = float(np.finfo(np.float64).eps)
-"""scikit-learn divides whitened scores by no less."""
-_NEGLIGIBLE = 1e-13
 
 
 def to_sklearn(

@@ -10,7 +10,7 @@ import numpy as np
 
 from streampca.linalg.eigen import DENSE_LIMIT, Spectrum, Symmetric
 from streampca.random import generator
-from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import one_blas_thread
 from streampca.typing import FloatArray
 
 Distribution = Literal["f", "beta", "chi2"]

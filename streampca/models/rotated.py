@@ -19,7 +19,7 @@ from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import ExactCertificate
 from streampca.models.pca import PCAModel
 from streampca.models.stored import StoredComponents
-from streampca.parameters.choices import Rotation as Method
+from streampca.parameters.statement import Rotation as Method
 from streampca.typing import Array, FloatArray, Json
 
 METHODS = get_args(Method)

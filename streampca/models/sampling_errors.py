@@ -147,7 +147,7 @@ def sampling_errors(moments: GroupMoments, population: Population, method: Metho
     are independent, in the mean over the directions j outside with their variances as weights (`_outside`).
 
     Where features were scaled, the scales change with the rows, too: C₍g₎ − ½ (M Λ + Λ M) with M = V E Vᵀ, where E has the
-    relative changes of the variances of the features on its diagonal.
+    relative changes of the squared divisors of the features on its diagonal; 0 where the means tell them, which are taken as known.
 
     Where means and slopes were removed, that left n − c of n − 1 degrees of freedom, all variances are divided by that share.
 
@@ -213,17 +213,12 @@ def _covariance(moments: GroupMoments, population: Population, left_out: int | N
 
 
 def scale_changes(moments: GroupMoments, population: Population, left_out: int) -> FloatArray:
-    """Return by how much the variances that features are scaled by change without a group, relative to them, ``(n_features,)``."""
+    """Return by how much the squares of the divisors of features change without a group, relative to them, ``(n_features,)``."""
     squares, weight = moments.features.sum(axis=0), moments.weights[:, 0].sum()
-    if population.scaling.of_means:  # by the means, which are taken as known
-        return np.zeros_like(squares)
     squares, others = map(population.scaling.summed, (squares, squares - moments.features[left_out]))
     ratio = np.divide(others, squares, out=np.ones_like(squares), where=squares > 0)
-    changes: FloatArray = (
-        ratio * (weight - population.ddof) / (weight - moments.weights[left_out, 0] - population.ddof) - 1
-    )
-    changes[squares == 0] = 0.0
-    return changes
+    ratio *= (weight - population.ddof) / (weight - moments.weights[left_out, 0] - population.ddof)
+    return np.where(squares == 0, 0.0, population.scaling.change(ratio))
 
 
 def _share_errors(moments: GroupMoments, population: Population, values: FloatArray, without: FloatArray) -> FloatArray:
@@ -235,7 +230,7 @@ def _share_errors(moments: GroupMoments, population: Population, values: FloatAr
     values_without = np.einsum("gii->gi", without)
     if population.total <= 0:
         return np.zeros_like(values)
-    if population.scaling:
+    if population.scaling.fixes_total:
         totals, total = np.full(len(weights), population.total), population.total
     else:
         total = population.total

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
-from streampca.parameters.choices import Rotation
 from streampca.parameters.pca import PCA_PARAMETERS
-from streampca.parameters.statement import Parameter, choice, special, whole
+from streampca.parameters.statement import Parameter, Rotation, choice, special, whole
 
 _SHARED = (
     *("center", "scale", "missing", "missing_value", "feature_weight", "remove", "ddof", "forgetting"),

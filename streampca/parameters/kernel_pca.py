@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
-from streampca.parameters.choices import Method, Sampling, Sketch
 from streampca.parameters.pca import (
     CENTER,
     CHECKPOINT,
@@ -20,7 +19,7 @@ from streampca.parameters.pca import (
     SCALE,
     SKETCH_SIZE,
 )
-from streampca.parameters.statement import Parameter, choice, flag, number, special, whole
+from streampca.parameters.statement import Method, Parameter, Sampling, Sketch, choice, flag, number, special, whole
 
 KERNEL_PCA_PARAMETERS = (
     Parameter(

@@ -8,17 +8,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
 from streampca.linalg.component_rules import RULES
-from streampca.parameters.choices import (
+from streampca.parameters.statement import (
     APPROXIMATE_SOLVERS,
     EXACT_SOLVERS,
     Missing,
     MissingScores,
+    Parameter,
     Recovery,
     ScaleName,
     Sketch,
     Solver,
+    choice,
+    directory,
+    flag,
+    number,
+    special,
+    whole,
 )
-from streampca.parameters.statement import Parameter, choice, directory, flag, number, special, whole
 
 if TYPE_CHECKING:
     from streampca.linalg.scaling import Scale, Scaling

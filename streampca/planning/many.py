@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streampca.planning.budget import ALWAYS, MemoryBudget, Purpose
-from streampca.planning.detail import SolverDetail
-from streampca.planning.plan import Plan
+from streampca.planning.memory import ALWAYS, MemoryBudget, Purpose
+from streampca.planning.plan import Plan, SolverDetail
 from streampca.planning.shape import WorkShape
 from streampca.typing import Json
 

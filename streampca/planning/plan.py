@@ -2,22 +2,149 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import Self
 
 from streampca.formatting import as_seconds, as_text
-from streampca.planning.budget import MemoryBudget, Phase
-from streampca.planning.detail import DETAILS, SolverDetail
+from streampca.linalg.eigen import basis_size, block_size, uses_krylov
+from streampca.planning.memory import MemoryBudget, Phase
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 from streampca.sources.schedule import Schedule
+from streampca.system.process import n_cores
 from streampca.typing import Json
 
+ALL_ROWS = "all rows"
+"""How landmarks are chosen where they are all rows."""
+DETAILS: dict[str, type[SolverDetail]] = {}
+"""The detail of each solver, by its name; `Solver` enters them."""
 READ_AHEAD_BYTES = 128 * 2**20
 """Memory for reading ahead where nothing else is said: 32 requests of 4 MiB."""
 _READING: tuple[Phase, ...] = ("pilot", "landmarks", "reading", "components", "scores")
+_NOT_PLAIN = ("extent", "budget", "detail")
+_FIXED_SECONDS = 0.03  # threads, first calls
+_ADAPTIVE_COST = 2.5  # of an incremental update, in passes of a sketch of as many columns
+_DISK_BYTES_PER_SECOND = 1e9  # of temporary files; those that the page cache holds come several times as fast
+
+
+@dataclass(frozen=True)
+class SolverDetail:
+    """Settings of a solver that other solvers do not have; none for a pass that only computes scores."""
+
+    def to_dict(self) -> Json:
+        """Return the settings by the names that they have in the plain form of a plan."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield names and texts of further lines of the printed plan."""
+        yield from ()
+
+    @classmethod
+    def from_dict(cls, data: Json) -> Self:
+        """Return the settings that are in the plain form `data` of a plan."""
+        return cls(**{entry.name: data[entry.name] for entry in fields(cls) if entry.name in data})
+
+    @classmethod
+    def entries(cls) -> dict[str, str]:
+        """Return the types of the entries of the plain form, as annotations."""
+        return {each.name: str(each.type) for each in fields(cls)}
+
+    @property
+    def holds_all_rows(self) -> bool:
+        """Tell whether all rows are read into memory, or copied to disk, at once."""
+        return False
+
+
+@dataclass(frozen=True)
+class CovarianceDetail(SolverDetail):
+    """Settings of the covariance solver."""
+
+    tile_groups: int = 0
+    """Groups of tiles of the covariance, each computed in a pass of its own and stored on disk; 0 = all in memory."""
+
+
+@dataclass(frozen=True)
+class GramDetail(SolverDetail):
+    """Settings of the Gram solver."""
+
+    components_on_disk: bool = False
+    """Whether the components are stored on disk because they do not fit in memory."""
+    copied_rows: int = 0
+    """Rows of a block of the first reading, which copies rows to disk, so that chunks are decoded once; 0 = no copy."""
+
+
+@dataclass(frozen=True)
+class SketchDetail(SolverDetail):
+    """Settings of the approximate solvers."""
+
+    columns: int
+    """Columns q of the test matrix, or rank of the incremental update."""
+    held_out: int
+    """Further Gaussian columns for the certificate."""
+    passes: int
+    """Passes over the rows, at most."""
+    keep_all: bool
+    """Whether the products of all passes stay in memory until the end, or only those of the last."""
+    pilot_rows: int
+    """Rows of the pilot, which is read before the first pass."""
+    pilot_bands: int
+    """Bands of chunks that these rows are taken from; 0 where single rows can be read."""
+    pilot_bytes: int
+    """Decoded bytes of the pilot."""
+    rows_per_update: int = 0
+    """Rows of one incremental update; 0 for a sketch."""
+    moments_first: bool = False
+    """Whether a pass for means and variances comes before `passes`: the published conversion is defined only for rows
+    whose scales are known."""
+    tolerance: float | None = None
+    """Relative error of the eigenvalues at which passes end; None = one pass."""
+
+    def to_dict(self) -> Json:
+        """Return the settings under ``sketch``."""
+        return {"sketch": asdict(self)}
+
+    @classmethod
+    def entries(cls) -> dict[str, str]:
+        """Return the type of the one entry."""
+        return {"sketch": "dict"}
+
+    @classmethod
+    def from_dict(cls, data: Json) -> Self:
+        """Return the settings that are under ``sketch`` in `data`."""
+        return cls(**data["sketch"])
+
+
+@dataclass(frozen=True)
+class KernelDetail(SolverDetail):
+    """Settings of the methods of kernel PCA."""
+
+    n_landmarks: int = 0
+    """Landmarks that every row is compared with."""
+    sampling: str = ""
+    """How they are chosen."""
+    columns: int = 0
+    """Columns of the transform of the empirical kernel map."""
+    rows_on_disk: bool = False
+    """Whether the rows of the empirical kernel map are copied to disk because they do not fit in memory."""
+    rows_in_memory: int = 0
+    """Rows on disk that are in memory at a time."""
+    disk_readings: int = 0
+    """Readings of the rows on disk."""
+
+    @property
+    def holds_all_rows(self) -> bool:
+        """Tell whether all rows are landmarks."""
+        return self.sampling == ALL_ROWS
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield the columns of the transform, or the number of landmarks and how they are chosen."""
+        if self.columns:
+            yield "transform", f"{self.columns:,} columns"
+        else:
+            yield "landmarks", f"{self.n_landmarks:,}, {self.sampling}"
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -272,9 +399,6 @@ def schedule_of(plan: Plan, source: Source, first: int = 0) -> Schedule:
     return Schedule(plan.n_leaves - first, spans_of, plan.leaves_in_flight, plan.read_ahead_bytes)
 
 
-_NOT_PLAIN = ("extent", "budget", "detail")
-
-
 def types_of_entries() -> dict[str, str]:
     """Return the types of the entries of the plain form of a plan, as annotations."""
     types = {name: text for kind in DETAILS.values() for name, text in kind.entries().items()}
@@ -296,3 +420,118 @@ def _budget(data: Json) -> MemoryBudget:
     if max(by_phase.values(), default=None) != peak:
         by_phase = {"peak": peak}
     return MemoryBudget(data["allowed_bytes"], dict(data["memory"]), by_phase)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast a middling machine reads a source and computes, with the leaves and threads of a plan; wrong by a factor of three at times."""
+
+    read: float
+    """Decoded bytes per second of all leaves that read at once."""
+    read_cpu: float
+    """Processor seconds for each decoded byte."""
+    fold: float
+    """Products per second that all leaves fold at once, centring and adding up included: floating point operations of
+    a symmetric product, counted as rows x side², in the data type of the work."""
+    multiply: float
+    """Floating point operations per second of float64 products on all threads."""
+    lapack: float
+    """Floating point operations per second of LAPACK's symmetric eigensolver on one thread."""
+    merge: float
+    """Bytes of states per second that are merged."""
+
+
+def nominal_rates(plan: Plan) -> Rates:
+    """Return the rates of a middling processor core of 2020 and a local disk, times the threads of `plan`."""
+    per_thread = 60e9 if plan.work_dtype == "float32" else 30e9
+    return Rates(
+        read=1e9 * min(2, plan.leaves_in_flight),
+        read_cpu=0.5e-9,
+        fold=per_thread * busy_threads(plan),
+        multiply=25e9 * plan.threads,
+        lapack=8e9,
+        merge=3e9,
+    )
+
+
+def busy_threads(plan: Plan) -> int:
+    """Return how many threads compute at once while the rows are read."""
+    return min(plan.threads, plan.leaves_in_flight * plan.threads_per_leaf)
+
+
+def expected_seconds(plan: Plan, rates: Rates, solving: float) -> float:
+    """Return the seconds that a fit by `plan` takes at `rates`, `solving` of them when all rows are read.
+
+    Within a leaf the next block is read while one is folded, so the slower of the two counts, and of the faster one
+    only the first block of each leaf. Reading takes processor time, too: on a machine with all cores busy both add up.
+    """
+    if plan.n_leaves == 0:
+        return _FIXED_SECONDS
+    rounds = -(-plan.n_leaves // plan.leaves_in_flight) * plan.leaves_in_flight / plan.n_leaves
+    faster = 2 if plan.work_dtype == "float32" else 1
+    by_features, k = plan.axis == "features", plan.n_components or min(plan.n_samples, plan.n_features)
+    # The second reading, which the Gram solver takes for the components.
+    projected = 2.0 * plan.n_samples * plan.n_features * k if by_features else 0.0
+    fold = rounds * folded_flops(plan) / rates.fold + projected / (faster * rates.multiply)
+    read = plan.bytes_to_read / rates.read
+    cores = max(1, min(plan.threads, n_cores()))
+    first_blocks = min(read, fold) * plan.n_leaves / max(1, plan.n_blocks)
+    stream = max(max(read, fold) + first_blocks, fold + plan.bytes_to_read * rates.read_cpu / cores)
+    detail = plan.detail
+    entries = _side(plan) ** 2
+    if isinstance(detail, SketchDetail):
+        entries = plan.n_features * (detail.columns + detail.held_out)
+    # Threads that share a leaf share merging, too.
+    merge = plan.n_leaves * 8 * entries / rates.merge / (cores if plan.threads_per_leaf == 1 else 1)
+    written = plan.disk_bytes / _DISK_BYTES_PER_SECOND
+    finish = 0.0
+    if by_features:  # components are made orthonormal on one thread; those on disk are read and written again
+        on_disk = 2 * plan.disk_bytes / _DISK_BYTES_PER_SECOND if plan.components_on_disk else 0.0
+        products = 4.0 * k**2 * plan.n_features / (rates.multiply / plan.threads)
+        finish = on_disk + products + 4 * 8.0 * k * plan.n_features / rates.merge
+    return _FIXED_SECONDS + stream + merge + written + solving + finish
+
+
+def folded_flops(plan: Plan) -> float:
+    """Return the floating point operations of the products of a fit: rows x side², or those with the columns of a sketch."""
+    detail = plan.detail
+    if isinstance(detail, SketchDetail):
+        rows_features = float(plan.n_samples) * plan.n_features
+        first = _ADAPTIVE_COST if detail.rows_per_update else 1.0
+        columns = float(detail.columns * (detail.passes - 1 + first) + detail.held_out)
+        return 4.0 * rows_features * columns
+    return float(plan.n_samples) * plan.n_features * _side(plan)
+
+
+def _side(plan: Plan) -> int:
+    """Return the side of the matrix that is accumulated."""
+    return plan.n_features if plan.axis == "samples" else plan.n_samples
+
+
+def solve_seconds(plan: Plan, rates: Rates) -> float:
+    """Return the time of the eigenproblem; of the iteration that of one filled basis, as spectra that decay need."""
+    side = _side(plan)
+    limit = min(plan.n_samples, plan.n_features)
+    k = min(limit, 64) if plan.n_components is None else plan.n_components
+    if not uses_krylov(side, k):
+        k = limit if plan.n_components is None else k
+        return (4 / 3 * side**3 + 2.0 * side**2 * k) / rates.lapack
+    block, basis = block_size(k), basis_size(side, k)
+    steps = -(-basis // block)
+    products = 2.0 * side**2 * block * steps
+    # Orthogonalisation twice, the projected matrix and the Ritz vectors, for a basis that grows to its full size.
+    algebra = side * steps * basis * (4.0 * block + basis * 2 / 3 + 2.0 * k)
+    small = steps * (4 / 3 + 2) * float(basis) ** 3 / 4
+    multiply = products / rates.multiply
+    if plan.tile_groups:  # every product reads the matrix from the disk, and so does the one that gives the residual
+        multiply = max(multiply, (steps + 1) * plan.disk_bytes / _DISK_BYTES_PER_SECOND)
+    return multiply + 2 * algebra / rates.multiply + small / rates.lapack
+
+
+def warn_of_probe() -> None:
+    """Warn the caller of a public function that its `probe` does nothing any more."""
+    warnings.warn(
+        "probe is ignored: plans expect the time by nominal rates, and the argument ends with the next minor version; leave it out",
+        FutureWarning,
+        stacklevel=3,
+    )

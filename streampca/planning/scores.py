@@ -15,11 +15,9 @@ from streampca.models.conditional import scratch_bytes as conditional_bytes
 from streampca.models.diagnostics import scratch_bytes
 from streampca.models.pca import Model, PCAModel
 from streampca.models.stored import SLAB_BYTES, StoredComponents, slab_features
-from streampca.planning.blocks import block_rows_to_try
-from streampca.planning.budget import MemoryNeed, Purpose
-from streampca.planning.memory import allowed_bytes, buffer_bytes
+from streampca.planning.memory import MemoryNeed, Purpose, allowed_bytes, buffer_bytes
 from streampca.planning.plan import Plan, with_read_ahead, with_repeated_reads
-from streampca.planning.shape import WorkShape, count_leaves, divide
+from streampca.planning.shape import WorkShape, block_rows_to_try, count_leaves, divide
 from streampca.planning.work import Figures, Resources, Work
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes

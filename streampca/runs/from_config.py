@@ -22,18 +22,17 @@ from streampca.execution.readings import Readings
 from streampca.kernels import RBF, Kernel, kernel_of
 from streampca.linalg.selection import from_plain
 from streampca.parameters import KINDS, Parameters
-from streampca.parameters.choices import Rotation
+from streampca.parameters.statement import Rotation
 from streampca.planning.columns import as_weights, coordinate_of, with_columns
 from streampca.planning.plan import Plan
 from streampca.runs.config import KernelConfig, KernelPCAConfig, PCAConfig, PreprocessConfig, RunConfig, SourceConfig
 from streampca.runs.config.models import ModelsConfig
 from streampca.runs.config.values import plain_options
 from streampca.solvers.base import AnyFit, AnyParameters
+from streampca.solvers.choosing import obstacle_to_state
 from streampca.solvers.fit import require_fit
 from streampca.solvers.groups import require_groups
-from streampca.solvers.kernel.base import KernelFit
-from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.registry import obstacle_to_state
+from streampca.solvers.kernel.base import KernelFit, KernelParameters
 from streampca.solvers.result import Fit
 from streampca.sources import Source, open_source
 from streampca.sources.options import ReadOptions, SourceKeywords

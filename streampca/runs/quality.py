@@ -11,8 +11,7 @@ import zarr
 from streampca.accumulators.quality import MOST_LISTED, Namer, Quality, QualityState, steady
 from streampca.models.pca import Model
 from streampca.runs.manifest import Manifest
-from streampca.solvers.quality import QualityFound
-from streampca.solvers.result import FitResult
+from streampca.solvers.result import FitResult, QualityFound
 from streampca.sources.base import Source
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.zarr_interface import ZarrArray

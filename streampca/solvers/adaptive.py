@@ -17,8 +17,7 @@ from streampca.accumulators.sketched import Sketched
 from streampca.errors import DataError
 from streampca.linalg.certificate import ROUNDING_OF_REPEATED_ROWS, Evidence
 from streampca.linalg.nystrom import LowRank
-from streampca.planning.detail import SketchDetail
-from streampca.planning.plan import Plan
+from streampca.planning.plan import Plan, SketchDetail
 from streampca.planning.shape import WorkShape
 from streampca.solvers.approximate import ApproximateSolver, FirstPass, sizes_of
 from streampca.solvers.capabilities import Table

@@ -15,10 +15,17 @@ from typing_extensions import override
 
 from streampca.errors import ParameterError, PlanError
 from streampca.formatting import as_text
-from streampca.linalg.coupled import Pairs, canonical_correlations, maximum_covariance
 from streampca.linalg.cross_validation import jackknife_variance
 from streampca.linalg.eigen import DENSE_LIMIT, SymmetricOperator, relative_precision
-from streampca.linalg.factors import maximum_likelihood, ordered, promax, varimax
+from streampca.linalg.factors import (
+    Pairs,
+    canonical_correlations,
+    maximum_covariance,
+    maximum_likelihood,
+    ordered,
+    promax,
+    varimax,
+)
 from streampca.models.analysis import AnalysisModel, StrengthErrors
 from streampca.models.certificates import ExactCertificate
 from streampca.models.noise import known_weight
@@ -26,7 +33,7 @@ from streampca.models.pca import PCAModel
 from streampca.models.rounding import rounding_of_decoding, with_missing
 from streampca.models.state import FittedState
 from streampca.parameters import KINDS, ModelKind
-from streampca.parameters.choices import Rotation
+from streampca.parameters.statement import Rotation
 from streampca.planning.memory import eigenproblem_bytes
 from streampca.planning.plan import Plan
 from streampca.solvers.covariance_model import operator_of

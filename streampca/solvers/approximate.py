@@ -28,20 +28,25 @@ from streampca.linalg.nystrom import LowRank, Precision
 from streampca.linalg.selection import Count, Rule
 from streampca.linalg.tall_skinny import gram, orthonormal, peaks, power_of_two, subtract_product, times
 from streampca.parameters import Parameters
-from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, repeated_reads_note
-from streampca.planning.budget import MemoryNeed
-from streampca.planning.cost import Rates
-from streampca.planning.detail import SketchDetail
-from streampca.planning.memory import buffer_bytes, model_need, report_need, sampled_rows_need, scores_bytes
-from streampca.planning.plan import Plan
-from streampca.planning.shape import WorkShape, count_leaves, divide, most_leaves
+from streampca.planning.memory import MemoryNeed, buffer_bytes, model_need, report_need, sampled_rows_need, scores_bytes
+from streampca.planning.plan import Plan, Rates, SketchDetail
+from streampca.planning.shape import (
+    BLOCK_BYTES,
+    WorkShape,
+    block_rows_to_try,
+    count_leaves,
+    divide,
+    most_leaves,
+    repeated_reads_note,
+)
 from streampca.planning.work import Figures, Resources
 from streampca.random import generator
 from streampca.solvers.approximate_model import Answer, Chain, answer_of
 from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table, needs_moments
-from streampca.solvers.filling import Filling, complete, unread, with_means_first
 from streampca.solvers.pilot import (
+    Filling,
+    complete,
     counted_rows,
     directions,
     means_are_near,
@@ -49,6 +54,8 @@ from streampca.solvers.pilot import (
     plan_pilot,
     prepare,
     read_pilot,
+    unread,
+    with_means_first,
 )
 from streampca.solvers.result import Accumulated, Fit
 from streampca.sources.base import Source

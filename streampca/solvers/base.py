@@ -16,9 +16,7 @@ from streampca.models.pca import PCAModel
 from streampca.models.rounding import with_integer_rounding
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.cost import Rates, expected_seconds, nominal_rates, solve_seconds
-from streampca.planning.detail import DETAILS, SolverDetail
-from streampca.planning.plan import Plan
+from streampca.planning.plan import DETAILS, Plan, Rates, SolverDetail, expected_seconds, nominal_rates, solve_seconds
 from streampca.planning.work import Companion, Resources, Work
 from streampca.solvers.capabilities import Table, require_taken
 from streampca.solvers.removing import Removing

@@ -28,18 +28,18 @@ from streampca.errors import DataError, PlanError
 from streampca.execution.readings import Reading, Readings
 from streampca.formatting import as_text
 from streampca.linalg.cross_validation import MOST_COMPONENTS, N_GROUPS
-from streampca.linalg.eigen import DENSE_LIMIT, eigenvalues, uses_krylov
-from streampca.linalg.lanczos import basis_size, block_size
+from streampca.linalg.eigen import DENSE_LIMIT, basis_size, block_size, eigenvalues, uses_krylov
 from streampca.linalg.tiles import TileFile, TileGrid, product_bytes
 from streampca.models.conditional import scratch_bytes
 from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try, bytes_to_read, repeated_reads_note
-from streampca.planning.budget import ALWAYS, MemoryBudget, MemoryNeed, Phase
-from streampca.planning.detail import CovarianceDetail
 from streampca.planning.memory import (
+    ALWAYS,
     WORKER_PROCESS_BYTES,
+    MemoryBudget,
+    MemoryNeed,
+    Phase,
     buffer_bytes,
     eigenproblem_bytes,
     model_need,
@@ -48,8 +48,16 @@ from streampca.planning.memory import (
     sampled_rows_need,
     scores_bytes,
 )
-from streampca.planning.plan import Plan
-from streampca.planning.shape import WorkShape, count_leaves, divide
+from streampca.planning.plan import CovarianceDetail, Plan
+from streampca.planning.shape import (
+    BLOCK_BYTES,
+    WorkShape,
+    block_rows_to_try,
+    bytes_to_read,
+    count_leaves,
+    divide,
+    repeated_reads_note,
+)
 from streampca.planning.work import Figures, Resources
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.covariance_model import operator_of, solve_model

@@ -21,17 +21,14 @@ from streampca.planning.columns import require_rows, require_rule, with_columns
 from streampca.planning.memory import WORKER_PROCESS_BYTES, allowed_bytes
 from streampca.planning.plan import Plan, with_read_ahead
 from streampca.planning.scores import diagnostics_bytes
-from streampca.planning.work import Resources
-from streampca.planning.worker_limits import WorkerLimits, for_workers, least_memory, worker_limits
+from streampca.planning.work import Resources, WorkerLimits, for_workers, least_memory, worker_limits
 from streampca.solvers.analyses import Analysis, plan_of_analysis
 from streampca.solvers.capabilities import require_together
-from streampca.solvers.choosing import choose, solver_of, solvers_for, with_alternatives, with_time
+from streampca.solvers.choosing import choose, obstacle_to_state, solver_of, solvers_for, with_alternatives, with_time
 from streampca.solvers.fitted_steps import fit_steps, with_steps
-from streampca.solvers.kernel.parameters import KernelParameters
-from streampca.solvers.quality import QualityFound, examining, quality_bytes
-from streampca.solvers.registry import obstacle_to_state
+from streampca.solvers.kernel.base import KernelParameters
 from streampca.solvers.removing import Removing, regressors_of
-from streampca.solvers.result import Fit
+from streampca.solvers.result import Fit, QualityFound, examining, quality_bytes
 from streampca.solvers.sampling import plan_sampling, require_sampling, with_sampling_errors
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct

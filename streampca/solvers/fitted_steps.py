@@ -17,13 +17,10 @@ from streampca.accumulators.moments import Moments
 from streampca.accumulators.rows import RowTotals
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Reading, Readings, run_fit
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read
-from streampca.planning.budget import MemoryNeed
-from streampca.planning.memory import ALLOWANCE_BYTES, allowed_bytes, reading_needs
+from streampca.planning.memory import ALLOWANCE_BYTES, MemoryNeed, allowed_bytes, reading_needs
 from streampca.planning.plan import Plan, with_read_ahead
-from streampca.planning.shape import WorkShape, count_leaves, divide
-from streampca.planning.work import Figures, Resources, Work
-from streampca.planning.worker_limits import for_workers, worker_limits
+from streampca.planning.shape import WorkShape, block_rows_to_try, bytes_to_read, count_leaves, divide
+from streampca.planning.work import Figures, Resources, Work, for_workers, worker_limits
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
 
@@ -32,6 +29,7 @@ STATISTICS: Mapping[str, Callable[[Source], AnyAccumulator]] = {
     "row totals": lambda rows: RowTotals(rows.shape[0]),
 }
 """What is accumulated for a step, by the name that it gives."""
+_SMALL_STATE_BYTES = 16 * 2**20
 
 
 def plan_reading(source: Source, accumulators: tuple[AnyAccumulator, ...], like: Plan) -> Plan:
@@ -71,9 +69,6 @@ def with_steps(plan: Plan, source: Source) -> Plan:
     return replace(
         plan, passes=plan.passes + len(rows), bytes_to_read=plan.bytes_to_read + more, notes=(*plan.notes, note)
     )
-
-
-_SMALL_STATE_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)

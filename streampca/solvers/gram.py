@@ -17,7 +17,7 @@ from streampca.accumulators.gram import DENSE_FROM, Gram, GramOperator, few_stor
 from streampca.accumulators.residuals import feature_panel_bytes
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.block import Block, dense
-from streampca.execution.checkpoint.pass_record import PassRecord, next_pass
+from streampca.execution.checkpoint.resume import PassRecord, next_pass
 from streampca.execution.drive import drive
 from streampca.execution.leaf import Task, read_ahead
 from streampca.execution.progress import Meter, ProgressCallback
@@ -31,12 +31,17 @@ from streampca.models.pca import PCAModel
 from streampca.models.rounding import with_decoding, with_missing
 from streampca.models.stored import Components, StoredComponents, slab_features
 from streampca.parameters import Parameters
-from streampca.planning.blocks import block_rows_to_try, bytes_to_read, times_decoded
-from streampca.planning.budget import MemoryNeed
-from streampca.planning.detail import GramDetail
-from streampca.planning.memory import REPORT_BYTES, buffer_bytes, eigenproblem_bytes, reading_needs
-from streampca.planning.plan import Plan
-from streampca.planning.shape import Leaf, WorkShape, count_leaves, divide
+from streampca.planning.memory import REPORT_BYTES, MemoryNeed, buffer_bytes, eigenproblem_bytes, reading_needs
+from streampca.planning.plan import GramDetail, Plan
+from streampca.planning.shape import (
+    Leaf,
+    WorkShape,
+    block_rows_to_try,
+    bytes_to_read,
+    count_leaves,
+    divide,
+    times_decoded,
+)
 from streampca.planning.work import Figures, Resources
 from streampca.random import generator
 from streampca.solvers.base import PCASolver

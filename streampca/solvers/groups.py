@@ -25,8 +25,7 @@ from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.columns import require_rows
 from streampca.planning.plan import Plan, with_read_ahead, with_repeated_reads
-from streampca.planning.work import Resources
-from streampca.planning.worker_limits import for_workers, worker_limits
+from streampca.planning.work import Resources, for_workers, worker_limits
 from streampca.solvers.capabilities import require_together
 from streampca.solvers.covariance import CovarianceSolver, accumulator_of
 from streampca.solvers.fit import resources_of
@@ -35,7 +34,7 @@ from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.state import capped, solve
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.naming import places_named
-from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import one_blas_thread
 from streampca.typing import IntArray
 
 _PLAIN_SQUARES = (1e-300, 1e300)

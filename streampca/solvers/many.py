@@ -17,9 +17,9 @@ from streampca.formatting import as_text
 from streampca.planning.many import ManyPlan, plan_together
 from streampca.planning.memory import ALLOWANCE_BYTES
 from streampca.planning.plan import Plan, with_read_ahead
-from streampca.planning.worker_limits import for_workers, worker_limits
+from streampca.planning.work import for_workers, worker_limits
 from streampca.solvers.fit import resources_of
-from streampca.solvers.quality import quality_bytes
+from streampca.solvers.result import quality_bytes
 from streampca.sources.base import Source
 
 if TYPE_CHECKING:

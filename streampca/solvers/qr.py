@@ -21,12 +21,16 @@ from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.rounding import with_decoding
 from streampca.models.state import FittedState
-from streampca.planning.blocks import block_rows_to_try
-from streampca.planning.budget import MemoryNeed
-from streampca.planning.cost import Rates, busy_threads, nominal_rates
-from streampca.planning.memory import buffer_bytes, model_need, reading_needs, report_need, sampled_rows_need
-from streampca.planning.plan import Plan
-from streampca.planning.shape import WorkShape, count_leaves, divide
+from streampca.planning.memory import (
+    MemoryNeed,
+    buffer_bytes,
+    model_need,
+    reading_needs,
+    report_need,
+    sampled_rows_need,
+)
+from streampca.planning.plan import Plan, Rates, busy_threads, nominal_rates
+from streampca.planning.shape import WorkShape, block_rows_to_try, count_leaves, divide
 from streampca.planning.work import Figures, Resources
 from streampca.solvers.base import ContinuableSolver
 from streampca.solvers.capabilities import Table

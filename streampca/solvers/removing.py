@@ -24,9 +24,8 @@ from streampca.execution.readings import Answer, AnyReading, Reading
 from streampca.models import certificate_sentences as sentences
 from streampca.models.rounding import with_decoding
 from streampca.parameters import Parameters
-from streampca.planning.budget import MemoryNeed
-from streampca.planning.cost import Rates, folded_flops
-from streampca.planning.plan import Plan
+from streampca.planning.memory import MemoryNeed
+from streampca.planning.plan import Plan, Rates, folded_flops
 from streampca.planning.shape import WorkShape
 from streampca.planning.work import Companion, Work
 from streampca.regressors import Basis, FittedRegression, Regressors

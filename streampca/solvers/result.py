@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streampca.accumulators import Covariance, ExactIntegerCovariance
 from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.quality import STATISTICS, Quality, Statistic
 from streampca.models import certificate_sentences as sentences
 from streampca.models.pca import Model, PCAModel
 from streampca.models.rotated import rotate
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.parameters.choices import Rotation
+from streampca.parameters.statement import Rotation
 from streampca.planning.plan import Plan
 from streampca.sources.base import ReadCount, Source
 from streampca.typing import FloatArray, Json
 
 if TYPE_CHECKING:
     from streampca.accumulators import RowsState
-    from streampca.solvers.quality import QualityFound
 
 
 @dataclass(frozen=True)
@@ -149,3 +150,40 @@ class Fit(FitResult):
         model = rotate(self.model, method=method)
         scores = None if self.scores is None else self.scores @ model.turn
         return replace(self, model=model, scores=scores, fitted_state=None)
+
+
+@dataclass(frozen=True)
+class QualityFound:
+    """What a reading says of the quality of the data."""
+
+    accumulators: tuple[AnyAccumulator, ...]
+    """A `Quality`, which says what was examined, and the `STATISTICS`."""
+    states: tuple[Any, ...]
+    """Their states."""
+
+    @property
+    def quality(self) -> Quality:
+        """Return which rows and features were examined."""
+        quality = self.accumulators[0]
+        assert isinstance(quality, Quality)  # noqa: S101 for the type checker: `examining` has it first
+        return quality
+
+    def statistics(self) -> Iterator[tuple[Statistic, FloatArray]]:
+        """Yield the further statistics with their sums."""
+        for statistic, state in zip(self.accumulators[1:], self.states[1:], strict=True):
+            assert isinstance(statistic, Statistic)  # noqa: S101 as above
+            yield statistic, statistic.finalize(state)
+
+
+def examining(source: Source, missing: str, *, by_features: bool = False) -> tuple[AnyAccumulator, ...]:
+    """Return what examines the rows of `source`, with the parameter `missing`: a `Quality`, and the `STATISTICS` of the same rows and features."""
+    may_miss = missing != "error" and source.dtype.kind == "f"
+    quality = replace(Quality.of(source.shape, str(source.dtype), missing=may_miss), by_features=by_features)
+    return (quality, *(kind(quality) for kind in STATISTICS))
+
+
+def quality_bytes(source: Source, threads: int, missing: str) -> int:
+    """Return what data quality takes beside a fit: 2 N + 2 states and N times the scratch of an update, N = `threads` (``docs/reference/memory-formulas.md``)."""
+    accumulators, (n, d) = examining(source, missing), source.shape
+    scratch = max(each.scratch_bytes(d, n, source.dtype.itemsize) for each in accumulators)
+    return (2 * threads + 2) * sum(each.state_bytes(d) for each in accumulators) + threads * scratch

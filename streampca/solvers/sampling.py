@@ -42,6 +42,7 @@ from streampca.typing import Array, FloatArray
 
 _LEAST_ROWS = 2
 """Rows of a group at least."""
+_PANEL_BYTES = 2**20
 
 
 def require_sampling(n_groups: int, n_samples: int) -> None:
@@ -249,9 +250,6 @@ def _outside(products: _Products, moments: GroupMoments, population: Population,
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             turns[i] = np.where(spread > 0, spread / np.square(value - others), 0.0).sum()
     return turns
-
-
-_PANEL_BYTES = 2**20
 
 
 def score_unit(model: Model) -> float:

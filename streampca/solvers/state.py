@@ -24,13 +24,13 @@ from streampca.parameters import Parameters
 from streampca.planning.columns import with_columns
 from streampca.planning.plan import Plan
 from streampca.solvers.analyses import Analysis
+from streampca.solvers.choosing import CONTINUABLE, obstacle_to_state
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.fitted_steps import fit_steps
-from streampca.solvers.registry import CONTINUABLE, obstacle_to_state
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.records import Fragment, repeated
 from streampca.sources.naming import places_named
-from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import one_blas_thread
 from streampca.typing import Json
 
 

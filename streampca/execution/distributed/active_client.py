@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 
 from streampca.errors import ClusterError
-from streampca.planning.worker_limits import require_same_software, scheduler_gone
+from streampca.planning.work import require_same_software, scheduler_gone
 from streampca.sources.base import Source
 from streampca.system.process import worker_of_this_task
 from streampca.typing import DaskClient

@@ -26,10 +26,10 @@ from streampca.execution.progress import Meter
 from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
-from streampca.planning.worker_limits import other_version, scheduler_gone, workers_of
+from streampca.planning.work import other_version, scheduler_gone, workers_of
 from streampca.sources.base import Source
 from streampca.sources.schedule import Schedule
-from streampca.system.blas_threads import one_blas_thread
+from streampca.system.process import one_blas_thread
 from streampca.typing import DaskClient, DaskFuture
 from streampca.version import __version__
 

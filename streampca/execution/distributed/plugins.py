@@ -10,7 +10,7 @@ from contextlib import suppress
 from distributed import Worker, WorkerPlugin
 
 from streampca.logs import ROOT
-from streampca.planning.worker_limits import workers_of
+from streampca.planning.work import workers_of
 from streampca.sources import credentials
 from streampca.typing import DaskClient
 

@@ -48,7 +48,7 @@ from streampca.models.stored import (
     survey,
     survey_rows,
 )
-from streampca.parameters.choices import Method, Missing
+from streampca.parameters.statement import Method, Missing
 from streampca.regressors import Basis, FittedRegression, RowRegressors
 from streampca.storage.directories import RECORD, AtomicDirectory, read_record, read_unreplaced
 from streampca.system.process import available_bytes

@@ -18,7 +18,7 @@ from streampca.parameters import (
     PCA_PARAMETERS,
     ModelKind,
 )
-from streampca.parameters.choices import KernelName
+from streampca.parameters.statement import KernelName
 from streampca.redaction import redacted, without_secrets
 from streampca.runs.config.clusters import AnyCluster, ThreadsCluster, without_kubernetes
 from streampca.runs.config.document import Document

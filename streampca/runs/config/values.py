@@ -27,8 +27,8 @@ from typing_extensions import TypedDict
 
 from streampca.linalg.component_rules import RULES, RuleName
 from streampca.parameters import Parameter
-from streampca.parameters.choices import Sampling as SamplingName
 from streampca.parameters.statement import Domain
+from streampca.parameters.statement import Sampling as SamplingName
 from streampca.runs.config.yaml import KeyPath, has_control_characters
 from streampca.storage.directories import is_short_enough
 

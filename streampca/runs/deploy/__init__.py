@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from streampca.errors import ClusterError, ConfigError, StreamPCAError
 from streampca.execution.distributed.active_client import forget, using_client
 from streampca.logs import Notice
-from streampca.planning.worker_limits import workers_of
+from streampca.planning.work import workers_of
 from streampca.runs.config.clusters import (
     AddressCluster,
     AnyCluster,

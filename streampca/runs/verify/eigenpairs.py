@@ -17,9 +17,9 @@ from streampca.models.pca import PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.runs.verify.checks import Check, compared
+from streampca.solvers.choosing import SOLVERS
 from streampca.solvers.covariance import accumulator_of
 from streampca.solvers.covariance_model import operator_of
-from streampca.solvers.registry import SOLVERS
 from streampca.sources import Source
 from streampca.typing import FloatArray
 

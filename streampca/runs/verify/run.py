@@ -53,8 +53,7 @@ from streampca.sources.store_record import arrays_of, keys_where, note_digests
 from streampca.sources.zarr.digests import StoreRecord, default_place
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.storage.directories import DIAGNOSTICS, read_record
-from streampca.system.blas_threads import one_blas_thread
-from streampca.system.process import n_cores
+from streampca.system.process import n_cores, one_blas_thread
 
 _OVERRIDES = ("source.", "resources.")
 _MOST_NAMED = 3

@@ -23,7 +23,7 @@ from streampca.runs.diagnostics import read_rows, unusual_rows_of
 from streampca.runs.manifest import read_json
 from streampca.runs.verify.checks import Check, compared, shown
 from streampca.runs.verify.eigenpairs import panel_rows
-from streampca.solvers.registry import SOLVERS
+from streampca.solvers.choosing import SOLVERS
 from streampca.sources import Source
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import DIAGNOSTICS

@@ -18,15 +18,14 @@ from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
 from streampca.models.stored import BAND_ROWS, StoredRows
-from streampca.planning.blocks import block_rows_to_try
-from streampca.planning.budget import MemoryNeed
-from streampca.planning.detail import ALL_ROWS, KernelDetail
-from streampca.planning.plan import Plan
-from streampca.planning.shape import WorkShape
+from streampca.planning.memory import MemoryNeed
+from streampca.planning.plan import ALL_ROWS, KernelDetail, Plan
+from streampca.planning.shape import WorkShape, block_rows_to_try
 from streampca.planning.work import Figures, Resources
 from streampca.solvers.approximate import transform_matrix
 from streampca.solvers.kernel.base import (
     KernelFit,
+    KernelParameters,
     inverse_roots,
     settings_of,
     shares,
@@ -35,7 +34,6 @@ from streampca.solvers.kernel.base import (
     with_preimage,
 )
 from streampca.solvers.kernel.pairs import PAIR_SIDE, SCORES_ROWS, PairsMethod, standardised_by
-from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.sources.base import Source
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch

@@ -11,22 +11,20 @@ from streampca.errors import NotFiniteError, PlanError
 from streampca.execution.readings import Readings
 from streampca.formatting import as_text
 from streampca.kernels import Kernel
-from streampca.linalg.eigen import Spectrum, solve, uses_krylov
-from streampca.linalg.lanczos import basis_size
+from streampca.linalg.eigen import Spectrum, basis_size, solve, uses_krylov
 from streampca.linalg.tiles import spread
 from streampca.models import certificate_sentences as sentences
 from streampca.models.certificates import KernelCertificate
 from streampca.models.kernel import KernelModel
-from streampca.planning.blocks import block_rows_to_try
-from streampca.planning.detail import ALL_ROWS, KernelDetail
-from streampca.planning.plan import Plan
-from streampca.planning.shape import WorkShape
+from streampca.planning.plan import ALL_ROWS, KernelDetail, Plan
+from streampca.planning.shape import WorkShape, block_rows_to_try
 from streampca.planning.work import Figures, Resources
 from streampca.solvers.kernel.base import (
     ROUNDING,
     SAMPLE,
     DenseMatrix,
     KernelFit,
+    KernelParameters,
     inverse_roots,
     share_of,
     shares,
@@ -36,7 +34,6 @@ from streampca.solvers.kernel.base import (
     with_preimage,
 )
 from streampca.solvers.kernel.pairs import PAIR_SIDE, PairsMethod, standardised_by
-from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.sources.base import Source
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray

@@ -27,12 +27,9 @@ from streampca.execution.leaf import read_with_retries
 from streampca.execution.readings import Reading, ReadingAlone, Readings
 from streampca.kernels import Kernel, Standardised
 from streampca.linalg.scaling import reciprocals
-from streampca.planning.blocks import BLOCK_BYTES, block_rows_to_try
-from streampca.planning.budget import MemoryNeed
-from streampca.planning.detail import KernelDetail
-from streampca.planning.memory import buffer_bytes, reading_needs, report_need, sampled_rows_need
-from streampca.planning.plan import Plan
-from streampca.planning.shape import WorkShape, count_leaves, divide
+from streampca.planning.memory import MemoryNeed, buffer_bytes, reading_needs, report_need, sampled_rows_need
+from streampca.planning.plan import KernelDetail, Plan
+from streampca.planning.shape import BLOCK_BYTES, WorkShape, block_rows_to_try, count_leaves, divide
 from streampca.planning.work import Figures, Resources
 from streampca.solvers.kernel.base import AFTER, KernelMethod, settings_of
 from streampca.sources.base import ReadCount, Source

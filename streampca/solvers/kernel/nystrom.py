@@ -27,6 +27,7 @@ from streampca.solvers.kernel.base import (
     ROUNDING,
     DenseMatrix,
     KernelFit,
+    KernelParameters,
     inverse_roots,
     share_of,
     shares,
@@ -36,7 +37,6 @@ from streampca.solvers.kernel.base import (
     with_preimage,
 )
 from streampca.solvers.kernel.landmarks import HELD_OUT_ROWS, ChosenLandmarks, LandmarkMethod, chances
-from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.sources.base import Source
 from streampca.system.process import release_freed_memory
 from streampca.typing import Array, BoolArray, FloatArray

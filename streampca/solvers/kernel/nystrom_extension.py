@@ -18,6 +18,7 @@ from streampca.solvers.kernel.base import (
     ROUNDING,
     DenseMatrix,
     KernelFit,
+    KernelParameters,
     inverse_roots,
     shares,
     signs_of,
@@ -25,7 +26,6 @@ from streampca.solvers.kernel.base import (
     with_preimage,
 )
 from streampca.solvers.kernel.landmarks import LandmarkMethod
-from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.sources.base import Source
 
 

@@ -12,13 +12,11 @@ from streampca.accumulators.kernel_features import in_panel
 from streampca.block import Block
 from streampca.execution.readings import Reading, Readings
 from streampca.models.stored import BAND_ROWS, StoredRows
-from streampca.planning.budget import MemoryNeed
-from streampca.planning.memory import report_need, sampled_rows_need
+from streampca.planning.memory import MemoryNeed, report_need, sampled_rows_need
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape, divide
-from streampca.solvers.kernel.base import AFTER, KernelMethod
+from streampca.solvers.kernel.base import AFTER, KernelMethod, KernelParameters
 from streampca.solvers.kernel.landmarks import FeatureMoments, needs_moments, with_moments
-from streampca.solvers.kernel.parameters import KernelParameters
 from streampca.typing import Array
 
 PAIR_SIDE = BAND_ROWS

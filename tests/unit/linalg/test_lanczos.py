@@ -10,7 +10,7 @@ import spectra
 import tolerances
 
 from streampca.errors import StreamPCAError
-from streampca.linalg.lanczos import leading_eigenpairs
+from streampca.linalg.eigen import leading_eigenpairs
 from streampca.metrics import principal_angles
 
 pytestmark = pytest.mark.numerical

@@ -54,6 +54,21 @@ def test_errors_are_those_of_a_jackknife_that_fits_again_without_each_group(rows
     assert np.allclose(errors.angles, np.sqrt(variance), rtol=0.1)
 
 
+@pytest.mark.parametrize("scale", ["poisson", "patterson"])
+def test_errors_where_means_tell_the_scales_are_those_of_rows_divided_before(scale: Any) -> None:
+    rng = np.random.default_rng(8)
+    share = rng.uniform(0.1, 0.9, 8) * np.exp(0.3 * np.outer(rng.standard_normal(3000), rng.standard_normal(8))).clip(
+        0.5, 1.1
+    )
+    counts = rng.poisson(30 * share) if scale == "poisson" else rng.binomial(2, share)
+    mean = counts.mean(axis=0)
+    divided = counts / np.sqrt(mean if scale == "poisson" else mean * (1 - mean / 2))
+    found = sp.PCA(4, scale=scale, sampling_errors=N_GROUPS).fit(counts.astype("f8")).sampling_error_
+    expected = sp.PCA(4, sampling_errors=N_GROUPS).fit(divided).sampling_error_
+    for name in ("eigenvalues", "shares", "angles"):
+        assert np.allclose(getattr(found, name), getattr(expected, name), rtol=1e-6), name
+
+
 def test_rows_of_weight_zero_and_their_groups_do_not_count(rows: Rows) -> None:
     rows = rows[:2000]
     weights = np.full(len(rows), 2.0)

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import streampca as sp
 from streampca import PCA, KernelPCA
-from streampca.system.blas_threads import libraries
+from streampca.system.process import libraries
 
 SECONDS = 60.0
 Work = Callable[[Callable[[Any], None]], list[np.ndarray]]
