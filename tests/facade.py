@@ -21,6 +21,8 @@ from streampca.cli import cli, main
 from streampca.estimators.exporting import export
 from streampca.execution.checkpoint.progress_log import CheckpointDirectory, ProgressLog, RunIdentity, recording
 from streampca.execution.distributed import cluster
+from streampca.execution.distributed.active_client import active_client
+from streampca.execution.readings import run_fit
 from streampca.planning.scores import plan_scores
 from streampca.planning.work import Resources
 from streampca.runs import deploy
@@ -32,8 +34,7 @@ from streampca.runs.inspection import inspect_path
 from streampca.runs.verify import verify_run
 from streampca.solvers.capabilities import CONFLICTS
 from streampca.solvers.choosing import CONTINUABLE, SOLVERS
-from streampca.solvers.fit import Parameters, plan_fit
-from streampca.solvers.fit import fit as fit_source
+from streampca.solvers.fit import Parameters, plan_fit, readings_of_fit
 from streampca.solvers.kernel.base import KernelParameters
 from streampca.solvers.result import examining as accumulators_of_quality
 from streampca.sources import ReadCount, Source, open_source, remote
@@ -301,6 +302,11 @@ def plan(
     if allowed is None:
         return plan_fit(source, replace(checked, threads=threads))
     return SOLVERS[checked.solver](source, checked).plan(Resources(allowed, beside, threads))
+
+
+def fit_source(source: Any, parameters: Any, plan: Any, *, progress: Any = None, **options: Any) -> Any:
+    """Carry out the plan of a fit of a source, as `fit` does."""
+    return run_fit(readings_of_fit(source, parameters, plan, **options), active_client(source), progress)
 
 
 def fit(data: Any, plan: Any = None, *, k: Any = None, options: Any = None, **parameters: Any) -> Any:

@@ -33,9 +33,10 @@ from _proven import proven
 from _report import Part, Report, main, note
 from numpy.typing import NDArray
 
+from streampca.execution.readings import run_fit
 from streampca.models.pca import PCAModel
 from streampca.random import generator
-from streampca.solvers.fit import Parameters, fit, plan_fit
+from streampca.solvers.fit import Parameters, plan_fit, readings_of_fit
 from streampca.sources import open_source
 
 FloatArray = NDArray[np.float64]
@@ -133,7 +134,7 @@ def fitted(rows: NDArray[Any], parameters: Parameters) -> PCAModel:
     plan = plan_fit(source, parameters)
     if plan.solver == "adaptive":
         plan = plan.replace(n_leaves=2, sketch=plan.sketch | {"rows_per_update": N_ROWS // 10})
-    return fit(source, parameters, plan).model
+    return run_fit(readings_of_fit(source, parameters, plan), None, None).model
 
 
 def violated(

@@ -15,7 +15,6 @@ from streampca.estimators.continuing import Continuing
 from streampca.estimators.interface import Fitted, check_is_fitted
 from streampca.estimators.pca import PCA, Patterns
 from streampca.execution.distributed.active_client import active_client
-from streampca.execution.readings import Readings
 from streampca.models.analysis import AnalysisModel, StrengthErrors
 from streampca.models.certificates import ExactCertificate
 from streampca.models.pca import PCAModel
@@ -28,7 +27,7 @@ from streampca.planning.columns import with_columns, with_sample_weight
 from streampca.planning.plan import Plan, warn_of_probe
 from streampca.solvers.analyses import Analysis, Factors
 from streampca.solvers.choosing import SOLVERS
-from streampca.solvers.fit import Fit, plan_fit, readings_of_fit
+from streampca.solvers.fit import Fit
 from streampca.solvers.state import solve
 from streampca.sources import Source
 from streampca.typing import FloatArray, IntArray
@@ -160,14 +159,6 @@ class StateEstimator(Continuing):
         shared = {each.name: getattr(self, each.name) for each in SHARED}
         pca = PCA(named["n_components"], solver="covariance", missing_scores="mean", **shared)
         return pca._parameters(threads)
-
-    def _plan_source(self, source: Source, parameters: Parameters, **options: Any) -> Plan:
-        """Plan a fit of a source with checked parameters."""
-        return plan_fit(source, parameters, analysis=self._analysis(source), **options)
-
-    def _readings_of_fit(self, source: Source, parameters: Parameters, plan: Plan, **options: Any) -> Readings[Fit]:
-        """Ask for the readings of such a fit, to share them."""
-        return readings_of_fit(source, parameters, plan, analysis=self._analysis(source), **options)
 
     def _solved(self, fitted: FittedState) -> PCAModel:
         return solve(self._of_state(fitted), self._analysis(fitted))

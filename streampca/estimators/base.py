@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, overload
@@ -35,7 +35,7 @@ from streampca.estimators.plots import Plots
 from streampca.execution.checkpoint.resume import identity_of_fit, resumed
 from streampca.execution.distributed.active_client import active_client, share_credentials
 from streampca.execution.progress import ProgressCallback
-from streampca.execution.readings import run_fit
+from streampca.execution.readings import Readings, run_fit
 from streampca.export.formats import Exported
 from streampca.labels import Labels
 from streampca.models.fit_record import FitRecord
@@ -50,11 +50,13 @@ from streampca.models.rows import (
     with_fitted,
 )
 from streampca.models.sampling_errors import SamplingErrors
+from streampca.models.state import FittedState
 from streampca.models.stored import StoredArray
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_rows, plan_scores
+from streampca.solvers.analyses import Analysis
 from streampca.solvers.base import Solver
-from streampca.solvers.fit import readings_of_fit
+from streampca.solvers.fit import plan_fit, readings_of_fit
 from streampca.sources import Source, open_source
 from streampca.sources.base import require_unmasked
 from streampca.sources.cells.objects import is_anndata
@@ -93,10 +95,6 @@ class StreamEstimator(BaseEstimator):
 
     _solvers: ClassVar[Mapping[str, type[Solver[Any, Any]]]]
     """Its solvers by name."""
-    _plan_source: ClassVar[Callable[..., Any]]
-    """Plans a fit of a source with checked parameters: `plan_fit`, with what an analysis adds."""
-    _readings_of_fit: Callable[..., Any] = staticmethod(readings_of_fit)
-    """Asks for the readings of such a fit."""
 
     if TYPE_CHECKING:
         _model: Model
@@ -131,6 +129,18 @@ class StreamEstimator(BaseEstimator):
     def _parameters(self, threads: int | None = None) -> Any:
         """Return the checked parameters of a fit."""
         raise NotImplementedError
+
+    def _analysis(self, source: Source | FittedState) -> Analysis | None:
+        """Return what is solved from the state of these rows in place of PCA; None for PCA and kernel PCA."""
+        return None
+
+    def _plan_source(self, source: Source, parameters: Any, **options: Any) -> Plan:
+        """Plan a fit of a source with checked parameters."""
+        return plan_fit(source, parameters, analysis=self._analysis(source), **options)
+
+    def _readings_of_fit(self, source: Source, parameters: Any, plan: Plan, **options: Any) -> Readings[Any]:
+        """Ask for the readings of such a fit."""
+        return readings_of_fit(source, parameters, plan, analysis=self._analysis(source), **options)
 
     def _fit(self, source: Source, parameters: Any) -> Self:
         """Become the fit of `source`, resumed from `checkpoint` if that is a directory with the checkpoint of this fit."""

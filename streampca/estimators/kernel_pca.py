@@ -27,7 +27,6 @@ from streampca.parameters import KERNEL_PCA_PARAMETERS, checked, documented
 from streampca.parameters.statement import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan
 from streampca.solvers.choosing import METHODS
-from streampca.solvers.fit import plan_fit
 from streampca.solvers.kernel.base import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.sources import Source
 from streampca.sources.base import require_unmasked
@@ -152,7 +151,7 @@ class KernelPCA(StreamEstimator):
             As `fit`.
         """
         source = self._open(X)
-        return plan_fit(source, self._parameters(), client=active_client(source), alternatives=True)
+        return self._plan_source(source, self._parameters(), client=active_client(source), alternatives=True)
 
     def fit(self, X: Input, y: object = None) -> Self:
         """Find the kernel principal components of `X`.
@@ -283,8 +282,6 @@ class KernelPCA(StreamEstimator):
             given=given,
             threads=threads,
         )
-
-    _plan_source = staticmethod(plan_fit)
 
     def _take(self, result: Any, source: Source) -> None:
         super()._take(result, source)

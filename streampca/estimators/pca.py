@@ -42,7 +42,6 @@ from streampca.planning.columns import as_weights, with_columns, with_sample_wei
 from streampca.planning.plan import Plan, warn_of_probe
 from streampca.regressors import removal_of
 from streampca.solvers.choosing import SOLVERS
-from streampca.solvers.fit import plan_fit
 from streampca.solvers.state import with_eigenvalues
 from streampca.sources.alignment import is_placed
 from streampca.sources.sparse import is_sparse
@@ -313,7 +312,7 @@ class PCA(Continuing, Patterns):
         if probe:
             warn_of_probe()
         source = self._open(X)
-        return plan_fit(source, self._parameters(), client=active_client(source), alternatives=True)
+        return self._plan_source(source, self._parameters(), client=active_client(source), alternatives=True)
 
     def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Find the components of `X`, which is read once, or as often as `plan` says.
@@ -648,8 +647,6 @@ class PCA(Continuing, Patterns):
         else:
             named["feature_weight"] = as_weights("feature_weight", self.feature_weight)
         return Parameters(**named, given=given, threads=threads)
-
-    _plan_source = staticmethod(plan_fit)
 
 
 @dataclass(eq=False, repr=False)

@@ -65,7 +65,7 @@ class Reading:
     """Sample weights, ``(n_samples,)``; None = all 1."""
     phase: str = "fit"
     """Name of the reading, for progress and checkpoints."""
-    take: Callable[[Block], object] | None = None
+    on_block: Callable[[Block], object] | None = None
     """Called with every block, in the order of rows, by methods that need the rows themselves; such a reading is not shared."""
     n_of_progress: int = 1
     """Readings that progress shows as one, of which this is one."""
@@ -85,8 +85,8 @@ class Reading:
         ClusterError
             If the cluster lost a task for good.
         """
-        if self.take is not None:
-            return self._make_in_order(self.take, progress)
+        if self.on_block is not None:
+            return self._make_in_order(self.on_block, progress)
         one = len(self.accumulators) == 1
         accumulator = self.accumulators[0] if one else Joint(self.accumulators)
         with self.source.reading():
@@ -97,7 +97,7 @@ class Reading:
             state, count = drive(task, self.plan, record, start, accumulator.absorb, client=client, progress=progress)
         return Answer((state,) if one else state, count)
 
-    def _make_in_order(self, take: Callable[[Block], object], progress: ProgressCallback | None) -> Answer:
+    def _make_in_order(self, on_block: Callable[[Block], object], progress: ProgressCallback | None) -> Answer:
         (n, d), count = self.source.shape, ReadCount()
         meter, joint = Meter(self.phase, n, progress), Joint(self.accumulators)
         leaf, states = Leaf(0, (*range(0, n, self.plan.rows_per_block), n)), joint.init(d)
@@ -106,7 +106,7 @@ class Reading:
             self.source.ahead(Schedule.in_order(leaf.spans, self.plan.read_ahead_bytes)),
         ):
             for read in read_ahead(self.source, leaf):
-                take(read.block)
+                on_block(read.block)
                 states = joint.update(states, read.block)
                 count += read.count
                 meter.add_block(read.block, read.count)
@@ -336,7 +336,7 @@ def _groups(waiting: Mapping[str, Reading]) -> list[list[str]]:
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, reading in waiting.items():
         key: tuple[object, ...] = (name,)
-        if reading.take is None:
+        if reading.on_block is None:
             weights = None if reading.weights is None else array_digest(reading.weights)
             order = None if reading.plan.in_row_order else reading.plan.blocks
             key = (id(part_of(reading.source)[0]), weights, order)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -267,8 +267,14 @@ class AnalysisModel(PCAModel):
         return named | {"errors": spread, "n_blocks": n_blocks}
 
 
-_SETTINGS = ("analysis", "strengths", "n_first", "totals", "error", "figures")
-"""Fields that are stored as plain data."""
+OWN_ARRAYS = ("patterns", "uniquenesses", "prediction")
+"""Fields that are stored as arrays."""
+_SETTINGS = tuple(
+    each.name
+    for each in fields(AnalysisModel)
+    if each.name not in {*OWN_ARRAYS, "strength_errors", *(other.name for other in fields(PCAModel))}
+)
+"""Fields that are stored as plain data: all others, but for errors, which `AnalysisModel.settings` takes apart."""
 
 
 def settings_from(stored: Json, n_components: int, n_features: int) -> Json:

@@ -41,7 +41,7 @@ from streampca.planning.shape import (
 )
 from streampca.planning.work import Figures, Resources
 from streampca.random import generator
-from streampca.solvers.approximate_model import Answer, Chain, answer_of
+from streampca.solvers.approximate_model import Approximation, Chain, answer_of
 from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table, needs_moments
 from streampca.solvers.pilot import (
@@ -591,7 +591,7 @@ def split(known: Sketched, held_out: int) -> tuple[tuple[FloatArray, FloatArray]
 
 
 def _next_test(
-    chain: Chain, answer: Answer, evidence: Evidence, plan: Plan, work: Precision
+    chain: Chain, answer: Approximation, evidence: Evidence, plan: Plan, work: Precision
 ) -> tuple[FloatArray, int, float]:
     """Return the columns that the next pass multiplies with, how many of them are for the answer, and the factor of the others.
 

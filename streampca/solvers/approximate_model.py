@@ -76,7 +76,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Approximation:
     """A low-rank matrix below the covariance matrix, with its certificate."""
 
     low_rank: LowRank
@@ -132,7 +132,7 @@ def answer_of(
     work: str,
     n_threads: int,
     low_rank: LowRank | None = None,
-) -> Answer:
+) -> Approximation:
     """Return the best matrix below C that `chain` gives, or `low_rank`, with its certificate.
 
     Parameters
@@ -184,7 +184,7 @@ def answer_of(
     )
     reached = selected is not None or _n_components(parameters, n_components, moments) >= limit
     left = _residual_moments(taken, n_components, evidence, moments.total, limit)
-    return Answer(low_rank, taken, n_components, reached or isinstance(selection, Count), certificate, left)
+    return Approximation(low_rank, taken, n_components, reached or isinstance(selection, Count), certificate, left)
 
 
 def _known_weight(moments: Sketched, parameters: Parameters) -> float | None:

@@ -12,9 +12,7 @@ import numpy as np
 
 from streampca.accumulators.rows import RowSample
 from streampca.errors import DataError, NotAvailableError, PlanError
-from streampca.execution.distributed.active_client import active_client
-from streampca.execution.progress import ProgressCallback
-from streampca.execution.readings import Meters, Reading, Readings, relayed, run_fit, with_beside
+from streampca.execution.readings import Meters, Reading, Readings, relayed, with_beside
 from streampca.logs import logger
 from streampca.parameters import Parameters
 from streampca.planning.columns import require_rows, require_rule, with_columns
@@ -38,7 +36,7 @@ from streampca.system.process import n_cores, process_bytes
 if TYPE_CHECKING:
     from streampca.typing import DaskClient
 
-__all__ = ["Fit", "Parameters", "fit", "plan_fit", "report_rows"]
+__all__ = ["Fit", "Parameters", "plan_fit", "report_rows"]
 
 _log = logger(__name__)
 _REPORT_ROWS, _REPORT_BYTES = 2000, 16 * 2**20
@@ -162,21 +160,6 @@ def resources_of(
         raise PlanError(
             f"{error}; the ceiling is that of the worker with the least memory: give workers more, or have fewer on a machine"
         ) from error
-
-
-def fit(
-    source: Source,
-    parameters: Parameters | KernelParameters,
-    plan: Plan,
-    *,
-    keep_rows: int = 0,
-    quality: bool = False,
-    progress: ProgressCallback | None = None,
-    analysis: Analysis | None = None,
-) -> Any:
-    """Carry out `plan` and return what `readings_of_fit` returns."""
-    readings = readings_of_fit(source, parameters, plan, keep_rows=keep_rows, quality=quality, analysis=analysis)
-    return run_fit(readings, active_client(source), progress)
 
 
 def readings_of_fit(

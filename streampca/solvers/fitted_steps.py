@@ -24,7 +24,7 @@ from streampca.planning.work import Figures, Resources, Work, for_workers, worke
 from streampca.sources.base import Source
 from streampca.system.process import n_cores, process_bytes
 
-STATISTICS: Mapping[str, Callable[[Source], AnyAccumulator]] = {
+FIGURES_OF_ROWS: Mapping[str, Callable[[Source], AnyAccumulator]] = {
     "moments": lambda rows: Moments(),
     "row totals": lambda rows: RowTotals(rows.shape[0]),
 }
@@ -44,7 +44,7 @@ def plan_reading(source: Source, accumulators: tuple[AnyAccumulator, ...], like:
 def fit_steps(source: Source, like: Plan) -> Readings[None]:
     """Read what the steps of `source` have to know, one after another, in the memory of the plan `like`; nothing if all is known."""
     for rows, step in source.unfitted:
-        accumulator = STATISTICS[step.statistic](rows)
+        accumulator = FIGURES_OF_ROWS[step.statistic](rows)
         phase = f"figures of {type(step).__name__}"
         reading = Reading(rows, (accumulator,), plan_reading(rows, (accumulator,), like), phase=phase)
         (state,) = (yield reading).take()

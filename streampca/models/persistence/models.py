@@ -15,7 +15,7 @@ import zarr
 from streampca.errors import ModelError, ParameterError
 from streampca.formatting import shortened
 from streampca.kernels import Kernel, Standardised, kernel_from_dict
-from streampca.models.analysis import AnalysisModel, settings_from
+from streampca.models.analysis import OWN_ARRAYS, AnalysisModel, settings_from
 from streampca.models.certificates import any_certificate_of
 from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
 from streampca.models.fit_record import FitRecord, arrays_of_names, record_from, source_of, without_names
@@ -58,7 +58,6 @@ FORMAT = "streampca-model"
 VERSIONS = (1, 2)
 """Version 1 is that of streampca 0.1, which has no record of the fit, and names of features among the attributes."""
 _AXES = ("mode", "feature")
-_ANALYSIS = ("patterns", "uniquenesses", "prediction")
 _PREIMAGE = ("way_back_scores", "way_back_dual")
 _MOMENTS = ("feature_mean", "feature_factor")
 _REMOVAL_BYTES = 256 * 2**20
@@ -124,7 +123,7 @@ PCA = _form(
     "pca",
     "streampca model",
     arrays={
-        **dict.fromkeys(_ANALYSIS, "f"),
+        **dict.fromkeys(OWN_ARRAYS, "f"),
         "rotation": "f",
         "removal_coefficients": "f",
         "removal_groups": "i",
@@ -386,7 +385,7 @@ def _pca_model(group: StoredGroup, arrays: Json, components: Components) -> PCAM
     moments, turned, analysis = named["residual_moments"], named.pop("rotation"), named.pop("analysis")
     group.require(all(type(each) is float for each in moments), "its residual_moments are damaged")
     named |= {"removal": _removal_of(group, arrays["mean"]), "residual_moments": tuple(moments)}
-    further = {name: arrays.pop(name) for name in _ANALYSIS}
+    further = {name: arrays.pop(name) for name in OWN_ARRAYS}
     named |= {"components": components, **arrays}
     model = PCAModel(**named) if analysis is None else _analysis_of(group, named, further)
     require_valid(model, surveyed, group.path)

@@ -212,7 +212,7 @@ class EmpiricalMapMethod(PairsMethod):
         source, scratch, dtype = self.source, Scratch(), self.dtype
         require_space(scratch.path, source.shape[0] * source.shape[1] * dtype.itemsize)
         rows = StoredRows.create(scratch.path / "rows", source.shape, dtype, scratch)
-        yield Reading(source, (), plan, take=lambda block: rows.write(block.start, in_panel(block, dtype)))
+        yield Reading(source, (), plan, on_block=lambda block: rows.write(block.start, in_panel(block, dtype)))
         return rows
 
 

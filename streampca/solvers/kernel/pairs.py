@@ -78,7 +78,7 @@ class PairsMethod(KernelMethod):
         def take(block: Block) -> None:
             rows[block.start : block.start + len(block)] = in_panel(block, dtype)
 
-        yield Reading(self.source, (), plan, take=take)
+        yield Reading(self.source, (), plan, on_block=take)
         return rows
 
 
