@@ -46,9 +46,8 @@ from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.choosing import CONTINUABLE, SOLVERS
 from streampca.solvers.covariance import CovarianceSolver, OnDisk
 from streampca.solvers.kernel.empirical_map import EmpiricalMapMethod
-from streampca.solvers.kernel.exact import ExactMethod
+from streampca.solvers.kernel.exact import ExactMethod, PairsMethod
 from streampca.solvers.kernel.landmarks import LandmarkMethod
-from streampca.solvers.kernel.pairs import PairsMethod
 from streampca.solvers.removing import Removing
 from streampca.solvers.sampling import moments_bytes, moments_scratch_bytes
 

@@ -41,8 +41,8 @@ import numpy as np
 from streampca.accumulators.base import Accumulator
 from streampca.accumulators.covariance import Covariance, CovarianceState
 from streampca.accumulators.integer import ExactIntegerCovariance, IntegerState
-from streampca.accumulators.moments import Moments, MomentsState
 from streampca.accumulators.pairwise import PairwiseCovariance, PairwiseState
+from streampca.accumulators.rows import Moments, MomentsState
 from streampca.accumulators.triangle import Factored, QRFactor, TriangleState
 from streampca.accumulators.wrappers import CompleteRows, CompleteRowsState
 from streampca.block import Block

@@ -32,11 +32,9 @@ _NAMES = {
         "RPCholeskyLandmarks",
         "RPCholeskyState",
     ),
-    "streampca.accumulators.moments": ("Moments", "MomentsState"),
     "streampca.accumulators.pairwise": ("PairwiseCovariance", "PairwiseState"),
-    "streampca.accumulators.rows": ("RowSample", "RowTotals", "RowsState"),
-    "streampca.accumulators.sketch": ("Sketch",),
-    "streampca.accumulators.sketched": ("Sketched", "SketchState"),
+    "streampca.accumulators.rows": ("Moments", "MomentsState", "RowSample", "RowTotals", "RowsState"),
+    "streampca.accumulators.sketch": ("Sketch", "Sketched", "SketchState"),
     "streampca.accumulators.sparse": ("SparseCovariance",),
     "streampca.accumulators.triangle": ("QRFactor", "TriangleState"),
     "streampca.accumulators.wrappers": (
@@ -81,16 +79,16 @@ if TYPE_CHECKING:
     from streampca.accumulators.landmarks import RPCholeskyState as RPCholeskyState
     from streampca.accumulators.landmarks import UniformLandmarks as UniformLandmarks
     from streampca.accumulators.landmarks import WeightedLandmarks as WeightedLandmarks
-    from streampca.accumulators.moments import Moments as Moments
-    from streampca.accumulators.moments import MomentsState as MomentsState
     from streampca.accumulators.pairwise import PairwiseCovariance as PairwiseCovariance
     from streampca.accumulators.pairwise import PairwiseState as PairwiseState
+    from streampca.accumulators.rows import Moments as Moments
+    from streampca.accumulators.rows import MomentsState as MomentsState
     from streampca.accumulators.rows import RowSample as RowSample
     from streampca.accumulators.rows import RowsState as RowsState
     from streampca.accumulators.rows import RowTotals as RowTotals
     from streampca.accumulators.sketch import Sketch as Sketch
-    from streampca.accumulators.sketched import Sketched as Sketched
-    from streampca.accumulators.sketched import SketchState as SketchState
+    from streampca.accumulators.sketch import Sketched as Sketched
+    from streampca.accumulators.sketch import SketchState as SketchState
     from streampca.accumulators.sparse import SparseCovariance as SparseCovariance
     from streampca.accumulators.triangle import QRFactor as QRFactor
     from streampca.accumulators.triangle import TriangleState as TriangleState

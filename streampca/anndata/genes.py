@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streampca.accumulators.moments import Moments, MomentsState
+from streampca.accumulators.rows import Moments, MomentsState
 from streampca.accumulators.wrappers import ByGroup
 from streampca.errors import DataError, ParameterError
 from streampca.execution.distributed.active_client import active_client

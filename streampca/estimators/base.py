@@ -38,7 +38,6 @@ from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Readings, run_fit
 from streampca.export.formats import Exported
 from streampca.labels import Labels
-from streampca.models.fit_record import FitRecord
 from streampca.models.pca import Model
 from streampca.models.rows import (
     Given,
@@ -50,7 +49,7 @@ from streampca.models.rows import (
     with_fitted,
 )
 from streampca.models.sampling_errors import SamplingErrors
-from streampca.models.state import FittedState
+from streampca.models.state import FitRecord, FittedState
 from streampca.models.stored import StoredArray
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_rows, plan_scores
@@ -522,7 +521,7 @@ class StreamEstimator(BaseEstimator):
         PlanError
             If the work does not fit in `memory`.
         """
-        from streampca.execution.reconstruction import reconstruction, write_rows  # here, because it imports zarr
+        from streampca.execution.write import reconstruction, write_rows  # here, because it imports zarr
 
         check_is_fitted(self)
         scores = self._open_scores(X)

@@ -17,9 +17,8 @@ from streampca.estimators.inputs import is_array_like
 from streampca.estimators.interface import Fitted, check_is_fitted, validate_data
 from streampca.estimators.persistence import record_of_fitted
 from streampca.linalg.selection import NComponents, as_selection
-from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
-from streampca.models.state import FittedState, with_writable_state
+from streampca.models.state import FitRecord, FittedState, with_writable_state
 from streampca.parameters.statement import Solver
 from streampca.planning.columns import placed_weights, with_sample_weight
 from streampca.solvers.choosing import SOLVERS, obstacle_to_state

@@ -20,9 +20,9 @@ from streampca.execution.distributed.active_client import active_client
 from streampca.kernels import Kernel, Standardised, kernel_of
 from streampca.linalg.selection import Frobenius, Threshold, from_plain
 from streampca.models.certificates import KernelCertificate
-from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.rows import scores_of
+from streampca.models.state import FitRecord
 from streampca.parameters import KERNEL_PCA_PARAMETERS, checked, documented
 from streampca.parameters.statement import Auto, KernelName, Method, Recovery, Sampling, Sketch
 from streampca.planning.plan import Plan

@@ -15,13 +15,12 @@ from streampca.estimators.coupled import CCA, MCA
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA, RotatedPCA
 from streampca.estimators.persistence import parameters_from, plan_from
-from streampca.models.fit_record import FitRecord
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
 from streampca.models.persistence.models import load_saved, model_place
 from streampca.models.persistence.state import load_state
 from streampca.models.rotated import RotatedModel
-from streampca.models.state import AGREE, FittedState
+from streampca.models.state import AGREE, FitRecord, FittedState
 from streampca.parameters import KINDS
 from streampca.planning.plan import Plan
 from streampca.solvers.choosing import CONTINUABLE

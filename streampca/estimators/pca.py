@@ -31,10 +31,10 @@ from streampca.models.diagnostics import (
     q_limit_of,
     t2_limit_of,
 )
-from streampca.models.fit_record import FitRecord
 from streampca.models.pca import PCAModel
 from streampca.models.rotated import RotatedModel, rotate
 from streampca.models.rows import Given
+from streampca.models.state import FitRecord
 from streampca.parameters import PCA_PARAMETERS, Parameters, checked, documented
 from streampca.parameters.statement import Auto, Missing, MissingScores, Recovery, ScaleName, Sketch, Solver
 from streampca.parameters.statement import Rotation as Method

@@ -15,7 +15,7 @@ from streampca.estimators.interface import BaseEstimator
 from streampca.formatting import shortened
 from streampca.kernels import Kernel, kernel_from_dict
 from streampca.linalg.selection import Frobenius, Threshold, from_plain, to_plain
-from streampca.models.fit_record import FitRecord
+from streampca.models.state import FitRecord
 from streampca.planning.plan import Plan, types_of_entries
 from streampca.typing import Array, Json
 from streampca.version import __version__

@@ -14,7 +14,7 @@ from streampca.parameters import Parameters
 
 if TYPE_CHECKING:
     from streampca.accumulators.gram import GramOperator
-    from streampca.accumulators.sketched import Sketched
+    from streampca.accumulators.sketch import Sketched
     from streampca.accumulators.triangle import Factored
     from streampca.linalg.eigen import SymmetricOperator
 

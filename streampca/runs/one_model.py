@@ -21,15 +21,14 @@ from streampca.execution.checkpoint.resume import recorded_plan
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Readings, run_fit
-from streampca.execution.reconstruction import reconstruction, write_rows
-from streampca.execution.write import write_scores
+from streampca.execution.write import reconstruction, write_rows, write_scores
 from streampca.logs import Notice
-from streampca.models.fit_record import text_arrays
 from streampca.models.pca import Model
 from streampca.models.persistence.groups import write_array
 from streampca.models.persistence.models import load_model, write_model
 from streampca.models.persistence.state import write_state
 from streampca.models.rows import residuals_of, residuals_step
+from streampca.models.state import text_arrays
 from streampca.parameters import Parameters
 from streampca.planning.plan import Plan
 from streampca.planning.scores import plan_rows, plan_scores, require_room_for_rows

@@ -12,8 +12,7 @@ from typing_extensions import override
 from streampca.accumulators.adaptive import IncrementalSVD, rescaled
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import product_dtype
-from streampca.accumulators.sketch import Sketch
-from streampca.accumulators.sketched import Sketched
+from streampca.accumulators.sketch import Sketch, Sketched
 from streampca.errors import DataError
 from streampca.linalg.certificate import ROUNDING_OF_REPEATED_ROWS, Evidence
 from streampca.linalg.nystrom import LowRank

@@ -17,8 +17,7 @@ from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import SAFE_SQUARES, product_dtype, sampled_origin, sketch_panel_rows
-from streampca.accumulators.sketch import Sketch
-from streampca.accumulators.sketched import Sketched, SketchState, weighted
+from streampca.accumulators.sketch import Sketch, Sketched, SketchState, weighted
 from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.execution.readings import Reading, ReadingAlone, Readings
 from streampca.formatting import as_text

@@ -13,8 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.moments import Moments
-from streampca.accumulators.rows import RowTotals
+from streampca.accumulators.rows import Moments, RowTotals
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Reading, Readings, run_fit
 from streampca.planning.memory import ALLOWANCE_BYTES, MemoryNeed, allowed_bytes, reading_needs

@@ -17,8 +17,7 @@ from streampca.accumulators.centring import (
     shifted_moments,
     work_dtype,
 )
-from streampca.accumulators.sketch import Sketch
-from streampca.accumulators.sketched import SketchState
+from streampca.accumulators.sketch import Sketch, SketchState
 from streampca.execution.checkpoint.progress_log import once
 from streampca.execution.leaf import read_with_retries
 from streampca.execution.progress import Meter, ProgressCallback

@@ -9,8 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from streampca.accumulators.base import AnyAccumulator
-from streampca.accumulators.sketch import Sketch
-from streampca.accumulators.sketched import weighted
+from streampca.accumulators.sketch import Sketch, weighted
 from streampca.execution.readings import Readings
 from streampca.linalg.certificate import Evidence
 from streampca.models.pca import PCAModel

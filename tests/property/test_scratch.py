@@ -19,7 +19,7 @@ from streampca.accumulators import (
     Sketch,
 )
 from streampca.accumulators.gram import Gram
-from streampca.accumulators.moments import Moments
+from streampca.accumulators.rows import Moments
 from streampca.block import Block
 
 N, D = 4000, 200

@@ -10,8 +10,8 @@ import numpy as np
 
 from streampca.errors import ModelError
 from streampca.labels import Dimension, Labels, Variable
-from streampca.models.fit_record import text_arrays, texts_of
 from streampca.models.persistence.groups import StoredGroup
+from streampca.models.state import text_arrays, texts_of
 from streampca.typing import Array, Json, JsonValue
 
 NAMES = re.compile(r"label_[A-Za-z0-9_]+")

@@ -17,8 +17,6 @@ from streampca.formatting import shortened
 from streampca.kernels import Kernel, Standardised, kernel_from_dict
 from streampca.models.analysis import OWN_ARRAYS, AnalysisModel, settings_from
 from streampca.models.certificates import any_certificate_of
-from streampca.models.fit_record import ARRAYS as FIT_ARRAYS
-from streampca.models.fit_record import FitRecord, arrays_of_names, record_from, source_of, without_names
 from streampca.models.kernel import KernelModel, PreimageMap
 from streampca.models.pca import SLABS_FROM, Model, PCAModel
 from streampca.models.persistence.groups import (
@@ -37,7 +35,8 @@ from streampca.models.persistence.state import load_state
 from streampca.models.plain import hints_of, plain, values_of
 from streampca.models.rotated import RotatedModel, Rotation, rotated_model
 from streampca.models.sampling_errors import SamplingErrors
-from streampca.models.state import FittedState
+from streampca.models.state import ARRAYS as FIT_ARRAYS
+from streampca.models.state import FitRecord, FittedState, arrays_of_names, record_from, source_of, without_names
 from streampca.models.stored import (
     BAND_ROWS,
     Components,

@@ -15,9 +15,8 @@ from streampca.accumulators.base import AnyAccumulator
 from streampca.errors import DataError, ModelError, ParameterError
 from streampca.linalg.scaling import Scale, stored_scale
 from streampca.linalg.selection import from_plain, to_plain
-from streampca.models.fit_record import text_arrays, texts_of, without_names
 from streampca.models.persistence.groups import GroupFormat, StoredGroup, open_strictly, read_group, write_group
-from streampca.models.state import AGREE, FittedState
+from streampca.models.state import AGREE, FittedState, text_arrays, texts_of, without_names
 from streampca.parameters import Parameters
 from streampca.sources.files.records import Fragment
 from streampca.sources.zarr.digests import DOCUMENT, StoreRecord, arrays_of_record, record_from

@@ -13,11 +13,11 @@ import zarr
 from streampca.errors import DamagedChunkError, ModelError
 from streampca.formatting import clean
 from streampca.labels import Labels
-from streampca.models.fit_record import texts_of
 from streampca.models.pca import Model, PCAModel
 from streampca.models.persistence.groups import StoredGroup, open_strictly
 from streampca.models.persistence.labels import labels_from
 from streampca.models.persistence.models import build, read_stored
+from streampca.models.state import texts_of
 from streampca.models.stored import StoredComponents
 from streampca.runs.manifest import read_json
 from streampca.sources.times import decoded_times

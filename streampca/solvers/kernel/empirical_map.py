@@ -33,7 +33,7 @@ from streampca.solvers.kernel.base import (
     suitable_dtype,
     with_preimage,
 )
-from streampca.solvers.kernel.pairs import PAIR_SIDE, SCORES_ROWS, PairsMethod, standardised_by
+from streampca.solvers.kernel.exact import PAIR_SIDE, SCORES_ROWS, PairsMethod, standardised_by
 from streampca.sources.base import Source
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch

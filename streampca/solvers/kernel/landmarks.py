@@ -20,7 +20,7 @@ from streampca.accumulators.landmarks import (
     UniformLandmarks,
     WeightedLandmarks,
 )
-from streampca.accumulators.moments import Moments, MomentsState
+from streampca.accumulators.rows import Moments, MomentsState
 from streampca.block import Block, as_block
 from streampca.errors import DataError, ParameterError
 from streampca.execution.leaf import read_with_retries
