@@ -66,7 +66,7 @@ def _listing(
             if dim not in dimensions:
                 dimensions[dim] = _dimension(place, arrays[name], axis)
     return Listing(
-        tuple(_of_array(name, member, place.chunks(member)) for name, member in arrays.items()),
+        tuple(_of_array(name, member) for name, member in arrays.items()),
         tuple(dimension.describe() for dimension in dimensions.values()),
         _proposal({name: arrays[name] for name in tables}, dimensions),
         is_group,
@@ -74,12 +74,12 @@ def _listing(
     )
 
 
-def _of_array(name: str, array: NamedArray, chunks: tuple[int, ...] | None) -> Json:
+def _of_array(name: str, array: NamedArray) -> Json:
     """Return the description of an array."""
     known: Json = {"name": name} if name else {}
-    known |= {"shape": list(array.shape), "dtype": str(array.dtype)} | (
-        {} if chunks is None else {"chunks": list(chunks)}
-    )
+    known |= {"shape": list(array.shape), "dtype": str(array.dtype)}
+    if array.chunks is not None:
+        known["chunks"] = list(array.chunks)
     if not array.nameless:
         known["dims"] = list(array.dims)
     units = array.attributes.get("units")

@@ -55,6 +55,10 @@ class NamedArray:
     """The object of the library that reads it."""
     packed: Mapping[str, object] = field(default_factory=dict)
     """Those of the attributes that declare its stored values as packed."""
+    chunks: tuple[int, ...] | None = None
+    """Shape of its chunks, inside of shards where it has some; None where it is stored as one, or chunks are of several shapes."""
+    single: bool = False
+    """Whether scale and offset of packed values are stored as float32, which makes values float32."""
 
     @property
     def nameless(self) -> bool:
@@ -95,10 +99,6 @@ class NamedArrays(ABC):
 
     def prepare(self, options: ReadOptions) -> None:  # noqa: B027
         """Find out what arrays beside the table of these options need to know of it."""
-
-    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
-        """Return the shape of the chunks of an array, None where it is stored as one."""
-        return None
 
     def title(self, array: NamedArray) -> str:
         """Return the name of an array in messages."""
@@ -141,20 +141,22 @@ class NamedArrays(ABC):
         group = (array.name or "").rpartition("/")[0]
         return self.find(f"{group}/{name}" if group else name)
 
-    def coordinate(self, array: NamedArray, axis: int) -> NamedArray | None:
-        """Return the array with the coordinate of a dimension, by default one of its name beside the array; None where there is none."""
+    def coordinate(self, array: NamedArray, axis: int) -> NamedArray | str:
+        """Return the array with the coordinate of a dimension, by default one of its name beside the array.
+
+        Where there is none, the reason why one that the dimension has cannot be read; empty if it has none.
+        """
         name = array.dims[axis]
         known = name.isprintable() and "/" not in name and name != (array.name or "").rpartition("/")[2]
-        return self.sibling(array, name) if known else None
+        return (self.sibling(array, name) if known else None) or ""
 
     def dimension(self, array: NamedArray, axis: int) -> Dimension:
         """Return a dimension of an array, with its coordinate where that is a vector of its length."""
         name, size = array.dims[axis], int(array.shape[axis])
-        beside, unread = self.coordinate(array, axis), self.unread_coordinate(array, axis)
-        if unread:
-            return Dimension(name, size, note=_unread(name, unread))
-        if beside is None:
-            return self._identified(array, Dimension(name, size))
+        beside = self.coordinate(array, axis)
+        if isinstance(beside, str):
+            plain = Dimension(name, size, note=_unread(name, beside) if beside else "")
+            return plain if beside else self._identified(array, plain)
         of_characters = beside.dtype == np.dtype("S1") and len(beside.shape) == 2
         if beside.shape != (size,) and not (of_characters and beside.shape[0] == size):
             found = f"{beside.name} has the shape {beside.shape}"
@@ -168,10 +170,6 @@ class NamedArrays(ABC):
         if " since " in units and values.dtype.kind in "iuf" and not is_time(units, beside.attributes.get("calendar")):
             note = f"{name} has the units {units[:60]} and the calendar {beside.attributes.get('calendar', 'standard')}: read as numbers, not as times"
         return Dimension(name, size, values, plain_attributes(beside.attributes), note=note)
-
-    def unread_coordinate(self, array: NamedArray, axis: int) -> str:
-        """Return why the coordinate that a dimension has cannot be read; empty where it can be, or there is none."""
-        return ""
 
     def _identified(self, array: NamedArray, dimension: Dimension) -> Dimension:
         """Return a dimension with the names of variants or samples of VCF Zarr, or a note where there are some that are not read."""

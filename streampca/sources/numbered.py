@@ -47,18 +47,23 @@ class NumberedArray(NamedArrays):
 
     def opened(self, array: NamedArray, axes: Axes, options: ReadOptions) -> StoredVariable:
         """Return the array as a table."""
-        if isinstance(array.stored, np.ndarray):
-            return StoredVariable(_in_memory(array.stored, axes, self.label))
-        return StoredVariable(_lazy(array.stored, axes, options))
+        return StoredVariable(rows_of(array.stored, axes, self.label, options.max_reads))
 
     def read(self, array: NamedArray, label: str) -> Array:
         """Return the values of the array."""
         return np.asarray(array.stored)
 
 
-def _in_memory(data: Any, axes: Axes, label: str) -> Source:
+def rows_of(data: Any, axes: Axes, label: str, max_reads: float | None) -> Source:
+    """Return an array of numpy or Dask, which messages call `label`, as a table of rows and columns."""
+    if not isinstance(data, np.ndarray):
+        from streampca.sources.dask import DaskSource
+
+        lazy = DaskSource(as_table(data, axes), max_reads)
+        lazy.description = label
+        return lazy
     n_rows, n_columns = (math.prod(data.shape[axis] for axis in side) for side in axes)
-    values = data.transpose((*axes[0], *axes[1])).reshape(n_rows, n_columns)
+    values: Any = data.transpose((*axes[0], *axes[1])).reshape(n_rows, n_columns)
     if not isinstance(data, np.memmap):
         return ArraySource(values, label)
     if not np.may_share_memory(values, data):
@@ -67,12 +72,6 @@ def _in_memory(data: Any, axes: Axes, label: str) -> Source:
             "any dimensions are rows"
         )
     return MappedSource(values, label)
-
-
-def _lazy(data: Any, axes: Axes, options: ReadOptions) -> Source:
-    from streampca.sources.dask import DaskSource
-
-    return DaskSource(as_table(data, axes), options.max_reads)
 
 
 def as_table(lazy: Any, axes: Axes) -> Any:

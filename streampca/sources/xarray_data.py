@@ -15,13 +15,12 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.labels import Dimension, Labels, SampleColumns
-from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source
 from streampca.sources.conventions import describes_others, describing_names, plain_attributes
 from streampca.sources.coordinates import dimension_of, is_xarray
 from streampca.sources.dimensions import Axes
 from streampca.sources.named_arrays import ArrayColumns, NamedArray, NamedArrays, open_named
-from streampca.sources.numbered import as_table
+from streampca.sources.numbered import rows_of
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
 from streampca.system.optional import package_of
@@ -149,15 +148,14 @@ class XarrayArrays(NamedArrays):
         stored = stored_array(data)
         if stored is not None and (part := _read_natively(*stored, axes, options)) is not None:
             return part.decoded_to(array.dtype) if options.decode != "raw" else part
-        order = (*axes[0], *axes[1])
-        n_rows, n_columns = (math.prod(array.shape[axis] for axis in side) for side in axes)
-        lazy = _lazy(data)
-        if lazy is not None:
-            from streampca.sources.dask import DaskSource
-
-            return StoredVariable(replaced_description(DaskSource(as_table(lazy, axes), options.max_reads), label))
-        values = np.asarray(data.values).transpose(order).reshape(n_rows, n_columns)
-        return StoredVariable(ArraySource(values, label))
+        if data.chunks is not None:
+            values = data.data
+        elif data.variable._in_memory:
+            values = np.asarray(data.values)
+        else:
+            preferred = data.encoding.get("preferred_chunks") or {}
+            values = data.chunk({dim: preferred.get(dim, "auto") for dim in data.dims}).data
+        return StoredVariable(rows_of(values, axes, label, options.max_reads))
 
 
 def _named(name: str | None, array: xr.DataArray) -> NamedArray:
@@ -180,12 +178,6 @@ def _others(array: xr.DataArray, dimension: Dimension) -> dict[str, Dimension]:
         for name, each in array.coords.items()
         if tuple(map(str, each.dims)) == (dimension.name,) and str(name) != dimension.name and each.dtype.kind in "iuf"
     }
-
-
-def replaced_description(source: Source, label: str) -> Source:
-    """Return `source`, which messages call `label` from now on."""
-    source.description = label
-    return source
 
 
 def _read_natively(
@@ -267,13 +259,3 @@ def _origin(lazy: Any) -> object:
     if set(layers) != {lazy.name, name}:
         return None
     return dict(layers[name]).get(name)
-
-
-def _lazy(array: xr.DataArray) -> Any:
-    """Return the Dask array of a DataArray, None if its values are in memory."""
-    if array.chunks is not None:
-        return array.data
-    if array.variable._in_memory:
-        return None
-    preferred = array.encoding.get("preferred_chunks") or {}
-    return array.chunk({dim: preferred.get(dim, "auto") for dim in array.dims}).data

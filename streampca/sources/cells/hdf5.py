@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from streampca.formatting import one_line
 from streampca.sources.base import Source
 from streampca.sources.cells.stored import StoredCells
 from streampca.sources.files.arrays import BoxReader
-from streampca.sources.files.fragments import FragmentedRows, damage_named
+from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.hdf5 import Hdf5File, opened_beside_others
 from streampca.sources.named_arrays import required
 from streampca.sources.versions import InputVersion, files
@@ -63,7 +62,7 @@ def before_results(file: File, modified: int) -> tuple[int, int] | None:
 class H5adFile(Hdf5File):
     """An ``.h5ad`` file, which is locked while it is read, so that no other program writes to it."""
 
-    damage = staticmethod(partial(damage_named, causes="is damaged or cut short"))
+    causes = "is damaged or cut short"
 
     def __init__(self, path: Path, label: str):
         super().__init__(path)

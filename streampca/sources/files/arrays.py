@@ -6,10 +6,10 @@ import math
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from streampca.calendars import in_units_of
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError
 from streampca.labels import Dimension, Labels, compared_alleles, palindromic
 from streampca.sources.base import ReadCount, require_table
+from streampca.sources.conventions import packed_by
 from streampca.sources.dimensions import Axes, axes_of
-from streampca.sources.files.fragments import FragmentedRows, FragmentReader
+from streampca.sources.files.fragments import FragmentedRows, FragmentReader, damage_named
 from streampca.sources.files.places import LocalFile
 from streampca.sources.files.records import Fragment
 from streampca.sources.genotypes import exchange
@@ -27,7 +28,7 @@ from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.sources.stored_variable import StoredVariable
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray
+from streampca.typing import Array, BoolArray, DType
 
 _MOST_CHUNK_BYTES = 2**31
 _open_files = threading.local()
@@ -44,6 +45,8 @@ class ArrayFile(NamedArrays):
     """
 
     place = "file"
+    causes: ClassVar[str] = "is damaged or cut short"
+    """What messages say of a file that the library cannot read."""
 
     def __init__(self, path: Path):
         self.path, self.label = path.absolute(), str(path)
@@ -53,28 +56,31 @@ class ArrayFile(NamedArrays):
         """Open the file for reading; `DataError` if that fails."""
 
     @abstractmethod
+    def stored(self, file: Any, name: str) -> Any:
+        """Return an array of the open file, an object that gives values where it is indexed."""
+
     def fill(self, name: str, place: tuple[slice, ...], out: Array) -> None:
         """Fill `out` with the values of an array at `place`."""
+        with self.opened_file() as file:
+            out[...] = self.stored(file, name)[place]
 
-    @abstractmethod
-    def damage(self, what: str) -> Any:
+    def read(self, array: NamedArray, label: str) -> Array:
+        """Return the values of an array beside the data; text as such."""
+        with self.opened_file() as file, self.damage(label):
+            values = np.array(self.stored(file, str(array.name))[...])
+        return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+    def damage(self, what: str) -> AbstractContextManager[None]:
         """Return a context in which errors of the library are raised as `DamagedChunkError` that begin with `what`."""
+        return damage_named(what, self.causes)
 
-    def stored_bytes(self, name: str) -> int | None:
-        """Return the bytes that an array takes in the file; None where they are those of its values."""
-        return None
+    def stored_bytes(self, name: str) -> int:
+        """Return the bytes that an array takes in the file; 0 where it has no chunks."""
+        return 0
 
     def missing_chunks(self, name: str) -> int:
         """Return how many chunks of an array were never written."""
         return 0
-
-    def alleles(self, array: NamedArray, axis: int) -> Array | None:
-        """Return the alleles of the variants along an axis of genotypes, see `Dimension.alleles`; None for all else."""
-        return None
-
-    def scales_are_single(self, array: NamedArray) -> bool:
-        """Return whether scale and offset of packed values are stored as float32, which makes values float32."""
-        return False
 
     @contextmanager
     def opened_file(self) -> Iterator[Any]:
@@ -104,7 +110,7 @@ class BoxReader(FragmentReader):
         from streampca.sources.zarr.layout import Layout
 
         self.file, self.place, self.name, self.fill = file, LocalFile(file.path), str(array.name), fill
-        chunks = file.chunks(array)
+        chunks = array.chunks
         self.layout: Layout = Layout(array.shape, chunks or array.shape, *axes)
         self.stored_dtype, self.dtype = array.dtype, array.dtype.newbyteorder("=")
         self.shape = self.layout.table_shape
@@ -151,19 +157,14 @@ class BoxReader(FragmentReader):
 
     def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_rows)``, with features `start` to `stop`."""
-        if not out.flags.c_contiguous:  # a part of the rows of several files
-            values = borrow("features of a file", out.shape, out.dtype)
-            count = self._read(self.layout.turned(), start, stop, values)
-            self._exchange_features(start, values)
-            out[...] = values
-            return count
-        count = self._read(self.layout.turned(), start, stop, out)
-        self._exchange_features(start, out)
-        return count
-
-    def _exchange_features(self, start: int, out: Array) -> None:
+        alone = out.flags.c_contiguous  # not a part of the rows of several files
+        values = out if alone else borrow("features of a file", out.shape, out.dtype)
+        count = self._read(self.layout.turned(), start, stop, values)
         if self.exchanged is not None:
-            exchange(out.T, self.exchanged[start : start + len(out)])
+            exchange(values.T, self.exchanged[start:stop])
+        if not alone:
+            out[...] = values
+        return count
 
     def _read(self, layout: Any, start: int, stop: int, out: Array) -> ReadCount:
         from streampca.sources.zarr.layout import inside_of
@@ -198,7 +199,7 @@ class BoxReader(FragmentReader):
         n_values = n_chunks = 0
         for place, _, _ in layout.chunks(box):
             n_chunks, n_values = n_chunks + 1, n_values + layout.stored_values(place)
-        stored = (self.file.stored_bytes(self.name) or 0) * n_chunks // max(1, math.prod(layout.chunk_counts))
+        stored = self.file.stored_bytes(self.name) * n_chunks // max(1, math.prod(layout.chunk_counts))
         return ReadCount(n_chunks, n_values * self.dtype.itemsize, stored)
 
 
@@ -223,10 +224,6 @@ class ArrayFiles(NamedArrays):
         """Find out along which dimension the files follow each other: the first one of the samples."""
         array = required(self.files[0], options.names[0]) if options.names else self.default(options)[0]
         self._joined = array.dims[axes_of(array.dims, array.shape, options, self.title(array))[0][0]]
-
-    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
-        """Return the shape of the chunks of an array in the first file."""
-        return self.files[0].chunks(array)
 
     def find(self, name: str) -> NamedArray | None:
         """Return an array of the first file, as long as those of all files together once it is known along what they are joined."""
@@ -273,29 +270,31 @@ class ArrayFiles(NamedArrays):
         return self.files if self._joined in array.dims else self.files[:1]
 
     def labels_of(self, array: NamedArray, axes: Axes) -> Labels:
-        """Return the labels of the rows of all files."""
+        """Return the labels of the rows of all files; `DataError` unless their features are those of the first one."""
         each: list[Labels] = []
         for file in self.files:
             with file.opened_file():
                 one = required(file, str(array.name))
                 labels = file.labels_of(one, self._axes_in(file, one, array, axes))
             each.append(labels.counting_as(each[0])[0] if each else labels)
-            self._require_alike(file, str(array.name), each[-1], each[0])
+            what, of_first = f"{file.label}: {array.name} has", self.files[0].label
+            if difference := each[0].difference(each[-1]):
+                raise DataError(f"{what} {difference}: expected the features of {of_first}")
+            if [d.size for d in labels.samples[1:]] != [d.size for d in each[0].samples[1:]]:
+                raise DataError(f"{what} other sizes of sample dimensions than in {of_first}")
         first = each[0].samples[0]
-        parts = [_in_units_of(labels.samples[0], first) for labels in each]
-        known = [part for part in parts if part is not None]
-        kinds = {"number" if part.dtype.kind in "iuf" else part.dtype.kind for part in known}
-        same = len(known) == len(parts) and len(kinds) == 1
-        size = sum(labels.samples[0].size for labels in each)
-        joined = Dimension(first.name, size, np.concatenate(known) if same else None, first.attributes)
+        known = [
+            in_units_of(one.coordinate, one.attributes, first.attributes)
+            for one in (labels.samples[0] for labels in each)
+            if one.coordinate is not None
+        ]
+        parts = [part for part in known if part is not None]
+        same = len(parts) == len(each) and len({"n" if p.dtype.kind in "iuf" else p.dtype.kind for p in parts}) == 1
         notes = [labels.samples[0].note for labels in each if labels.samples[0].note]
-        if known and not same:
+        if parts and not same:
             notes.append(f"names along {first.name} are not read: some files have none, or of another type or calendar")
-        samples = (replace(joined, note="; ".join(dict.fromkeys(notes))), *each[0].samples[1:])
-        return replace(each[0], samples=samples, features=self._features_of(each))
-
-    def _features_of(self, each: Sequence[Labels]) -> tuple[Dimension, ...]:
-        """Return the dimensions of the features of all files, with a note on those that only some files have names of."""
+        size, note = sum(labels.samples[0].size for labels in each), "; ".join(dict.fromkeys(notes))
+        joined = Dimension(first.name, size, np.concatenate(parts) if same else None, first.attributes, note=note)
         features = []
         for axis, dimension in enumerate(each[0].features):
             nameless = [
@@ -308,7 +307,7 @@ class ArrayFiles(NamedArrays):
                 note = f"names along {dimension.name} are not in {nameless[0]} ({count}), and not compared there"
                 dimension = replace(dimension, note=note)
             features.append(dimension)
-        return tuple(features)
+        return replace(each[0], samples=(joined, *each[0].samples[1:]), features=tuple(features))
 
     def _exchanged(self, array: NamedArray, axes: Axes) -> tuple[list[BoolArray | None], int]:
         """Return of which features each file counts the allele that the first one does not, and how many do not tell the strand.
@@ -316,12 +315,13 @@ class ArrayFiles(NamedArrays):
         None for no features, as of all files but those of genotypes.
         """
         each: list[BoolArray | None] = [None] * len(self.files)
-        first = self.files[0].alleles(array, axes[1][0]) if len(axes[1]) == 1 and len(self.files) > 1 else None
+        several = len(axes[1]) == 1 and len(self.files) > 1
+        first = self.files[0].dimension(array, axes[1][0]).alleles if several else None
         if first is None:
             return each, 0
         unclear = np.zeros(first.shape, dtype=bool)
         for place, file in enumerate(self.files[1:], 1):
-            theirs = file.alleles(array, axes[1][0])
+            theirs = file.dimension(array, axes[1][0]).alleles
             if theirs is not None and theirs.shape == first.shape:
                 exchanged = compared_alleles(first, theirs)[0]
                 each[place] = exchanged if exchanged.any() else None
@@ -338,13 +338,6 @@ class ArrayFiles(NamedArrays):
         rows, columns = (tuple(one.dims.index(first.dims[axis]) for axis in side) for side in axes)
         return rows, columns
 
-    def _require_alike(self, file: ArrayFile, name: str, labels: Labels, first: Labels) -> None:
-        """Raise `DataError` unless the labels of a file are those of the first one, but for their first samples."""
-        if difference := first.difference(labels):
-            raise DataError(f"{file.label}: {name} has {difference}: expected the features of {self.files[0].label}")
-        if [d.size for d in labels.samples[1:]] != [d.size for d in first.samples[1:]]:
-            raise DataError(f"{file.label}: {name} has other sizes of sample dimensions than in {self.files[0].label}")
-
     def opened(self, array: NamedArray, axes: Axes, options: ReadOptions) -> StoredVariable:
         """Return an array of all files as a part of a table."""
         name, readers, packings = str(array.name), [], []
@@ -354,7 +347,9 @@ class ArrayFiles(NamedArrays):
                 one = required(file, name)
                 own = self._axes_in(file, one, array, axes)
                 readers.append(BoxReader(file, one, own, fill=options.fills_data, exchanged=flags))
-                packings.append(_packing(file, one, options))
+                dtype, label = one.dtype.newbyteorder("="), f"{file.label}/{name}"
+                raw = options.decode == "raw"
+                packings.append(None if raw else Packing.of_attributes(one.packed, dtype, label, single=one.single))
             if packings[-1] != packings[0]:
                 raise DataError(
                     f"{file.label}: {name} is packed by other attributes than in {self.files[0].label}: expected the same in all files"
@@ -379,15 +374,20 @@ class ArrayFiles(NamedArrays):
         return StoredVariable(FragmentedRows(readers, self.label, details), packing)
 
 
-def _packing(file: ArrayFile, array: NamedArray, options: ReadOptions) -> Packing | None:
-    """Return how the values of an array are decoded, None where they are meant as they are stored."""
-    if options.decode == "raw":
-        return None
-    single = file.scales_are_single(array)
-    dtype = array.dtype.newbyteorder("=")
-    return Packing.of_attributes(array.packed, dtype, f"{file.label}/{array.name}", single=single)
-
-
-def _in_units_of(one: Dimension, first: Dimension) -> Array | None:
-    """Return the coordinate of a dimension in the units of that of the first file, None if it cannot be given these."""
-    return None if one.coordinate is None else in_units_of(one.coordinate, one.attributes, first.attributes)
+def array_of_file(
+    name: str,
+    dims: Sequence[str],
+    shape: Sequence[int],
+    dtype: DType,
+    attributes: Mapping[str, object],
+    chunks: Sequence[int] | None = None,
+) -> NamedArray:
+    """Return an array of a file, whose attributes become numbers, texts and lists."""
+    plain: dict[str, object] = {}
+    for key, value in attributes.items():
+        value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        plain[key] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    scales = [np.asarray(attributes[key]).dtype for key in ("scale_factor", "add_offset") if key in attributes]
+    single = all(each.kind == "f" and each.itemsize == 4 for each in scales)
+    packed, sizes = packed_by(plain, dtype), None if chunks is None else tuple(map(int, chunks))
+    return NamedArray(name, tuple(dims), tuple(map(int, shape)), dtype, plain, None, packed, sizes, single)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,7 @@ import numpy as np
 from streampca.errors import DataError
 from streampca.formatting import one_line
 from streampca.labels import Dimension
-from streampca.sources.conventions import packed_by
-from streampca.sources.files.arrays import ArrayFile
-from streampca.sources.files.fragments import damage_named
+from streampca.sources.files.arrays import ArrayFile, array_of_file
 from streampca.sources.named_arrays import NamedArray, required
 from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import require_regular
@@ -45,7 +42,7 @@ _BESIDE = {
 }
 """Columns of ``.fam`` and ``.bim`` by their names here, with their names in bed-reader."""
 _CHUNK = (256, 1024)
-"""People and variants that are decoded at once, so that memory for a few of both is enough."""
+"""People and variants that are decoded at once, so that memory for a few of both is enough; any others take as long for each genotype."""
 _READ_BYTES = 2**20
 _GENOTYPES = np.array([2, _MISSING, 1, 0], dtype=np.int8)
 _QUARTERS = _GENOTYPES[np.arange(256)[:, None] >> np.arange(0, 8, 2) & 3].view(np.uint32)[:, 0]
@@ -56,7 +53,6 @@ class BedFile(ArrayFile):
     """The genotypes in a ``.bed`` file: ``genotype (samples, variants)``, 0 to 2, missing −127; and what ``.fam`` and ``.bim`` tell of both."""
 
     kind = "array"
-    damage = staticmethod(partial(damage_named, causes="is damaged or cut short"))
 
     def __init__(self, path: Path):
         super().__init__(path)
@@ -94,26 +90,19 @@ class BedFile(ArrayFile):
         """Return the genotypes, or a column of ``.fam`` or ``.bim``."""
         sizes = dict(zip(_BESIDE, self._counts or (0, 0), strict=True))
         if name == _TABLE:
+            chunks = [min(n, most) for n, most in zip(sizes.values(), _CHUNK, strict=True)]
             attributes = {"_FillValue": _MISSING}
-            packed = packed_by(attributes, np.dtype(np.int8))
-            return NamedArray(name, tuple(sizes), tuple(sizes.values()), np.dtype(np.int8), attributes, None, packed)
+            return array_of_file(name, list(sizes), list(sizes.values()), np.dtype(np.int8), attributes, chunks)
         axis = next((axis for axis, names in _BESIDE.items() if name in names), None)
         if axis is None:
             return None
         dtype = np.dtype(np.int32 if name in ("sex", "position") else np.float32 if name == "centimorgan" else "U1")
-        return NamedArray(name, (axis,), (sizes[axis],), dtype, {}, None)
+        return array_of_file(name, [axis], [sizes[axis]], dtype, {})
 
     def listed(self) -> Mapping[str, NamedArray]:
         """Return the genotypes and all columns."""
         names = (_TABLE, *(name for names in _BESIDE.values() for name in names))
         return {name: array for name in names if (array := self.find(name)) is not None}
-
-    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
-        """Return the shape of what is decoded at once: people and variants; any others take as long for each genotype."""
-        if array.name != _TABLE:
-            return None
-        n, d = array.shape
-        return min(n, _CHUNK[0]), min(d, _CHUNK[1])
 
     def default(self, options: ReadOptions) -> list[NamedArray]:
         """Return the genotypes."""
@@ -121,21 +110,17 @@ class BedFile(ArrayFile):
 
     def dimension(self, array: NamedArray, axis: int) -> Dimension:
         """Return a dimension with its names; that of the variants with their alleles, of which the first is counted."""
-        return replace(super().dimension(array, axis), alleles=self.alleles(array, axis))
-
-    def alleles(self, array: NamedArray, axis: int) -> Array | None:
-        """Return the alleles of the variants, of which the first is counted."""
-        if array.name != _TABLE or array.dims[axis] != "variants":
-            return None
+        dimension = super().dimension(array, axis)
+        if array.name != _TABLE or dimension.name != "variants":
+            return dimension
         each = (required(self, name) for name in ("allele_1", "allele_2"))
         first, second = (self.read(one, self.title(one)).tolist() for one in each)
-        return np.array([f"{a}/{b}" for a, b in zip(first, second, strict=True)])
+        return replace(dimension, alleles=np.array([f"{a}/{b}" for a, b in zip(first, second, strict=True)]))
 
-    def read(self, array: NamedArray, label: str) -> Array:
+    def stored(self, file: Any, name: str) -> Array:
         """Return a column of ``.fam`` or ``.bim``."""
-        with self.opened_file() as file, self.damage(label):
-            key = next(names[str(array.name)] for names in _BESIDE.values() if array.name in names)
-            return np.asarray(getattr(file, key))
+        key = next(names[name] for names in _BESIDE.values() if name in names)
+        return np.asarray(getattr(file, key))
 
     def fill(self, name: str, place: tuple[slice, ...], out: Array) -> None:
         """Fill `out`, ``(n_people, n_variants)`` int8, with genotypes."""

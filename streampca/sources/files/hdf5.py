@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,7 @@ import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, OutsideStoreError
 from streampca.formatting import one_line
-from streampca.sources.conventions import packed_by
-from streampca.sources.files.arrays import ArrayFile
-from streampca.sources.files.fragments import damage_named
+from streampca.sources.files.arrays import ArrayFile, array_of_file
 from streampca.sources.files.paths import found_in
 from streampca.sources.named_arrays import NamedArray
 from streampca.storage.regular_files import require_regular
@@ -33,9 +30,7 @@ class Hdf5File(ArrayFile):
     """The datasets of an HDF5 file, without those that lie in other files."""
 
     kind = "dataset"
-    damage = staticmethod(
-        partial(damage_named, causes="is damaged or cut short, or a filter is missing that its chunks need")
-    )
+    causes = "is damaged or cut short, or a filter is missing that its chunks need"
 
     @contextmanager
     def open(self) -> Iterator[h5py.File]:
@@ -122,31 +117,22 @@ class Hdf5File(ArrayFile):
                 left = [part for part in f"{base}/{link.path}".split("/") if part and part != "."] + left
                 at = ""
 
-    def coordinate(self, array: NamedArray, axis: int) -> NamedArray | None:
-        """Return the first scale of a dimension, None where there is none with values."""
+    def coordinate(self, array: NamedArray, axis: int) -> NamedArray | str:
+        """Return the first scale of a dimension, or why it is not read; empty where there is none with values."""
         with self.opened_file() as file, self.damage(self.label):
             scales = file[array.name].dims[axis]
-            if not len(scales) or array.dims[axis].startswith("dim_"):
-                return None
-            scale = scales[0]
-            named = _named(array.dims[axis], scale)
-            is_dummy = str(named.attributes.get("NAME", "")).startswith(_NO_COORDINATE)
-            return None if is_dummy else _named(scale.name.strip("/"), scale)
-
-    def unread_coordinate(self, array: NamedArray, axis: int) -> str:
-        """Return that the scale of a dimension lies in other files, or that its name is also that of another dimension."""
-        with self.opened_file() as file, self.damage(self.label):
-            scales = file[array.name].dims[axis]
-            if not len(scales) or str(_attributes(scales[0]).get("NAME", "")).startswith(_NO_COORDINATE):
+            if not len(scales):
+                return ""
+            named = _named(scales[0].name.strip("/"), scales[0])
+            if str(named.attributes.get("NAME", "")).startswith(_NO_COORDINATE):
                 return ""
             if array.dims[axis].startswith("dim_"):
-                return f"the scale {scales[0].name.strip('/')} is that of several dimensions"
-            return "its values lie in other files" if scales[0].is_virtual or scales[0].external else ""
+                return f"the scale {named.name} is that of several dimensions"
+            return "its values lie in other files" if scales[0].is_virtual or scales[0].external else named
 
-    def read(self, array: NamedArray, label: str) -> Array:
-        """Return the values of a dataset; text as such."""
-        with self.opened_file() as file, self.damage(label):
-            return np.asarray(file[array.name][...])
+    def stored(self, file: h5py.File, name: str) -> h5py.Dataset:
+        """Return a dataset of the open file."""
+        return file[name]
 
     def fill(self, name: str, place: tuple[slice, ...], out: Array) -> None:
         """Fill `out` with the values of a dataset at `place`."""
@@ -156,12 +142,6 @@ class Hdf5File(ArrayFile):
                 dataset.read_direct(out, place)
             else:
                 out[...] = dataset[place]
-
-    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
-        """Return the shape of the chunks of a dataset."""
-        with self.opened_file() as file:
-            chunks = file[array.name].chunks
-        return None if chunks is None else tuple(map(int, chunks))
 
     def stored_bytes(self, name: str) -> int:
         """Return the bytes that a dataset takes."""
@@ -177,13 +157,6 @@ class Hdf5File(ArrayFile):
             counts: int = math.prod(-(-n // size) for n, size in zip(dataset.shape, dataset.chunks, strict=True))
             written: int = dataset.id.get_num_chunks()
             return max(0, counts - written)
-
-    def scales_are_single(self, array: NamedArray) -> bool:
-        """Return whether scale and offset of packed values are stored as float32."""
-        with self.opened_file() as file:
-            attributes = file[array.name].attrs
-            names = [name for name in ("scale_factor", "add_offset") if name in attributes]
-            return all(np.asarray(attributes[name]).dtype == np.float32 for name in names)
 
 
 def opened_beside_others(path: Path, *, locking: bool | None) -> h5py.File:
@@ -201,26 +174,25 @@ def opened_beside_others(path: Path, *, locking: bool | None) -> h5py.File:
 
 
 def _named(name: str, dataset: h5py.Dataset, names: Mapping[object, str] | None = None) -> NamedArray:
-    """Return a dataset as an array; `names` are those of datasets by their addresses, where they are known."""
-    attributes = _attributes(dataset)
+    """Return a dataset as an array, without attributes that cannot be read; `names` are those of datasets by their addresses."""
+    attributes: dict[str, object] = {}
+    for key in dataset.attrs:
+        if key not in ("DIMENSION_LIST", "REFERENCE_LIST"):
+            with suppress(OSError, TypeError, ValueError):
+                attributes[key] = dataset.attrs[key]
     try:
         dtype = np.dtype(dataset.dtype)
     except (TypeError, ValueError):  # times, or floating point numbers that numpy has not
         dtype = np.dtype((np.void, dataset.id.get_type().get_size()))
-    packed = packed_by(attributes, dtype)
-    dims = _dims(dataset, names or {})
-    return NamedArray(name, dims, tuple(map(int, dataset.shape)), dtype, attributes, None, packed)
-
-
-def _dims(dataset: h5py.Dataset, names: Mapping[object, str]) -> tuple[str, ...]:
-    """Return the names of the dimensions of a dataset: of their scales, their labels, or ``dim_0`` and so on."""
-    found = []
+    dims = []  # names of scales, labels, or dim_0 and so on
     for axis, dimension in enumerate(dataset.dims):
         scale = ""
         if len(dimension):  # the library searches the whole file for the name of an object that is known by its address
-            scale = names.get(_address(dimension[0])) or dimension[0].name
-        found.append(scale.rsplit("/", 1)[-1] or str(dimension.label) or f"dim_{axis}")
-    return tuple(found) if len(set(found)) == len(found) else tuple(f"dim_{axis}" for axis in range(len(found)))
+            scale = (names or {}).get(_address(dimension[0])) or dimension[0].name
+        dims.append(scale.rsplit("/", 1)[-1] or str(dimension.label) or f"dim_{axis}")
+    if len(set(dims)) < len(dims):
+        dims = [f"dim_{axis}" for axis in range(len(dims))]
+    return array_of_file(name, dims, dataset.shape, dtype, attributes, dataset.chunks)
 
 
 def _address(dataset: h5py.Dataset | h5py.Group) -> tuple[int, int]:
@@ -229,18 +201,3 @@ def _address(dataset: h5py.Dataset | h5py.Group) -> tuple[int, int]:
 
     info = h5py.h5o.get_info(dataset.id)
     return info.fileno, info.addr
-
-
-def _attributes(dataset: h5py.Dataset) -> dict[str, object]:
-    """Return the attributes of a dataset as numbers, texts and lists; without those that cannot be read so."""
-    plain: dict[str, object] = {}
-    for name in dataset.attrs:
-        if name in ("DIMENSION_LIST", "REFERENCE_LIST"):
-            continue
-        try:
-            value = dataset.attrs[name]
-        except (OSError, TypeError, ValueError):
-            continue
-        value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-        plain[name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return plain

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,9 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.formatting import one_line
-from streampca.sources.conventions import packed_by
-from streampca.sources.files.arrays import ArrayFile
-from streampca.sources.files.fragments import damage_named
+from streampca.sources.files.arrays import ArrayFile, array_of_file
 from streampca.sources.named_arrays import NamedArray
 from streampca.storage.regular_files import require_regular
-from streampca.typing import Array
 
 _BEGINS = (b"CDF\x01", b"CDF\x02")
 _ATTEMPTS = 5
@@ -71,8 +67,6 @@ class Netcdf3File(ArrayFile):
             with file:
                 yield file
 
-    damage = staticmethod(partial(damage_named, causes="is damaged or cut short"))
-
     def find(self, name: str) -> NamedArray | None:
         """Return a variable."""
         with self.opened_file() as file, self.damage(f"{self.label}: {name}"):
@@ -83,36 +77,11 @@ class Netcdf3File(ArrayFile):
         with self.opened_file() as file, self.damage(self.label):
             return {name: _named(name, variable) for name, variable in file.variables.items()}
 
-    def scales_are_single(self, array: NamedArray) -> bool:
-        """Return whether scale and offset of packed values are stored as float32."""
-        with self.opened_file() as file:
-            attributes = file.variables[str(array.name)]._attributes
-            scales = [attributes[name] for name in ("scale_factor", "add_offset") if name in attributes]
-        return all(np.asarray(scale).dtype.itemsize == 4 and np.asarray(scale).dtype.kind == "f" for scale in scales)
-
-    def read(self, array: NamedArray, label: str) -> Array:
-        """Return the values of a variable."""
-        with self.opened_file() as file, self.damage(label):
-            values = np.array(file.variables[str(array.name)].data)
-        return values.astype(values.dtype.newbyteorder("="))
-
-    def fill(self, name: str, place: tuple[slice, ...], out: Array) -> None:
-        """Fill `out` with the values of a variable at `place`."""
-        with self.opened_file() as file:
-            out[...] = file.variables[name].data[place]
+    def stored(self, file: Any, name: str) -> Any:
+        """Return the values of a variable of the open file."""
+        return file.variables[name].data
 
 
 def _named(name: str, variable: Any) -> NamedArray:
-    attributes = {key: _plain(value) for key, value in variable._attributes.items()}
     dtype = np.dtype(variable.data.dtype)
-    packed = packed_by(attributes, dtype)
-    return NamedArray(
-        name, tuple(variable.dimensions), tuple(map(int, variable.shape)), dtype, attributes, None, packed
-    )
-
-
-def _plain(value: object) -> object:
-    """Return the value of an attribute as a number, text or list."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    return array_of_file(name, variable.dimensions, variable.shape, dtype, variable._attributes)

@@ -107,18 +107,15 @@ class ZarrArrays(NamedArrays):
             raise DataError(f"{self.label} is a group: name the array to read, one of: {self.listing()}")
         return super().default(options)
 
-    def chunks(self, array: NamedArray) -> tuple[int, ...] | None:
-        """Return the shape of the chunks of an array; inside of shards, where it has some. None where they are of several shapes."""
-        if not has_regular_chunks(array.stored.metadata):
-            return None
-        return tuple(map(int, array.stored.chunks))
-
     def _named(self, name: str | None, array: ZarrArray) -> NamedArray:
         names = dimensions_of(array.metadata) or self._ome_axes(array) or ("?",) * array.ndim
         dims = tuple(f"dim_{axis}" if each == "?" else each for axis, each in enumerate(names))
         attributes: Mapping[str, object] = array.metadata.attributes
         shape = tuple(int(size) for size in array.shape)
-        return NamedArray(name, dims, shape, np.dtype(array.dtype), attributes, array, packing(array.metadata))
+        packed, chunks = packing(array.metadata), None
+        if has_regular_chunks(array.metadata):
+            chunks = tuple(map(int, array.chunks))
+        return NamedArray(name, dims, shape, np.dtype(array.dtype), attributes, array, packed, chunks)
 
     def _ome_axes(self, array: ZarrArray) -> tuple[str, ...] | None:
         """Return the names of the axes that OME-Zarr gives for the images of the group."""
