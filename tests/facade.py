@@ -43,8 +43,9 @@ from streampca.sources.cells.normalization import NORMALIZE as NORMALIZE_KEYS
 from streampca.sources.cells.normalization import ElementwiseCounts, Normalization
 from streampca.sources.fetching import read_ahead
 from streampca.sources.files.bed import BedFile
+from streampca.sources.formats import TAKEN
 from streampca.sources.grid import Grid
-from streampca.sources.options import TAKEN, ReadOptions
+from streampca.sources.options import ReadOptions
 from streampca.sources.row_range import RowRange
 from streampca.sources.steps import Elementwise, Step, SteppedSource
 from streampca.sources.subsets import with_features

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from streampca.cli.completion import complete_source
 from streampca.cli.framework import Command
 from streampca.cli.session import Result, session
 from streampca.cli.stores import source_options
-
-if TYPE_CHECKING:
-    from streampca.sources.options import SourceKeywords
 
 _MEMORY = click.option("--memory", metavar="SIZE", help='Ceiling for the process, such as "2GiB".')
 
@@ -41,7 +38,7 @@ def transform(
     memory: str | None,
     overwrite: bool,
     diagnostics: bool,
-    **options: Unpack[SourceKeywords],
+    **options: Any,
 ) -> Result:
     """Stream the scores of a store to a zarr group.
 
@@ -50,10 +47,14 @@ def transform(
     """
     from streampca.estimators.loading import load
     from streampca.sources.like import open_like
-    from streampca.sources.options import given_keywords
 
     estimator = load(model)
-    opened = open_like(source, estimator.labels_, estimator._model.source, given_keywords(options))
+    opened = open_like(
+        source,
+        estimator.labels_,
+        estimator._model.source,
+        {name: value for name, value in options.items() if value is not None},
+    )
     with session().progress() as progress:
         estimator.set_params(progress=progress, memory=memory)
         estimator.transform_to(opened, out, overwrite=overwrite, diagnostics=diagnostics)

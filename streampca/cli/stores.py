@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,7 +19,6 @@ from streampca.errors import ConfigError
 
 if TYPE_CHECKING:
     from streampca.runs.fingerprint import Fingerprint
-    from streampca.sources.options import SourceKeywords
     from streampca.typing import Json
 
 
@@ -69,7 +68,7 @@ def source_options(command: _Function) -> _Function:
 )
 @click.argument("path", type=str, shell_complete=complete_source)
 @source_options
-def inspect(path: str, **options: Unpack[SourceKeywords]) -> Result:
+def inspect(path: str, **options: Any) -> Result:
     """Say what is at a path: array, group, model, scores or run.
 
     PATH is local or a URL. For a store also its dimensions, and which source reads it as a table; with options, the table that they make of it.

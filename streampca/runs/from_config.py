@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from inspect import signature
 from operator import add
-from typing import Any, Generic, TypeAlias, Unpack, cast
+from typing import Any, Generic, TypeAlias, cast
 
 import numpy as np
 
@@ -35,8 +35,9 @@ from streampca.solvers.groups import require_groups
 from streampca.solvers.kernel.base import KernelFit, KernelParameters
 from streampca.solvers.result import Fit
 from streampca.sources import Source, open_source
-from streampca.sources.options import ReadOptions, SourceKeywords
-from streampca.sources.vector import read_array, read_vector
+from streampca.sources.arrays import read_array
+from streampca.sources.options import ReadOptions
+from streampca.sources.vector import read_vector
 from streampca.typing import Array
 
 
@@ -241,7 +242,7 @@ def _term_of(term: KernelConfig, model: KernelPCAConfig) -> Kernel:
     return kernel if term.weight == 1.0 else kernel * term.weight
 
 
-def source_of(config: RunConfig, **others: Unpack[SourceKeywords]) -> Source:
+def source_of(config: RunConfig, **others: Any) -> Source:
     """Open the source of `config`, with `others` in place of its keys.
 
     Reads metadata and coordinates only, unless `source.mask` needs rows.
@@ -266,7 +267,7 @@ def _removal_of(config: RunConfig, read: Callable[[str, str], Array]) -> dict[st
     return {"groups": groups, "trend": written.trend, "covariates": values}
 
 
-def keywords_of(source: SourceConfig) -> SourceKeywords:
+def keywords_of(source: SourceConfig) -> dict[str, Any]:
     """Return the keywords of `open_source` that `source` describes."""
     keywords = source.model_dump(exclude={"path", "labels", "storage_options"})
-    return cast(SourceKeywords, keywords | {"storage_options": plain_options(source.storage_options) or None})
+    return keywords | {"storage_options": plain_options(source.storage_options) or None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeAlias, Unpack, cast
+from typing import Any, TypeAlias, cast
 
 from streampca.errors import DataError
 from streampca.execution.checkpoint.progress_log import CheckpointDirectory
@@ -25,7 +25,6 @@ from streampca.sources import open_source
 from streampca.sources.files.paths import files_of
 from streampca.sources.listing import Listing, list_store
 from streampca.sources.open import is_store_path
-from streampca.sources.options import SourceKeywords, given_keywords
 from streampca.storage.directories import read_record, read_unreplaced
 from streampca.typing import Json, JsonValue
 
@@ -33,7 +32,7 @@ Description: TypeAlias = dict[str, object]
 """What is known of a path: its ``kind``, and entries that depend on it, as plain data."""
 
 
-def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
+def inspect_path(path: str, **options: Any) -> Description:
     """Describe `path`, or the table that `options` make of the store there, from metadata and coordinates.
 
     Raises
@@ -44,7 +43,7 @@ def inspect_path(path: str, **options: Unpack[SourceKeywords]) -> Description:
         If it is a configuration that is not valid.
     """
     place = Path(path)
-    given = given_keywords(options)
+    given = {name: value for name, value in options.items() if value is not None}
     if given:
         return _of_array(path, given["array"]) if set(given) == {"array"} else _of_table(path, given)
     if place.suffix in (".yaml", ".yml") and place.is_file():
@@ -245,7 +244,7 @@ def _of_kernel_model(place: Path, model: KernelModel) -> Description:
     }
 
 
-def _of_table(path: str, options: SourceKeywords) -> Description:
+def _of_table(path: str, options: Mapping[str, Any]) -> Description:
     if "://" not in path and not Path(path).exists() and is_store_path(path):
         raise DataError(f"{path}: no such file or directory")
     source = open_source(path, **options)

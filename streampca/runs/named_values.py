@@ -11,9 +11,10 @@ from streampca.runs.config import RunConfig
 from streampca.runs.from_config import keywords_of, source_of
 from streampca.solvers.groups import Groups
 from streampca.sources import Source
+from streampca.sources.arrays import read_array
 from streampca.sources.files.paths import files_of
 from streampca.sources.options import ReadOptions
-from streampca.sources.vector import read_array, read_beside
+from streampca.sources.vector import read_beside
 from streampca.typing import Array
 
 _GROUPS, _CLASSES = "model.group_by", "source.labels"

@@ -98,6 +98,19 @@ def mapped_file(path: Path) -> np.memmap[tuple[int, ...], DType]:
     return array
 
 
+def read_array(key: str, name: str) -> Array:
+    """Return the array in the ``.npy`` file `name`; `DataError`, which begins with `key`, if it cannot be read."""
+    file = Path(name).expanduser()
+    try:
+        require_regular(file)
+        return np.asarray(np.load(file, allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        reason = (
+            error.strerror if isinstance(error, OSError) and error.strerror else "it is not an .npy file of numbers"
+        )
+        raise DataError(f"{key}: {name} cannot be read: {reason}") from error
+
+
 class MappedSource(Source):
     """A memory-mapped array; blocks are copies, and their pages are released, so that memory stays bounded."""
 

@@ -42,8 +42,8 @@ BUILTIN_NAMES: tuple[str, ...] = tuple(_DESCRIPTIONS)
 """Every name that `open_builtin` knows."""
 
 
-def open_builtin(name: str, options: ReadOptions) -> Source:
-    """Return the built-in data set `name`; nothing is written, and of photographs only the rows that are read are made.
+def open_builtin(path: str, options: ReadOptions) -> Source:
+    """Return the built-in data set ``builtin:NAME``; nothing is written, and of photographs only the rows that are read are made.
 
     Raises
     ------
@@ -54,6 +54,7 @@ def open_builtin(name: str, options: ReadOptions) -> Source:
     """
     from streampca.sources.dimensions import axes_of
 
+    name = path.removeprefix("builtin:")
     if name not in BUILTIN_NAMES:
         nearest = difflib.get_close_matches(name, BUILTIN_NAMES, n=1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from streampca.errors import NotAvailableError
 from streampca.labels import Labels, note_on_strands
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
-from streampca.sources.files.paths import Files, cells_paths, files_of, is_paths
+from streampca.sources.files.paths import cells_paths, files_of, is_paths
 from streampca.sources.genotypes import counting_others
 from streampca.sources.lagged import labels_of_samples
 from streampca.sources.open import open_source
-from streampca.sources.options import ReadOptions, SourceKeywords
+from streampca.sources.options import ReadOptions
 from streampca.sources.subsets import with_features
 from streampca.sources.table import TableSource
 from streampca.typing import Json
@@ -29,7 +29,7 @@ _TOGETHER = ({"array", "variables"}, {"samples", "features", "orientation"}, {"m
 """Names of keywords of which each replaces all."""
 
 
-def open_like(data: object, labels: Labels | None, described: Json, given: SourceKeywords | None = None) -> Source:
+def open_like(data: object, labels: Labels | None, described: Json, given: Mapping[str, Any] | None = None) -> Source:
     """Open the data at a path, or an AnnData object, as those of a fit were opened, where `given` does not say otherwise.
 
     Parameters
@@ -43,7 +43,7 @@ def open_like(data: object, labels: Labels | None, described: Json, given: Sourc
     given : dict, optional
         Keywords of `open_source`. Names of arrays replace those of the fit, and names of dimensions all that the fit says of them.
     """
-    keywords: SourceKeywords = given or {}
+    keywords = dict(given or {})
     names = set(keywords)
     replaced = names | set().union(*(together for together in _TOGETHER if names & together))
     data = str(data) if isinstance(data, str | Path) else data
@@ -55,7 +55,7 @@ def open_like(data: object, labels: Labels | None, described: Json, given: Sourc
         **_of_fit(data, labels, described),
     }
     known = {name: value for name, value in of_fit.items() if name not in replaced}
-    return open_source(data, **cast(SourceKeywords, {**known, **keywords}))
+    return open_source(data, **{**known, **keywords})
 
 
 def open_xarray_like(
@@ -66,7 +66,7 @@ def open_xarray_like(
     `described` is the description of the source of the fit, whose lags it has.
     """
     lags = described.get("lags")
-    keywords: SourceKeywords = {"missing_value": missing_value, "lags": lags}
+    keywords: dict[str, Any] = {"missing_value": missing_value, "lags": lags}
     if labels is None:
         return open_source(data, missing_value=missing_value, lags=lags)
     labels = labels_of_samples(labels) if lags else labels
@@ -145,68 +145,44 @@ def with_features_of(source: Source, labels: Labels | None) -> Source:
     return source if used.all() or used.sum() < labels.n_features else with_features(source, used)
 
 
-def _of_fit(data: object, labels: Labels | None, described: Json) -> SourceKeywords:
-    """Return the keywords with which the data of a fit were opened, as far as `data` can have them."""
+def _of_fit(data: object, labels: Labels | None, described: Json) -> dict[str, Any]:
+    """Return the options with which the data of a fit were opened, as far as `data` can have them."""
     path = str(data) if isinstance(data, str | Path) else ""
-    if labels is not None and "normalize" in described and _is_anndata(data):
-        return _of_cells(labels, described)
+    mask = {} if labels is None or labels.mask is None else {"mask": labels.mask}
+    if (
+        labels is not None and "normalize" in described and _is_anndata(data)
+    ):  # features as in the fit, whatever var says
+        return {"layer": described.get("layer"), "normalize": described["normalize"], **mask}
     if labels is None or not is_paths(data) or path.startswith("builtin:"):
         return {}
-    if path.endswith(".npy"):
-        first, samples = labels.variables[0], [dimension.name for dimension in labels.samples]
-        return {"samples": samples, "features": list(first.dims)} if len(samples) + len(first.dims) > 2 else {}
-    files = files_of(path or data)
-    if files is not None:
-        return _of_files(files, labels, described)
     first, several = labels.variables[0], len(labels.variables) > 1
-    keywords: SourceKeywords = {}
+    samples = [dimension.name for dimension in labels.samples]
+    flat = len(samples) + len(first.dims) <= 2
+    if path.endswith(".npy"):
+        return {} if flat else {"samples": samples, "features": list(first.dims)}
+    files = files_of(path or data)
+    if files is not None and not files.has_arrays:
+        names = ("columns", "id_column") if files.has_columns and isinstance(described.get("columns"), list) else ()
+        return {name: described.get(name) for name in names} | mask
+    named = first.name if files is None else described.get("array")
+    if files is not None and not (several or named):
+        return mask
+    known: dict[str, Any] = dict(mask)
     if several:
-        keywords["variables"] = [str(variable.name) for variable in labels.variables]
-    elif first.name is not None and _is_group(path):
-        keywords["array"] = first.name
-    if labels.mask is not None:
-        keywords["mask"] = labels.mask
+        known["variables"] = [str(variable.name) for variable in labels.variables]
+    elif named is not None and (files is not None or _is_group(path)):
+        known["array"] = named
     dosages = described.get("genotypes") == "dosage"
-    if several or dosages or len(labels.samples) + len(first.dims) > 2:
-        keywords["samples"] = [dimension.name for dimension in labels.samples]
+    if several or dosages or not flat:
+        known["samples"] = samples
         if first.dims and not dosages and all(variable.dims == first.dims for variable in labels.variables):
-            keywords["features"] = list(first.dims)
+            known["features"] = list(first.dims)
     elif described.get("orientation") == "features_first":
-        keywords["orientation"] = "features_first"
+        known["orientation"] = "features_first"
     stored = described["variables"] if several and isinstance(described.get("variables"), list) else [described]
-    if any(_was_raw(array) for array in stored):
-        keywords["decode"] = "raw"
-    return keywords
-
-
-def _of_files(files: Files, labels: Labels, described: Json) -> SourceKeywords:
-    """Return the keywords for files of rows: columns by their names, the mask, and the dataset and its dimensions."""
-    keywords: SourceKeywords = {} if labels.mask is None else {"mask": labels.mask}
-    if files.has_columns and isinstance(described.get("columns"), list):
-        keywords["columns"] = list(described["columns"])
-        keywords["id_column"] = described.get("id_column")
-    several = len(labels.variables) > 1
-    if files.has_arrays and (several or described.get("array")):
-        if several:
-            keywords["variables"] = [str(variable.name) for variable in labels.variables]
-        else:
-            keywords["array"] = str(described["array"])
-        if several:
-            keywords["samples"] = [dimension.name for dimension in labels.samples]
-        elif len(labels.samples) + len(labels.variables[0].dims) > 2:
-            keywords["samples"] = [dimension.name for dimension in labels.samples]
-            keywords["features"] = list(labels.variables[0].dims)
-        elif described.get("orientation") == "features_first":
-            keywords["orientation"] = "features_first"
-        if _was_raw(described):
-            keywords["decode"] = "raw"
-    return keywords
-
-
-def _of_cells(labels: Labels, described: Json) -> SourceKeywords:
-    """Return the keywords with which AnnData was opened: features are those of the fit, whatever ``var`` says now."""
-    keywords: SourceKeywords = {"layer": described.get("layer"), "normalize": described["normalize"]}
-    return keywords if labels.mask is None else {**keywords, "mask": labels.mask}
+    if any(array.get("packing") and not array.get("decoded") for array in stored):
+        known["decode"] = "raw"
+    return known
 
 
 def _is_anndata(data: object) -> bool:
@@ -224,11 +200,6 @@ def _is_anndata(data: object) -> bool:
 
     node = node_at(data, ReadOptions())[0]
     return isinstance(node, zarr.Group) and is_anndata_group(node)
-
-
-def _was_raw(array: Mapping[str, object]) -> bool:
-    """Return whether packed values of an array were read as they are stored."""
-    return bool(array.get("packing")) and not array.get("decoded")
 
 
 def _is_group(path: str) -> bool:

@@ -10,10 +10,10 @@ import numpy as np
 from streampca.errors import DataError, ParameterError
 from streampca.labels import Labels
 from streampca.sources.alignment import of_features
+from streampca.sources.arrays import read_array
 from streampca.sources.stored_variable import StoredVariable
-from streampca.storage.regular_files import require_regular
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray
+from streampca.typing import BoolArray
 
 FROM_DATA = ("observed", "survey")
 """Masks that are found in the data: features of which the first rows, or all rows, hold a value."""
@@ -25,8 +25,8 @@ def feature_mask(mask: object, labels: Labels, parts: Sequence[StoredVariable], 
 
     Parameters
     ----------
-    mask : array or {"observed", "survey"}
-        True (or a number other than zero and NaN) for features that are used: an array of the shape of one variable, for all
+    mask : array, str, Path or {"observed", "survey"}
+        True (or a number other than zero and NaN) for features that are used, or the path of an ``.npy`` file of these: an array of the shape of one variable, for all
         variables of this shape, or of all features in one dimension; with labels, see `streampca.sources.alignment`. ``"observed"`` stands for the features with a value in the
         first rows, at most those of 64 MiB and of one chunk, which are read at once; ``"survey"`` reads all rows.
 
@@ -35,6 +35,8 @@ def feature_mask(mask: object, labels: Labels, parts: Sequence[StoredVariable], 
     DataError
         If the shape is another one, or no feature is used.
     """
+    if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:
+        mask = read_array("mask", str(mask))
     if isinstance(mask, str):
         used = np.concatenate([_observed(part, every_row=mask == "survey") for part in parts])
     else:
@@ -44,16 +46,6 @@ def feature_mask(mask: object, labels: Labels, parts: Sequence[StoredVariable], 
             f"{label}: the mask leaves out all of {len(used):,} features: expected True for those that are used"
         )
     return used
-
-
-def read_mask_file(path: str) -> Array:
-    """Return the mask in an ``.npy`` file; `DataError` if it is not one."""
-    try:
-        require_regular(Path(path))
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or "it is not an .npy file of numbers"
-        raise DataError(f"mask: {path} cannot be read: {reason}") from error
 
 
 def _of_array(given: object, labels: Labels, label: str) -> BoolArray:

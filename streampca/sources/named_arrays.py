@@ -23,7 +23,7 @@ from streampca.sources.columns import feature_error
 from streampca.sources.conventions import describes_others, describing_names, plain_attributes
 from streampca.sources.dimensions import Axes, axes_of
 from streampca.sources.genotypes import IDENTIFIERS, alleles_of, dosages, identifiers, ploidy_of
-from streampca.sources.masks import FROM_DATA, read_mask_file
+from streampca.sources.masks import FROM_DATA
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import unpacked
 from streampca.sources.stored_variable import StoredVariable
@@ -281,9 +281,8 @@ def open_named(arrays: NamedArrays, options: ReadOptions) -> Source:
         each.append(labels)
     label, labels = arrays.table_label(chosen), joined_labels(each, arrays.label)
     mask: object = options.mask
-    if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:
-        is_file = str(mask).endswith(".npy")
-        mask = read_mask_file(str(Path(mask).expanduser())) if is_file else arrays.mask(str(mask), labels, label)
+    if isinstance(mask, str | Path) and str(mask) not in FROM_DATA and not str(mask).endswith(".npy"):
+        mask = arrays.mask(str(mask), labels, label)
     table = table_of(parts, labels, label, mask)
     table.sample_columns = ArrayColumns(arrays, labels.samples, chosen)
     return table

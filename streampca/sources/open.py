@@ -6,28 +6,29 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.redaction import redacted
-from streampca.sources.arrays import ArraySource, MappedSource, mapped_file
+from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells.objects import is_anndata, open_anndata
 from streampca.sources.coordinates import is_xarray
-from streampca.sources.files.paths import NPY, Files, Paths, cells_paths, files_below, files_of, is_files_path, is_paths
-from streampca.sources.files.places import LocalFile
-from streampca.sources.files.records import Fragment
+from streampca.sources.files.fragments import FragmentedRows
+from streampca.sources.files.paths import Files, Paths, cells_paths, files_below, files_of, is_files_path, is_paths
+from streampca.sources.formats import OF_COLUMNS, format_alone
 from streampca.sources.frames import is_frame, open_frame
 from streampca.sources.lagged import Lags, with_lags
 from streampca.sources.lazy import is_lazy_array, lazy_blocks, stored_dataset
 from streampca.sources.named_arrays import open_named
 from streampca.sources.numbered import NumberedArray
-from streampca.sources.options import OF_COLUMNS, ReadOptions, StorageOptions
+from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
-from streampca.sources.table import with_missing_value
+from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.table import table_of, with_missing_value
 from streampca.sources.xarray_data import open_xarray
 from streampca.system.optional import package_of
 
@@ -159,28 +160,8 @@ def open_source(
     >>> sp.open("field.zarr", samples="time").shape
     (100, 20)
     """
-    options = ReadOptions(
-        array=array,
-        variables=variables,
-        samples=samples,
-        features=features,
-        columns=columns,
-        id_column=id_column,
-        mask=mask,
-        decode=decode,
-        orientation=orientation,
-        missing_chunks=missing_chunks,
-        missing_value=missing_value,
-        verify=verify,
-        storage_options=storage_options,
-        follow_symlinks=follow_symlinks,
-        max_reads=max_reads,
-        layer=layer,
-        mask_var=mask_var,
-        normalize=normalize,
-        lags=lags,
-    )
-    return open_with(data, options)
+    given = dict(locals())  # all keywords are options
+    return open_with(given.pop("data"), ReadOptions(**given))
 
 
 def open_with(data: object, options: ReadOptions) -> Source:
@@ -188,8 +169,8 @@ def open_with(data: object, options: ReadOptions) -> Source:
     if isinstance(data, Source):
         options.require_only("a table that is open", data.description)
         return with_lags(with_missing_value(data, options.missing_value), options.lags)
-    kind = next((kind for kind in _KINDS if kind.matches(data)), None)
-    if kind is None:
+    opened = next((opened for matches, opened in _KINDS if matches(data)), None)
+    if opened is None:
         raise DataError(
             f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map{_hint(data)}"
         )
@@ -198,7 +179,7 @@ def open_with(data: object, options: ReadOptions) -> Source:
             f"storage_options does not apply to {str(data)[:80] if is_paths(data) else _kind_of(data)}: it is for URLs; leave it out"
         )
     require_unmasked(data, "the masked array")
-    return with_lags(with_missing_value(kind.opened(data, options), options.missing_value), options.lags)
+    return with_lags(with_missing_value(opened(data, options), options.missing_value), options.lags)
 
 
 def _kind_of(data: object) -> str:
@@ -220,8 +201,8 @@ def _is_zarr_store(data: object) -> bool:
     return "zarr" in sys.modules and isinstance(data, sys.modules["zarr"].abc.store.Store)
 
 
-def _opened_path(data: Paths, options: ReadOptions) -> Source:
-    """Return what `_open_path` returns; `DataError` for paths that the system does not let through, or that are no text."""
+def _open_path(data: Paths, options: ReadOptions) -> Source:
+    """Return the table at paths; `DataError` for those that the system does not let through, or that are no text."""
     for path in data if isinstance(data, list | tuple) else (data,):
         try:
             str(path).encode()
@@ -229,57 +210,60 @@ def _opened_path(data: Paths, options: ReadOptions) -> Source:
             raise DataError(
                 f"{str(path)!a} is not encoded as UTF-8: give it another name, or open it by a symbolic link that has one"
             ) from error
+    if isinstance(data, list | tuple) and len(data) == 1:
+        data = data[0]
     try:
-        return _open_path(data, options)
+        if (several := cells_paths(data)) is not None:
+            from streampca.sources.cells.several import open_several_cells
+
+            return open_several_cells(several, options)
+        path = str(data)
+        files = files_of(path if isinstance(data, str | Path) else data, options.storage_options)
+        alone = format_alone(path)
+        if files is not None and (
+            alone is None or options.mask is not None or files.description != str(files.paths[0])
+        ):
+            return _open_files(files, options)
+        source: Source = (alone.opener() if alone else _open_zarr)(path, options)
     except StreamPCAError:
         raise
     except OSError as error:
         raise DataError(f"{error.filename or data} cannot be opened: {error.strerror or error}") from error
-
-
-def _open_path(data: Paths, options: ReadOptions) -> Source:
-    if isinstance(data, list | tuple) and len(data) == 1:
-        data = data[0]
-    several = cells_paths(data)
-    if several is not None:
-        from streampca.sources.cells.several import open_several_cells
-
-        return open_several_cells(several, options)
-    path = str(data)
-    files = files_of(path if isinstance(data, str | Path) else data, options.storage_options)
-    if files is not None and (
-        files.kind != NPY or options.mask is not None or files.description != str(files.paths[0])
-    ):
-        return _open_files(files, options)
-    return _kind_of_path(path).opened(path, options)
+    return source
 
 
 def _open_files(files: Files, options: ReadOptions) -> Source:
-    from streampca.sources.files.opening import open_files
+    """Return the rows of files as one table; reads headers and footers only, unless the options need rows.
 
-    return open_files(files, options)
+    Raises
+    ------
+    DataError
+        If a file is missing or damaged, or differs from the first in columns, data type or dimensions.
+    NotAvailableError
+        For options that such files do not have, and if the package that reads them is not installed.
+    """
+    options.require_only(files.format.name, files.description)
+    if files.has_arrays:
+        from streampca.sources.files.arrays import arrays_of
 
+        return open_named(arrays_of(files), options)
+    readers, labels, columns = files.format.opener()(files, options)
+    kind: type[FragmentedRows] = FragmentedRows
+    if files.paths[0].store is not None:  # whose packages are imported for these only
+        from streampca.sources.files.fetched_rows import FetchedRows
 
-def _kind_of_path(path: str) -> _Path:
-    return next(kind for kind in _PATHS if path.startswith(kind.begins) and path.endswith(kind.ends))
+        kind = FetchedRows
+    names = [column.name for column in readers[0].columns] if files.has_columns else []
+    details = {"columns": names, "id_column": options.id_column} if files.has_columns else None
+    part = StoredVariable(kind(readers, files.description, details))
+    table = table_of([part.with_missing(options.missing_value)], labels, files.description, options.mask)
+    table.sample_columns = columns
+    return table
 
 
 def is_store_path(path: str) -> bool:
     """Return whether a path or URL is opened as a zarr store, which has arrays to choose from; it need not exist."""
-    return _kind_of_path(path).opened is _open_zarr and not is_files_path(path)
-
-
-def _open_builtin(path: str, options: ReadOptions) -> Source:
-    from streampca.sources.builtin import open_builtin
-
-    return open_builtin(path.removeprefix("builtin:"), options)
-
-
-def _open_h5ad(path: str, options: ReadOptions) -> Source:
-    from streampca.sources.cells.hdf5 import HDF5Cells
-    from streampca.sources.cells.stored import open_cells
-
-    return open_cells(HDF5Cells(path), options)
+    return format_alone(path) is None and not is_files_path(path)
 
 
 def _open_zarr(path: str, options: ReadOptions) -> Source:
@@ -298,18 +282,6 @@ def _open_zarr(path: str, options: ReadOptions) -> Source:
     if files is None:
         raise reason
     return _open_files(files, options)
-
-
-def _open_npy(path: str, options: ReadOptions) -> Source:
-    options.require_only("an .npy file", path)
-    if not Path(path).exists():
-        raise DataError(f"{path}: no such file")
-    mapped = mapped_file(Path(path))
-    if options.by_dimension or mapped.ndim > 2:
-        return open_named(NumberedArray(mapped, path), options)
-    source = MappedSource.open(Path(path))
-    source.fragments = (Fragment.of(LocalFile(Path(path)), source.shape, source.dtype),)
-    return source
 
 
 def _in_memory(opened: Callable[[Any], Source], kind: str) -> Opener:
@@ -354,7 +326,7 @@ def _open_lazy(data: Any, options: ReadOptions) -> Source:
     found = stored_dataset(data)
     if found is not None:
         path, name = found
-        return _opened_path(path, replace(options, array=name.strip("/")))
+        return _open_path(path, replace(options, array=name.strip("/")))
     source = _open_dask(lazy_blocks(data), options)
     source.description, source.portable = f"{_kind_of(data)} of shape {tuple(data.shape)}", False
     return source
@@ -364,51 +336,23 @@ def _open_anndata(data: Any, options: ReadOptions) -> Source:
     return open_anndata(data, options, lambda values: open_source(values))
 
 
-class _Kind(NamedTuple):
-    """A kind of data that can be opened."""
-
-    matches: Callable[[object], bool]
-    """Whether data are of this kind."""
-    opened: Opener
-    """Function that returns their source; it calls `ReadOptions.require_only` with what they are."""
-
-
-class _Path(NamedTuple):
-    """A kind of path or URL."""
-
-    begins: str
-    """With what it begins."""
-    ends: str
-    """With what it ends."""
-    opened: Callable[[str, ReadOptions], Source]
-    """Function that returns the source; it calls `ReadOptions.require_only` with what they are."""
-
-
-_PATHS = (
-    _Path("builtin:", "", _open_builtin),
-    _Path("", ".npy", _open_npy),
-    _Path("", ".h5ad", _open_h5ad),
-    _Path("", "", _open_zarr),
-)
-"""Kinds of paths that are no Parquet, HDF5 or several files (`files.paths`); the first that fits is opened. A new one has a line here."""
-
-_KINDS = (
-    _Kind(is_paths, _opened_path),
-    _Kind(
+_KINDS: tuple[tuple[Callable[[object], bool], Opener], ...] = (
+    (is_paths, _open_path),
+    (
         lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
         _in_memory(lambda array: MappedSource(array, "memory map"), "an array"),
     ),
-    _Kind(lambda data: isinstance(data, np.ndarray), _in_memory(ArraySource, "an array")),
-    _Kind(_is_zarr_store, _open_zarr_store),
-    _Kind(lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node),
-    _Kind(lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
-    _Kind(is_xarray, open_xarray),
-    _Kind(is_anndata, _open_anndata),
-    _Kind(is_sparse, _in_memory(SparseSource, "a sparse matrix")),
-    _Kind(is_frame, open_frame),
-    _Kind(is_lazy_array, _open_lazy),
+    (lambda data: isinstance(data, np.ndarray), _in_memory(ArraySource, "an array")),
+    (_is_zarr_store, _open_zarr_store),
+    (lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node),
+    (lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
+    (is_xarray, open_xarray),
+    (is_anndata, _open_anndata),
+    (is_sparse, _in_memory(SparseSource, "a sparse matrix")),
+    (is_frame, open_frame),
+    (is_lazy_array, _open_lazy),
 )
-"""Kinds of data; the first that matches is opened. A new kind of source has a line here."""
+"""Kinds of data, with the function that opens them; the first that matches is used. A new kind of object has a line here, of files in `formats`."""
 
 open = open_source
 # The name in the top level of the package.

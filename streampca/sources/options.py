@@ -1,92 +1,26 @@
-"""The options of `open_source` in one object that is passed to every kind of source."""
+"""The options of `open_source`, declared once, in one object that is passed to every kind of source; `formats` says which kinds take them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any
 
 from numpy.typing import ArrayLike
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.sources.conventions import number_of
+from streampca.sources.formats import TAKEN
 
 StorageOptions = Mapping[str, Any]
 """Options of obstore for a store behind a URL, or of fsspec where only that knows the protocol."""
 
 
-_CHOICES = {
-    "decode": ("auto", "raw"),
-    "orientation": ("samples_first", "features_first", None),
-    "missing_chunks": ("error", "fill", "fill_labels"),
-}
-
-OF_COLUMNS = ("columns", "id_column")
-"""Options of tables whose columns have names: Parquet and Arrow files and data frames."""
-
-_TABLE = frozenset({"missing_value", "lags"})
-_ARRAY = _TABLE | {"samples", "features", "mask", "orientation"}
-_COLUMNS = _TABLE | {*OF_COLUMNS, "mask"}
-_PACKED = _ARRAY | {"decode", "missing_chunks"}
-_ZARR = _PACKED | {"verify", "follow_symlinks", "storage_options"}
-_CELLS = _TABLE | {"array", "mask", "layer", "mask_var", "normalize"}
-_CHOICE = frozenset({"array", "variables"})
-
-TAKEN: Mapping[str, frozenset[str]] = {
-    "a table that is open": _TABLE,
-    "an array": _ARRAY,
-    "a Dask array": _ARRAY | {"max_reads"},
-    "a lazy array": _ARRAY,
-    "a sparse matrix": frozenset({"lags", "orientation"}),
-    "a data frame": _TABLE | {*OF_COLUMNS},
-    "a DataArray": _PACKED | {"follow_symlinks", "max_reads"},
-    "a Dataset": _PACKED | {"follow_symlinks", "max_reads"} | _CHOICE,
-    "built-in data": _ARRAY,
-    "an .npy file": _ARRAY - {"orientation"},
-    "several .npy files": _TABLE | {"mask"},
-    "Parquet files": _COLUMNS | {"storage_options"},
-    "Arrow files": _COLUMNS | {"storage_options"},
-    "HDF5 and NetCDF files": _PACKED | _CHOICE,
-    "PLINK files": _ARRAY - {"missing_value"} | _CHOICE,
-    "a zarr array": _ZARR,
-    "a zarr group": _ZARR | _CHOICE,
-    "an AnnData object": _CELLS,
-    "an AnnData file": _CELLS | {"missing_chunks"},
-    "an AnnData store": _CELLS | (_ZARR - _ARRAY) | _CHOICE,
-    "several AnnData": _CELLS | (_ZARR - _ARRAY - {"verify"}),
-}
-"""Options that each kind of data takes; all others are refused (`ReadOptions.require_only`). A new kind of data has a line here."""
-
-
-class SourceKeywords(TypedDict, total=False):
-    """Keywords of `open_source`."""
-
-    array: str | None
-    variables: str | Sequence[str] | None
-    samples: str | Sequence[str] | None
-    features: str | Sequence[str] | None
-    columns: str | Sequence[str] | None
-    id_column: str | None
-    mask: ArrayLike | str | Path | None
-    orientation: str | None
-    missing_chunks: str
-    missing_value: float | None
-    lags: int | Sequence[int] | None
-    storage_options: StorageOptions | None
-    verify: str | Path | None
-    follow_symlinks: bool
-    decode: str
-    max_reads: float | None
-    layer: str | None
-    mask_var: str | None
-    normalize: Mapping[str, Any] | None
-
-
-def given_keywords(keywords: SourceKeywords) -> SourceKeywords:
-    """Return those of the keywords that are not None."""
-    return cast(SourceKeywords, {name: value for name, value in keywords.items() if value is not None})
+def _option(default: Any = None, *, choices: tuple[str, ...] = (), names: bool = False) -> Any:
+    """Declare an option: its default, the values that it may have (the first holds by default), whether it is a name or several."""
+    return field(default=default, metadata={"choices": choices, "names": names})
 
 
 @dataclass(frozen=True)
@@ -101,21 +35,21 @@ class ReadOptions:
 
     array: str | None = None
     """Name of the array in a zarr group."""
-    variables: str | Sequence[str] | None = None
+    variables: str | Sequence[str] | None = _option(names=True)
     """Names of several arrays in a zarr group, whose features are put side by side."""
-    samples: str | Sequence[str] | None = None
+    samples: str | Sequence[str] | None = _option(names=True)
     """Names of the dimensions whose places are rows, the slowest first; a tuple once it is checked."""
-    features: str | Sequence[str] | None = None
+    features: str | Sequence[str] | None = _option(names=True)
     """Names of the dimensions whose places are columns, the slowest first; by default all others."""
-    columns: str | Sequence[str] | None = None
+    columns: str | Sequence[str] | None = _option(names=True)
     """Names of the columns that are read, in this order; a tuple once it is checked. By default all."""
     id_column: str | None = None
     """Name of the column that names the rows."""
     mask: ArrayLike | str | Path | None = None
     """Which features are used: an array, its name or file, ``"observed"`` or ``"survey"``."""
-    orientation: str | None = None
+    orientation: str | None = _option(choices=("samples_first", "features_first"))
     """``"samples_first"`` (None), or ``"features_first"`` for arrays of (features, samples)."""
-    missing_chunks: str = "error"
+    missing_chunks: str = _option("error", choices=("error", "fill", "fill_labels"))
     """``"error"``; ``"fill"`` reads chunks that do not exist as the fill value, ``"fill_labels"`` only those of labels and masks."""
     missing_value: float | None = None
     """Stored number that counts as missing, like NaN."""
@@ -125,7 +59,7 @@ class ReadOptions:
     """File of the fingerprint, a run with a state, or ``"manifest"``."""
     follow_symlinks: bool = False
     """Whether files of a local store may be links to places outside of it."""
-    decode: str = "auto"
+    decode: str = _option("auto", choices=("auto", "raw"))
     """``"auto"`` to decode packed values, ``"raw"`` to read them as they are stored."""
     max_reads: float | None = None
     """Upper limit of the mean number of reads of the chunks behind a Dask array in one pass."""
@@ -139,11 +73,13 @@ class ReadOptions:
     """How many consecutive samples make a row, or at which lags; None = one."""
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                *others, last = (f'"{choice}"' for choice in choices if choice)
-                shown = f"{', '.join(others)} or {last}"
-                raise ParameterError(f"{name}={getattr(self, name)!r}: expected {shown}")
+        for each in fields(self):
+            choices, given = each.metadata.get("choices"), getattr(self, each.name)
+            if choices and given not in (*choices, each.default):
+                *others, last = (f'"{choice}"' for choice in choices)
+                raise ParameterError(f"{each.name}={given!r}: expected {', '.join(others)} or {last}")
+            if each.metadata.get("names") and given is not None:
+                object.__setattr__(self, each.name, _names(each.name, given))
         if self.mask_var is not None and not isinstance(self.mask_var, str):
             raise ParameterError(
                 f"mask_var is {type(self.mask_var).__name__}: expected the name of a column of var; give truth values as mask"
@@ -153,8 +89,6 @@ class ReadOptions:
             raise ParameterError(
                 f"missing_value={value!r}: expected a finite number; NaN counts as missing in any case"
             )
-        for name in ("variables", "samples", "features", "columns"):
-            object.__setattr__(self, name, _names(name, getattr(self, name)))
         if self.array is not None and self.variables is not None:
             raise ParameterError(
                 f"array={self.array!r} and variables={list(self.variables)!r} were given: leave one out"
@@ -180,18 +114,12 @@ class ReadOptions:
     @property
     def given(self) -> tuple[str, ...]:
         """Return the names of the options that have another value than by default."""
-        ordinary = {
-            "decode": "auto",
-            "missing_chunks": "error",
-            "orientation": "samples_first",
-            "follow_symlinks": False,
-        }
         names = []
-        for name in (each.name for each in fields(self)):
-            value = getattr(self, name)
+        for each in fields(self):
+            value, choices = getattr(self, each.name), each.metadata.get("choices")
             plain = isinstance(value, str | bool | Mapping)
-            if value is not None and not (plain and value in (ordinary.get(name), {})):
-                names.append(name)
+            if value is not None and not (plain and value in (choices[0] if choices else each.default, {})):
+                names.append(each.name)
         return tuple(names)
 
     def require_only(self, kind: str, label: str) -> None:
@@ -220,10 +148,8 @@ class ReadOptions:
         return self.orientation == "features_first"
 
 
-def _names(key: str, value: object) -> tuple[str, ...] | None:
+def _names(key: str, value: object) -> tuple[str, ...]:
     """Return one name or several as a tuple; `ParameterError` for anything else."""
-    if value is None:
-        return None
     if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
         value = value.tolist()  # an array of names, or some of the columns of a data frame of pandas
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()

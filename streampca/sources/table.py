@@ -173,7 +173,7 @@ def table_of(parts: Sequence[StoredVariable], labels: Labels, label: str, mask: 
         Names of their rows and features.
     label : str
         What messages call the table.
-    mask : array or {"observed", "survey"}, optional
+    mask : array, str, Path or {"observed", "survey"}, optional
         See `feature_mask`.
     """
     if mask is not None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path, PurePosixPath
-
-import numpy as np
+from pathlib import PurePosixPath
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
+from streampca.sources.arrays import read_array
 from streampca.sources.conventions import VALID, require_unpacked
 from streampca.sources.files.paths import files_of
 from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.options import ReadOptions
-from streampca.storage.regular_files import require_regular
 from streampca.typing import Array, DType
 
 _MAX_BYTES = 2**34
@@ -40,19 +38,6 @@ def read_vector(key: str, name: str, path: str, options: ReadOptions) -> Array:
     values = read_array(key, name) if name.endswith(".npy") else _from_group(key, name, path, options)
     _require_vector(key, name, values.shape, values.dtype)
     return values
-
-
-def read_array(key: str, name: str) -> Array:
-    """Return the array in the ``.npy`` file `name`; `DataError`, which begins with `key`, if it cannot be read."""
-    file = Path(name).expanduser()
-    try:
-        require_regular(file)
-        return np.asarray(np.load(file, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        reason = (
-            error.strerror if isinstance(error, OSError) and error.strerror else "it is not an .npy file of numbers"
-        )
-        raise DataError(f"{key}: {name} cannot be read: {reason}") from error
 
 
 def read_beside(key: str, name: str, path: str, options: ReadOptions) -> Array:
@@ -86,7 +71,7 @@ def arrays_at(path: str, options: ReadOptions) -> NamedArrays:
     """Return the arrays of the files or the zarr group at a path or URL."""
     import zarr
 
-    from streampca.sources.files.opening import arrays_of
+    from streampca.sources.files.arrays import arrays_of
     from streampca.sources.zarr.group import ZarrArrays
     from streampca.sources.zarr.opening import node_at
     from streampca.sources.zarr.strictness import strict_group

@@ -48,7 +48,6 @@ from streampca.runs.verify.stored import (
 from streampca.solvers.fitted_steps import with_figures
 from streampca.solvers.groups import plan_fits_of_groups, read_groups
 from streampca.sources import Source
-from streampca.sources.options import SourceKeywords
 from streampca.sources.store_record import arrays_of, keys_where, note_digests
 from streampca.sources.zarr.digests import StoreRecord, default_place
 from streampca.sources.zarr.reader import ZarrSource
@@ -198,7 +197,7 @@ def _model_of(directory: Path, config: RunConfig) -> Model:
 
 def _opened_as_fitted(config: RunConfig, labels: Labels | None) -> Source:
     """Open the source with the mask of the fit, and with the fingerprint that lies beside it, where none is named."""
-    given: SourceKeywords = {} if labels is None else {"mask": labels.mask}
+    given = {} if labels is None else {"mask": labels.mask}
     if labels is not None and config.source.mask is not None and not (config.source.array or config.source.variables):
         # The array that was not taken for the table, because it is the mask, is none any more.
         given["variables"] = [variable.name for variable in labels.variables if variable.name] or None

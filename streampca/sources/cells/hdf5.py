@@ -15,11 +15,12 @@ import xxhash
 from streampca.errors import DataError
 from streampca.formatting import one_line
 from streampca.sources.base import Source
-from streampca.sources.cells.stored import StoredCells
+from streampca.sources.cells.stored import StoredCells, open_cells
 from streampca.sources.files.arrays import BoxReader
 from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.hdf5 import Hdf5File, opened_beside_others
 from streampca.sources.named_arrays import required
+from streampca.sources.options import ReadOptions
 from streampca.sources.versions import InputVersion, files
 from streampca.storage.regular_files import require_regular
 from streampca.system.optional import optional_module
@@ -124,6 +125,11 @@ class HDF5Cells(StoredCells):
     def array(self, read: Callable[[Any], Any], node: Any, label: str, *, filled: bool) -> Any:
         """Return what `read` returns for an array; chunks that are not there have its fill value, as HDF5 says."""
         return read(node)
+
+
+def open_h5ad(path: str, options: ReadOptions) -> Source:
+    """Return the rows of an ``.h5ad`` file; raises what `open_cells` raises."""
+    return open_cells(HDF5Cells(path), options)
 
 
 class HDF5Rows(FragmentedRows):

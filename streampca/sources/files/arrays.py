@@ -20,6 +20,7 @@ from streampca.sources.base import ReadCount, require_table
 from streampca.sources.conventions import packed_by
 from streampca.sources.dimensions import Axes, axes_of
 from streampca.sources.files.fragments import FragmentedRows, FragmentReader, damage_named
+from streampca.sources.files.paths import Files
 from streampca.sources.files.places import LocalFile
 from streampca.sources.files.records import Fragment
 from streampca.sources.genotypes import exchange
@@ -372,6 +373,12 @@ class ArrayFiles(NamedArrays):
             self.labels_of(array, axes)  # which names what differs
         self._joined = array.dims[axes[0][0]]
         return StoredVariable(FragmentedRows(readers, self.label, details), packing)
+
+
+def arrays_of(files: Files) -> ArrayFiles:
+    """Return the arrays of files of a format of arrays."""
+    opened = files.format.opener()
+    return ArrayFiles([opened(Path(str(file))) for file in files.paths], files.description)
 
 
 def array_of_file(

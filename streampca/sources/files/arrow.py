@@ -21,7 +21,7 @@ from streampca.sources.base import ReadCount
 from streampca.sources.columns import Column, chosen_columns, common_type, feature_error, labels_of
 from streampca.sources.files.arrow_files import ArrowFile, opened_file
 from streampca.sources.files.fragments import FragmentReader, damage_named
-from streampca.sources.files.paths import partition_keys
+from streampca.sources.files.paths import Files, partition_keys
 from streampca.sources.files.places import StoredFile
 from streampca.sources.files.records import Fragment
 from streampca.sources.options import ReadOptions
@@ -335,8 +335,8 @@ def _partition_number(path: StoredFile, key: str) -> float:
         raise DataError(f"{path}: the partition has the value {text[:60]!r} of {key}: expected a number") from error
 
 
-def open_arrow_files(paths: Sequence[StoredFile], options: ReadOptions, label: str) -> tuple[list[ArrowReader], Labels]:
-    """Return readers of Parquet or Arrow files with the same columns, and the labels of their rows; reads footers, and ids if asked.
+def open_arrow_files(files: Files, options: ReadOptions) -> tuple[list[ArrowReader], Labels, ArrowColumns]:
+    """Return readers of Parquet or Arrow files with the same columns, the labels of their rows, and all columns; reads footers, and ids if asked.
 
     Raises
     ------
@@ -345,6 +345,7 @@ def open_arrow_files(paths: Sequence[StoredFile], options: ReadOptions, label: s
     NotAvailableError
         If pyarrow is not installed.
     """
+    paths = files.paths
     first = opened_file(paths[0])
     known, label_of_first = columns_of(first.schema), str(paths[0])
     names = options.columns if isinstance(options.columns, tuple) else None
@@ -375,7 +376,7 @@ def open_arrow_files(paths: Sequence[StoredFile], options: ReadOptions, label: s
         zone = getattr(first.schema.field(options.id_column).type, "tz", None) if options.id_column in stored else None
         ids = ArrowColumns(paths).values_of(options.id_column, "id column")
         rows = Dimension(options.id_column, n_rows, ids, {} if zone is None else {"time_zone": zone})
-    return readers, labels_of(columns, rows)
+    return readers, labels_of(columns, rows), ArrowColumns(paths, [column.name for column in readers[0].columns])
 
 
 def _for_each(work: Callable[[_Item], _Result], items: Sequence[_Item], file: StoredFile) -> list[_Result]:

@@ -13,7 +13,8 @@ import numpy as np
 from streampca.errors import DataError, NotAvailableError, OutsideStoreError
 from streampca.formatting import one_line
 from streampca.sources.files.arrays import ArrayFile, array_of_file
-from streampca.sources.files.paths import found_in
+from streampca.sources.files.netcdf3 import Netcdf3File, is_netcdf3
+from streampca.sources.formats import found_in
 from streampca.sources.named_arrays import NamedArray
 from streampca.storage.regular_files import require_regular
 from streampca.system.optional import optional_module
@@ -157,6 +158,11 @@ class Hdf5File(ArrayFile):
             counts: int = math.prod(-(-n // size) for n, size in zip(dataset.shape, dataset.chunks, strict=True))
             written: int = dataset.id.get_num_chunks()
             return max(0, counts - written)
+
+
+def array_file(path: Path) -> ArrayFile:
+    """Return a file of HDF5 or NetCDF, by what it begins with."""
+    return Netcdf3File(path) if is_netcdf3(path) else Hdf5File(path)
 
 
 def opened_beside_others(path: Path, *, locking: bool | None) -> h5py.File:

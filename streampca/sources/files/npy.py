@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from streampca.errors import DamagedChunkError, DataError
-from streampca.sources.arrays import MAPPED_BYTES, MappedSource, copy_mapped
-from streampca.sources.base import ReadCount
+from streampca.labels import Dimension, Labels, Variable
+from streampca.sources.arrays import MAPPED_BYTES, MappedSource, copy_mapped, mapped_file
+from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.fragments import FragmentReader
+from streampca.sources.files.paths import Files
 from streampca.sources.files.places import LocalFile
 from streampca.sources.files.records import Fragment
+from streampca.sources.named_arrays import open_named
+from streampca.sources.numbered import NumberedArray
+from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import open_regular
 from streampca.typing import Array
 
@@ -73,6 +77,25 @@ class NpyReader(FragmentReader):
         return DamagedChunkError(f"{self.record.name} is cut short: fewer bytes than its header says; write it again")
 
 
-def open_npy_files(paths: Sequence[Path]) -> list[NpyReader]:
-    """Return readers of ``.npy`` files; `DataError` for one that is not of numbers in two dimensions."""
-    return [NpyReader(path) for path in paths]
+def open_npy_files(files: Files, options: ReadOptions) -> tuple[list[NpyReader], Labels, None]:
+    """Return readers of ``.npy`` files, and the numbers of rows and columns; `DataError` for one that is not of numbers in two dimensions."""
+    readers = [NpyReader(Path(str(file))) for file in files.paths]
+    n, d = sum(reader.shape[0] for reader in readers), readers[0].shape[1]
+    return (
+        readers,
+        Labels((Dimension("dim_0", n),), (Dimension("dim_1", d),), (Variable(None, ("dim_1",), (d,)),)),
+        None,
+    )
+
+
+def open_npy(path: str, options: ReadOptions) -> Source:
+    """Return the rows of one ``.npy`` file, mapped into memory; `DataError` if there is none, or it is not of numbers."""
+    options.require_only("an .npy file", path)
+    if not Path(path).exists():
+        raise DataError(f"{path}: no such file")
+    mapped = mapped_file(Path(path))
+    if options.by_dimension or mapped.ndim > 2:
+        return open_named(NumberedArray(mapped, path), options)
+    source = MappedSource.open(Path(path))
+    source.fragments = (Fragment.of(LocalFile(Path(path)), source.shape, source.dtype),)
+    return source

@@ -15,43 +15,12 @@ from urllib.parse import unquote
 from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.redaction import shown
 from streampca.sources.files.places import LocalFile, StoredFile
+from streampca.sources.formats import CSV, Format, format_of
 from streampca.sources.options import StorageOptions
-from streampca.storage.regular_files import open_regular
 
 Paths: TypeAlias = "str | Path | Sequence[str | Path]"
 """A path, a pattern such as ``shards/*.npy``, a directory, or a list of these."""
 
-NPY, PARQUET, ARROW, HDF5, PLINK, _CSV = (
-    *("several .npy files", "Parquet files", "Arrow files"),
-    *("HDF5 and NetCDF files", "PLINK files", "CSV files"),
-)
-"""Kinds of files, as messages and `options.TAKEN` call them."""
-_ENDINGS = {
-    NPY: (".npy",),
-    PARQUET: (".parquet", ".pq"),
-    ARROW: (".arrow", ".feather", ".ipc"),
-    HDF5: (".h5", ".hdf5", ".nc", ".nc4", ".cdf", ".he5", ".hdf", ".nwb", ".loom", ".mat"),
-    PLINK: (".bed",),
-    _CSV: (".csv", ".tsv", ".csv.gz"),
-}
-"""Ends of the names of files of each kind."""
-_HDF5 = b"\x89HDF\r\n\x1a\n"
-_OTHERS = {
-    b"CDF": "it is a NetCDF 3 file: give it a name that ends in .nc",
-    b"\x0e\x03\x13\x01": "it is an HDF4 file, which is not read: convert it, for example by h4toh5 or nccopy -k nc4",
-    b"\xcd\xf3\x00\x01": "it is a CDF file of NASA, which is not read: convert it, for example by cdf-to-netCDF or cdflib",
-    b"\xcd\xf2\x60\x02": "it is a CDF file of NASA, which is not read: convert it, for example by cdf-to-netCDF or cdflib",
-    b"MATLAB 5.0": "it is a MAT file of a version before 7.3, which is not read: save it with -v7.3, or write the array with numpy.save",
-    b"PK\x03\x04": "it is a zip archive, which is not read: unpack it to a directory",
-    b"\x1f\x8b": "it is compressed by gzip: unpack it first",
-    b"GRIB": "it is a GRIB file, which is not read: convert it to NetCDF or zarr, for example with cfgrib",
-    b"PAR1": "it is a Parquet file: give it a name that ends in .parquet",
-    b"ARROW1": "it is an Arrow file: give it a name that ends in .arrow",
-    b"\x93NUMPY": "it is an .npy file: give it a name that ends in .npy",
-}
-"""First bytes of other files, and what to do with them."""
-_BEHIND_URLS = frozenset({PARQUET, ARROW})
-"""Kinds of files that are read from URLs."""
 _ZARR = ("zarr.json", ".zarray", ".zgroup")
 _PATTERN = re.compile(r"[*?\[]")
 _PARTITION = re.compile(r"([^=._][^=]*)=(.*)")
@@ -70,8 +39,8 @@ _LAKES = {
 class Files(NamedTuple):
     """Files of one kind."""
 
-    kind: str
-    """One of `NPY`, `PARQUET`, `ARROW`, `HDF5` and `PLINK`."""
+    format: Format
+    """Their format."""
     paths: tuple[StoredFile, ...]
     """The files, in the order of their rows."""
     description: str
@@ -80,12 +49,12 @@ class Files(NamedTuple):
     @property
     def has_columns(self) -> bool:
         """Return whether they are tables whose columns have names."""
-        return self.kind in (PARQUET, ARROW)
+        return self.format.holds == "columns"
 
     @property
     def has_arrays(self) -> bool:
         """Return whether they hold arrays that have names."""
-        return self.kind in (HDF5, PLINK)
+        return self.format.holds == "arrays"
 
 
 def is_paths(data: object) -> TypeGuard[Paths]:
@@ -115,7 +84,15 @@ def files_of(data: Paths, storage_options: StorageOptions | None = None) -> File
     paths: list[StoredFile] = []
     stores: dict[str, object] = {}
     for text in given:
-        found = _of_url(text, storage_options, stores) if "://" in text else _expanded(text)
+        if "://" not in text:
+            found = _expanded(text)
+        elif (form := _format_of_url(text)) is None:
+            found = None
+        else:
+            from streampca.sources.files.remote_file import remote_file
+
+            _require_read_behind_urls(text, [form])
+            found = [remote_file(text, storage_options, stores)]
         if found is None and several:
             raise DataError(
                 f"{_shown(text)}: expected .npy, Parquet, Arrow or HDF5 files in a list, or directories or patterns of them"
@@ -162,17 +139,18 @@ def files_below(url: str, storage_options: StorageOptions | None = None) -> File
     found = sorted(_below([name for name in names if _is_of_rows(os.path.basename(name))], shown(url)), key=_natural)
     if not found:
         return None
-    _require_read_behind_urls(url, {kind_of(name) for name in found})
+    _require_read_behind_urls(url, map(format_of, found))
     return _files([remote_file(f"{url}/{name}", storage_options, stores) for name in found], shown(url))
 
 
 def _files(paths: Sequence[StoredFile], label: str) -> Files:
     """Return files that are a table; raises what `files_of` raises."""
-    kinds = {kind_of(path) for path in paths}
-    if _CSV in kinds:
-        raise _csv(next(Path(str(path)) for path in paths if kind_of(path) == _CSV))
-    if len(kinds) > 1:
-        names = ", ".join(str(next(p for p in paths if kind_of(p) == kind)) for kind in sorted(map(str, kinds)))
+    formats = {path: form for path in paths if (form := format_of(path)) is not None}
+    first = {form.name: path for path, form in reversed(formats.items())}
+    if CSV.name in first:
+        raise _csv(Path(str(first[CSV.name])))
+    if len(first) > 1:
+        names = ", ".join(str(first[name]) for name in sorted(first))
         raise DataError(f"{label}: files of several kinds cannot be one table: {names}; name those of one kind")
     if len(paths) > _MOST_FILES:
         raise DataError(f"{label}: {len(paths):,} files: expected at most {_MOST_FILES:,}")
@@ -181,7 +159,7 @@ def _files(paths: Sequence[StoredFile], label: str) -> Files:
         raise NotAvailableError(
             f"{label}: the files are in {len(stores)} places: expected those of one server or bucket, with the same query, or local ones"
         )
-    return Files(str(kinds.pop()), tuple(paths), label)
+    return Files(formats[paths[0]], tuple(paths), label)
 
 
 def cells_paths(data: Paths) -> tuple[str, ...] | None:
@@ -209,54 +187,25 @@ def cells_paths(data: Paths) -> tuple[str, ...] | None:
     return tuple(paths)
 
 
-def kind_of(path: object) -> str | None:
-    """Return the kind of a file by its name, None where it is not one of rows."""
-    name = os.path.basename(str(path)).lower()
-    return next((kind for kind, ends in _ENDINGS.items() if name.endswith(ends) and name not in ends), None)
-
-
-def found_in(path: Path) -> str:
-    """Return what a file is by its first bytes, for messages and with what to do; empty where that is not known."""
-    try:
-        with open_regular(path) as file:
-            begin = file.read(520)
-    except OSError:
-        return ""
-    if begin[:8] == _HDF5 or begin[512:] == _HDF5:
-        return "it is an HDF5 file: give it a name that ends in .h5"
-    return next((what for first, what in _OTHERS.items() if begin.startswith(first)), "")
-
-
 def is_files_path(path: str) -> bool:
     """Return whether a path or URL names files of rows, by itself, as a pattern, or as a directory of them; requests nothing."""
     if "://" in path:
-        return _kind_of_url(path) is not None
+        return _format_of_url(path) is not None
     try:
         return _expanded(path) is not None
     except (DataError, NotAvailableError):
         return True
 
 
-def _kind_of_url(url: str) -> str | None:
-    """Return the kind of a file behind a URL by its name, None where it is not one of rows."""
-    return kind_of(re.split(r"[?#]", url, maxsplit=1)[0])
+def _format_of_url(url: str) -> Format | None:
+    """Return the format of a file behind a URL by its name, None where it is not one of rows."""
+    return format_of(re.split(r"[?#]", url, maxsplit=1)[0])
 
 
-def _of_url(url: str, storage_options: StorageOptions | None, stores: dict[str, object]) -> list[StoredFile] | None:
-    """Return the file that a URL names, None if it names none of rows."""
-    kind = _kind_of_url(url)
-    if kind is None:
-        return None
-    _require_read_behind_urls(url, {kind})
-    from streampca.sources.files.remote_file import remote_file
-
-    return [remote_file(url, storage_options, stores)]
-
-
-def _require_read_behind_urls(url: str, kinds: set[str | None]) -> None:
-    if others := kinds - _BEHIND_URLS:
+def _require_read_behind_urls(url: str, formats: Iterable[Format | None]) -> None:
+    if others := {each.name for each in formats if each is not None and not each.behind_urls}:
         raise NotAvailableError(
-            f"{shown(url)}: files behind a URL are read where they are Parquet or Arrow, and these are {', '.join(sorted(map(str, others)))}: copy them "
+            f"{shown(url)}: files behind a URL are read where they are Parquet or Arrow, and these are {', '.join(sorted(others))}: copy them "
             "to a local path, or write them to Parquet or zarr"
         )
 
@@ -270,9 +219,9 @@ def _expanded(text: str) -> list[StoredFile] | None:
         found = _of_directory(path)
         return None if found is None else list(map(LocalFile, found))
     if path.exists() or not _PATTERN.search(text):
-        return None if kind_of(path) is None else [LocalFile(path)]
+        return None if format_of(path) is None else [LocalFile(path)]
     matches = [Path(match) for match in glob.glob(text, recursive=True)]
-    files = [match for match in matches if match.is_file() and kind_of(match) is not None]
+    files = [match for match in matches if match.is_file() and format_of(match) is not None]
     if not files:
         raise DataError(f"{text}: no .npy, Parquet, Arrow or HDF5 file matches this pattern")
     for directory in dict.fromkeys(file.parent for file in files):
@@ -363,7 +312,7 @@ def _shards_of(state: bytes, label: str) -> list[str] | None:
         raise NotAvailableError(
             f"{label}: the rows of the data set are chosen by a file of indices: save it again with dataset.flatten_indices().save_to_disk(…)"
         )
-    if not names or any(os.path.basename(name) != name or kind_of(name) is None for name in names):
+    if not names or any(os.path.basename(name) != name or format_of(name) is None for name in names):
         raise DataError(
             f"{label}: {_STATE} names {', '.join(names)[:120] or 'no shards'}: expected names of files beside it"
         )
@@ -393,7 +342,7 @@ def _entries(path: Path) -> Iterator[Path]:
 
 
 def _is_of_rows(name: str) -> bool:
-    return name[:1] not in ("", ".", "_") and kind_of(name) is not None
+    return name[:1] not in ("", ".", "_") and format_of(name) is not None
 
 
 def _partitions(path: Path) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.base import Source
 from streampca.sources.cells.stored import ZarrCells, is_anndata_group, open_cells
-from streampca.sources.files.paths import found_in
+from streampca.sources.formats import found_in
 from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.remote import open_store, place_of, retrying

@@ -174,6 +174,14 @@ def test_an_option_is_used_or_refused(tmp_path: Path, kind: str) -> None:
         assert named or changed or (option in PERMIT and not said), f"{option} is ignored: {said}"
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [kind for kind, taken in TAKEN.items() if "mask" in taken])
+def test_a_mask_that_names_nothing_is_refused(tmp_path: Path, kind: str) -> None:
+    data = MAKE[kind](tmp_path)
+    with pytest.raises(StreamPCAError, match="mask"):
+        sp.open(data, mask=str(tmp_path / "nothere.npy"))
+
+
 @pytest.mark.parametrize("form", ["object", "h5ad", "zarr"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_array_names_a_matrix_of_anndata(tmp_path: Path, form: str, sparse: bool) -> None:
