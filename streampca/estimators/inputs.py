@@ -15,10 +15,10 @@ from streampca.labels import Labels, SampleColumns
 from streampca.models.rows import Given, removed_by, rows_of
 from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources import Source
+from streampca.sources.array_like import is_lazy_array
 from streampca.sources.dask import as_declared
 from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.frames import is_frame
-from streampca.sources.lazy import is_lazy_array
 from streampca.sources.packing import with_nan
 from streampca.sources.residuals import subtract_fitted
 from streampca.sources.sparse import is_sparse

@@ -36,8 +36,8 @@ from streampca.solvers.kernel.base import KernelFit, KernelParameters
 from streampca.solvers.result import Fit
 from streampca.sources import Source, open_source
 from streampca.sources.arrays import read_array
+from streampca.sources.listing import read_vector
 from streampca.sources.options import ReadOptions
-from streampca.sources.vector import read_vector
 from streampca.typing import Array
 
 

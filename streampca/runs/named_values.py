@@ -13,8 +13,8 @@ from streampca.solvers.groups import Groups
 from streampca.sources import Source
 from streampca.sources.arrays import read_array
 from streampca.sources.files.paths import files_of
+from streampca.sources.listing import read_beside
 from streampca.sources.options import ReadOptions
-from streampca.sources.vector import read_beside
 from streampca.typing import Array
 
 _GROUPS, _CLASSES = "model.group_by", "source.labels"

@@ -20,15 +20,13 @@ from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.labels import Dimension, Labels, SampleColumns, Variable, equal_values
 from streampca.sources.base import Source
 from streampca.sources.columns import feature_error
-from streampca.sources.conventions import describes_others, describing_names, plain_attributes
+from streampca.sources.conventions import decoded_times, describes_others, describing_names, is_time, plain_attributes
 from streampca.sources.dimensions import Axes, axes_of
 from streampca.sources.genotypes import IDENTIFIERS, alleles_of, dosages, identifiers, ploidy_of
-from streampca.sources.masks import FROM_DATA
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import unpacked
-from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.stored_variable import FROM_DATA, StoredVariable
 from streampca.sources.table import table_of
-from streampca.sources.times import decoded_times, is_time
 from streampca.typing import Array, DType, JsonValue
 
 MOST_COORDINATES = 2**27
@@ -81,9 +79,9 @@ class NamedArrays(ABC):
     label: str
     """Its name in messages."""
 
-    @abstractmethod
     def find(self, name: str) -> NamedArray | None:
-        """Return the array of a name, None if there is none; lists nothing."""
+        """Return the array of a name, None if there is none; a place that takes long to list finds it without."""
+        return self.listed().get(name)
 
     @abstractmethod
     def listed(self) -> Mapping[str, NamedArray]:

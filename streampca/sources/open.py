@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.redaction import redacted
+from streampca.sources.array_like import NumberedArray, is_lazy_array, lazy_blocks, stored_dataset
 from streampca.sources.arrays import ArraySource, MappedSource
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells.objects import is_anndata, open_anndata
@@ -22,9 +23,7 @@ from streampca.sources.files.paths import Files, Paths, cells_paths, files_below
 from streampca.sources.formats import OF_COLUMNS, format_alone
 from streampca.sources.frames import is_frame, open_frame
 from streampca.sources.lagged import Lags, with_lags
-from streampca.sources.lazy import is_lazy_array, lazy_blocks, stored_dataset
 from streampca.sources.named_arrays import open_named
-from streampca.sources.numbered import NumberedArray
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.sources.sparse import SparseSource, is_sparse
 from streampca.sources.stored_variable import StoredVariable
@@ -250,7 +249,7 @@ def _open_files(files: Files, options: ReadOptions) -> Source:
     readers, labels, columns = files.format.opener()(files, options)
     kind: type[FragmentedRows] = FragmentedRows
     if files.paths[0].store is not None:  # whose packages are imported for these only
-        from streampca.sources.files.fetched_rows import FetchedRows
+        from streampca.sources.files.remote_file import FetchedRows
 
         kind = FetchedRows
     names = [column.name for column in readers[0].columns] if files.has_columns else []
@@ -284,16 +283,22 @@ def _open_zarr(path: str, options: ReadOptions) -> Source:
     return _open_files(files, options)
 
 
-def _in_memory(opened: Callable[[Any], Source], kind: str) -> Opener:
-    """Return a function that opens values in memory, transposed if they are stored as (features, samples)."""
+def _of_array(opened: Opener, kind: str) -> Opener:
+    """Return a function that opens an array, transposed if it is stored as (features, samples); by the numbers of its dimensions if asked."""
 
     def open_array(data: Any, options: ReadOptions) -> Source:
         options.require_only(kind, _kind_of(data))
-        if isinstance(data, np.ndarray) and (options.by_dimension or data.ndim > 2):
+        if not is_sparse(data) and (options.by_dimension or data.ndim > 2):
             return open_named(NumberedArray(data), options)
-        return opened(data.T if options.transposed else data)
+        return opened(data.T if options.transposed else data, options)
 
     return open_array
+
+
+def _open_dask(data: da.Array, options: ReadOptions) -> Source:
+    from streampca.sources.dask import DaskSource
+
+    return DaskSource(data, options.max_reads)
 
 
 def _open_zarr_store(data: Store, options: ReadOptions) -> Source:
@@ -311,15 +316,6 @@ def _open_zarr_node(data: ZarrArray | zarr.Group, options: ReadOptions) -> Sourc
     return open_group(data, options) if isinstance(data, zarr.Group) else open_array(data, options)
 
 
-def _open_dask(data: da.Array, options: ReadOptions) -> Source:
-    from streampca.sources.dask import DaskSource
-
-    options.require_only("a Dask array", _kind_of(data))
-    if options.by_dimension or data.ndim > 2:
-        return open_named(NumberedArray(data), options)
-    return DaskSource(data.T if options.transposed else data, options.max_reads)
-
-
 def _open_lazy(data: Any, options: ReadOptions) -> Source:
     """Return an array that reads a slice when it is indexed as a table; a dataset of h5py by our own reader, where that can open it."""
     options.require_only("a lazy array", _kind_of(data))
@@ -327,7 +323,7 @@ def _open_lazy(data: Any, options: ReadOptions) -> Source:
     if found is not None:
         path, name = found
         return _open_path(path, replace(options, array=name.strip("/")))
-    source = _open_dask(lazy_blocks(data), options)
+    source = _of_array(_open_dask, "a Dask array")(lazy_blocks(data), options)
     source.description, source.portable = f"{_kind_of(data)} of shape {tuple(data.shape)}", False
     return source
 
@@ -340,15 +336,15 @@ _KINDS: tuple[tuple[Callable[[object], bool], Opener], ...] = (
     (is_paths, _open_path),
     (
         lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
-        _in_memory(lambda array: MappedSource(array, "memory map"), "an array"),
+        _of_array(lambda array, options: MappedSource(array, "memory map"), "an array"),
     ),
-    (lambda data: isinstance(data, np.ndarray), _in_memory(ArraySource, "an array")),
+    (lambda data: isinstance(data, np.ndarray), _of_array(lambda array, options: ArraySource(array), "an array")),
     (_is_zarr_store, _open_zarr_store),
     (lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node),
-    (lambda data: _kind_of(data).startswith("dask.array."), _open_dask),
+    (lambda data: _kind_of(data).startswith("dask.array."), _of_array(_open_dask, "a Dask array")),
     (is_xarray, open_xarray),
     (is_anndata, _open_anndata),
-    (is_sparse, _in_memory(SparseSource, "a sparse matrix")),
+    (is_sparse, _of_array(lambda rows, options: SparseSource(rows), "a sparse matrix")),
     (is_frame, open_frame),
     (is_lazy_array, _open_lazy),
 )

@@ -16,9 +16,8 @@ from streampca.errors import DataError, NotAvailableError, ParameterError, Partl
 from streampca.labels import Dimension, Labels, Variable, equal_values
 from streampca.sources.base import JoinedSource, ReadCount, Source, TransposedSource, require_table
 from streampca.sources.grid import Grid
-from streampca.sources.masks import FROM_DATA, feature_mask
 from streampca.sources.schedule import Schedule, Span
-from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.stored_variable import FROM_DATA, StoredVariable, feature_mask
 from streampca.typing import Array
 
 

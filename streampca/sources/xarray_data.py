@@ -15,12 +15,12 @@ import numpy as np
 
 from streampca.errors import DataError
 from streampca.labels import Dimension, Labels, SampleColumns
+from streampca.sources.array_like import rows_of
 from streampca.sources.base import Source
 from streampca.sources.conventions import describes_others, describing_names, plain_attributes
 from streampca.sources.coordinates import dimension_of, is_xarray
 from streampca.sources.dimensions import Axes
 from streampca.sources.named_arrays import ArrayColumns, NamedArray, NamedArrays, open_named
-from streampca.sources.numbered import rows_of
 from streampca.sources.options import ReadOptions
 from streampca.sources.stored_variable import StoredVariable
 from streampca.system.optional import package_of
@@ -64,11 +64,6 @@ class XarrayArrays(NamedArrays):
         self.data = data
         self.place = "Dataset" if _is_dataset(data) else "DataArray"
         self.label = self.place if _is_dataset(data) or data.name is None else f"DataArray {data.name}"
-
-    def find(self, name: str) -> NamedArray | None:
-        """Return a variable or coordinate."""
-        named = self.data.variables if _is_dataset(self.data) else self.data.coords
-        return _named(name, self.data[name]) if name in named else None
 
     def listed(self) -> Mapping[str, NamedArray]:
         """Return all variables and coordinates."""

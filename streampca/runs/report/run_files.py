@@ -20,7 +20,7 @@ from streampca.models.persistence.models import build, read_stored
 from streampca.models.state import texts_of
 from streampca.models.stored import StoredComponents
 from streampca.runs.manifest import read_json
-from streampca.sources.times import decoded_times
+from streampca.sources.conventions import decoded_times
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, FloatArray, IntArray, Json

@@ -21,8 +21,7 @@ from streampca.sources.conventions import packed_by
 from streampca.sources.dimensions import Axes, axes_of
 from streampca.sources.files.fragments import FragmentedRows, FragmentReader, damage_named
 from streampca.sources.files.paths import Files
-from streampca.sources.files.places import LocalFile
-from streampca.sources.files.records import Fragment
+from streampca.sources.files.records import Fragment, LocalFile
 from streampca.sources.genotypes import exchange
 from streampca.sources.named_arrays import MOST_COORDINATES, NamedArray, NamedArrays, required
 from streampca.sources.options import ReadOptions

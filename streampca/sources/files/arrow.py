@@ -22,8 +22,7 @@ from streampca.sources.columns import Column, chosen_columns, common_type, featu
 from streampca.sources.files.arrow_files import ArrowFile, opened_file
 from streampca.sources.files.fragments import FragmentReader, damage_named
 from streampca.sources.files.paths import Files, partition_keys
-from streampca.sources.files.places import StoredFile
-from streampca.sources.files.records import Fragment
+from streampca.sources.files.records import Fragment, StoredFile
 from streampca.sources.options import ReadOptions
 from streampca.sources.schedule import Span
 from streampca.system.optional import optional_module

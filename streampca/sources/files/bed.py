@@ -86,27 +86,21 @@ class BedFile(ArrayFile):
         with opened:
             yield opened
 
-    def find(self, name: str) -> NamedArray | None:
-        """Return the genotypes, or a column of ``.fam`` or ``.bim``."""
-        sizes = dict(zip(_BESIDE, self._counts or (0, 0), strict=True))
-        if name == _TABLE:
-            chunks = [min(n, most) for n, most in zip(sizes.values(), _CHUNK, strict=True)]
-            attributes = {"_FillValue": _MISSING}
-            return array_of_file(name, list(sizes), list(sizes.values()), np.dtype(np.int8), attributes, chunks)
-        axis = next((axis for axis, names in _BESIDE.items() if name in names), None)
-        if axis is None:
-            return None
-        dtype = np.dtype(np.int32 if name in ("sex", "position") else np.float32 if name == "centimorgan" else "U1")
-        return array_of_file(name, [axis], [sizes[axis]], dtype, {})
-
     def listed(self) -> Mapping[str, NamedArray]:
-        """Return the genotypes and all columns."""
-        names = (_TABLE, *(name for names in _BESIDE.values() for name in names))
-        return {name: array for name in names if (array := self.find(name)) is not None}
+        """Return the genotypes, and the columns of ``.fam`` and ``.bim``."""
+        sizes = dict(zip(_BESIDE, self._counts or (0, 0), strict=True))
+        chunks = [min(n, most) for n, most in zip(sizes.values(), _CHUNK, strict=True)]
+        attributes, dtype = {"_FillValue": _MISSING}, np.dtype(np.int8)
+        arrays = {_TABLE: array_of_file(_TABLE, list(sizes), list(sizes.values()), dtype, attributes, chunks)}
+        for axis, names in _BESIDE.items():
+            for name in names:
+                kind = np.int32 if name in ("sex", "position") else np.float32 if name == "centimorgan" else "U1"
+                arrays[name] = array_of_file(name, [axis], [sizes[axis]], np.dtype(kind), {})
+        return arrays
 
     def default(self, options: ReadOptions) -> list[NamedArray]:
         """Return the genotypes."""
-        return [array for array in [self.find(_TABLE)] if array is not None]
+        return [self.listed()[_TABLE]]
 
     def dimension(self, array: NamedArray, axis: int) -> Dimension:
         """Return a dimension with its names; that of the variants with their alleles, of which the first is counted."""

@@ -16,8 +16,7 @@ from streampca.errors import ChangedInputError, DamagedChunkError, DataError, St
 from streampca.formatting import one_line
 from streampca.labels import note_on_strands
 from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
-from streampca.sources.files.places import StoredFile
-from streampca.sources.files.records import Fragment
+from streampca.sources.files.records import Fragment, StoredFile
 from streampca.sources.grid import Grid
 from streampca.sources.versions import InputVersion, InputWatch
 from streampca.system.workspace import borrow

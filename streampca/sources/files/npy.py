@@ -9,14 +9,13 @@ import numpy as np
 
 from streampca.errors import DamagedChunkError, DataError
 from streampca.labels import Dimension, Labels, Variable
+from streampca.sources.array_like import NumberedArray
 from streampca.sources.arrays import MAPPED_BYTES, MappedSource, copy_mapped, mapped_file
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.fragments import FragmentReader
 from streampca.sources.files.paths import Files
-from streampca.sources.files.places import LocalFile
-from streampca.sources.files.records import Fragment
+from streampca.sources.files.records import Fragment, LocalFile
 from streampca.sources.named_arrays import open_named
-from streampca.sources.numbered import NumberedArray
 from streampca.sources.options import ReadOptions
 from streampca.storage.regular_files import open_regular
 from streampca.typing import Array

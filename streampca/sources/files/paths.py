@@ -7,14 +7,14 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
 from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.redaction import shown
-from streampca.sources.files.places import LocalFile, StoredFile
+from streampca.sources.files.records import LocalFile, StoredFile
 from streampca.sources.formats import CSV, Format, format_of
 from streampca.sources.options import StorageOptions
 
@@ -127,16 +127,24 @@ def files_below(url: str, storage_options: StorageOptions | None = None) -> File
         return None
     from streampca.sources.files.remote_file import keys_below, remote_file
 
-    names, stores, url = keys_below(url, storage_options), dict[str, object](), url.rstrip("/")
-    _require_no_lake(names, shown(url))
+    keys, stores, url = keys_below(url, storage_options), dict[str, object](), url.rstrip("/")
+    inside: dict[str, tuple[list[str], list[str]]] = {"": ([], [])}
+    for key in keys:
+        *parts, name = key.split("/")
+        below = ""
+        for part in parts:
+            inside[below][1].append(part)
+            below += f"{part}/"
+            inside.setdefault(below, ([], []))
+        inside[below][0].append(name)
+
+    def entries(below: str) -> tuple[list[str], list[str]]:
+        return inside[below][0], list(dict.fromkeys(inside[below][1]))
 
     def content(name: str) -> bytes:
         return remote_file(f"{url}/{name}", storage_options, stores).pieces([(0, _MOST_STATE)])[0]
 
-    _refuse_splits(content(_SPLITS) if _SPLITS in names else None, shown(url))
-    if _STATE in names and (shards := _shards_of(content(_STATE), shown(url))) is not None:
-        names = shards
-    found = sorted(_below([name for name in names if _is_of_rows(os.path.basename(name))], shown(url)), key=_natural)
+    found = sorted(_rows_below(entries, content, shown(url)), key=_natural)
     if not found:
         return None
     _require_read_behind_urls(url, map(format_of, found))
@@ -216,8 +224,7 @@ def _expanded(text: str) -> list[StoredFile] | None:
         return None
     path = Path(text)
     if path.is_dir():
-        found = _of_directory(path)
-        return None if found is None else list(map(LocalFile, found))
+        return list(map(LocalFile, _of_directory(path))) or None
     if path.exists() or not _PATTERN.search(text):
         return None if format_of(path) is None else [LocalFile(path)]
     matches = [Path(match) for match in glob.glob(text, recursive=True)]
@@ -229,24 +236,60 @@ def _expanded(text: str) -> list[StoredFile] | None:
     return list(map(LocalFile, sorted(files, key=_natural)))
 
 
-def _of_directory(path: Path) -> list[Path] | None:
-    """Return the files of rows in a directory, of directories below it only those in partitions, or else those of a data hub.
+def _of_directory(path: Path) -> list[Path]:
+    """Return the files of rows in a local directory, in natural order; none in a zarr store."""
 
-    None if it is a zarr store or has none.
-    """
-    if any((path / name).exists() for name in _ZARR):
-        return None
+    def entries(below: str) -> tuple[list[str], list[str]]:
+        found = list(os.scandir(path / below))
+        return [each.name for each in found if each.is_file()], [each.name for each in found if each.is_dir()]
+
     _require_no_lake_at(path)
     try:
-        _refuse_splits((path / _SPLITS).read_bytes() if (path / _SPLITS).is_file() else None, str(path))
-        if (shards := _local_shards(path)) is not None:
-            return sorted((path / name for name in shards), key=_natural)
-        entries = list(_entries(path)) or [file for part in _partitions(path) for file in _of_directory(part) or []]
-        data = path / "data"
-        entries = entries or _of_hub(list(_entries(data)) if data.is_dir() else [], path)
+        rows = _rows_below(entries, lambda name: (path / name).read_bytes(), str(path))
     except OSError as error:
         raise DataError(f"{path} cannot be listed: {error.strerror}") from error
-    return sorted(entries, key=_natural) or None
+    return sorted((path / name for name in rows), key=_natural)
+
+
+def _rows_below(
+    entries: Callable[[str], tuple[list[str], list[str]]], content: Callable[[str], bytes], label: str, below: str = ""
+) -> list[str]:
+    """Return the files of rows in a directory: those in it, or else those in partitions below it, or else those of a data hub.
+
+    Parameters
+    ----------
+    entries : callable
+        Returns the names of files and of directories in a directory, by its path, which ends with a slash.
+    content : callable
+        Returns what is in a file.
+    label : str
+        What messages call the directory.
+    below : str
+        Its path.
+
+    Raises
+    ------
+    DataError
+        If it has several splits, or what names its files is damaged.
+    NotAvailableError
+        If it is a table with a log of its current files.
+    """
+    files, directories = entries(below)
+    if not set(_ZARR).isdisjoint(files):
+        return []
+    in_metadata = entries(f"{below}metadata/")[0] if "metadata" in directories else []
+    _require_no_lake([*(f"{name}/" for name in directories), *(f"metadata/{name}" for name in in_metadata)], label)
+    if _SPLITS in files:
+        _refuse_splits(content(below + _SPLITS), label)
+    if _STATE in files and (shards := _shards_of(content(below + _STATE), label)) is not None:
+        return [below + name for name in shards]
+    if found := [below + name for name in files if _is_of_rows(name)]:
+        return found
+    for part in filter(_PARTITION.fullmatch, directories):
+        found += _rows_below(entries, content, f"{label}/{part}", f"{below}{part}/")
+    if found or "data" not in directories:
+        return found
+    return _of_hub([f"{below}data/{name}" for name in entries(f"{below}data/")[0] if _is_of_rows(name)], label)
 
 
 def _require_no_lake_at(directory: Path) -> None:
@@ -271,10 +314,8 @@ def _require_no_lake(names: Iterable[str], label: str) -> None:
                 )
 
 
-def _refuse_splits(splits: bytes | None, label: str) -> None:
+def _refuse_splits(splits: bytes, label: str) -> None:
     """Raise `DataError` for a directory of several data sets, by the content of ``dataset_dict.json``."""
-    if splits is None:
-        return
     try:
         names = list(map(str, json.loads(splits)["splits"]))
     except (ValueError, KeyError, TypeError) as error:
@@ -284,11 +325,6 @@ def _refuse_splits(splits: bytes | None, label: str) -> None:
     raise DataError(
         f"{label} has the splits {', '.join(names)[:200]}: name the one to read, as in {label}/{(names or ['…'])[0][:60]}"
     )
-
-
-def _local_shards(path: Path) -> list[str] | None:
-    """Return the names of the shards in a directory, None where it has no ``state.json`` that names them."""
-    return _shards_of((path / _STATE).read_bytes(), str(path)) if (path / _STATE).is_file() else None
 
 
 def _shards_of(state: bytes, label: str) -> list[str] | None:
@@ -325,7 +361,8 @@ def _require_shards(files: Sequence[Path]) -> None:
     for file in files:
         beside.setdefault(file.parent, []).append(file.name)
     for directory, names in beside.items():
-        shards = _local_shards(directory) if len(names) > 1 else None
+        state = directory / _STATE
+        shards = _shards_of(state.read_bytes(), str(directory)) if len(names) > 1 and state.is_file() else None
         others = [name for name in names if name not in (shards or names)]
         if others and len(others) < len(names):
             raise DataError(
@@ -334,37 +371,11 @@ def _require_shards(files: Sequence[Path]) -> None:
             )
 
 
-def _entries(path: Path) -> Iterator[Path]:
-    """Yield the files of rows in a directory; names that begin with a dot or an underscore are of other programs."""
-    for entry in os.scandir(path):
-        if _is_of_rows(entry.name) and entry.is_file():
-            yield path / entry.name
-
-
 def _is_of_rows(name: str) -> bool:
     return name[:1] not in ("", ".", "_") and format_of(name) is not None
 
 
-def _partitions(path: Path) -> Iterator[Path]:
-    """Yield the directories in `path` that are partitions of a data set, such as ``year=2024``."""
-    for entry in os.scandir(path):
-        if _PARTITION.fullmatch(entry.name) and entry.is_dir():
-            yield path / entry.name
-
-
-def _below(keys: Sequence[str], label: str) -> list[str]:
-    """Return what `_of_directory` does of the `keys` of objects of rows below a directory that messages call `label`."""
-    direct, below = [key for key in keys if "/" not in key], dict[str, list[str]]()
-    for head, _, rest in (key.partition("/") for key in keys):
-        below.setdefault(head, []).append(rest)
-    partitions = (head for head in below if _PARTITION.fullmatch(head))
-    direct = direct or [f"{head}/{key}" for head in partitions for key in _below(below[head], f"{label}/{head}")]
-    return direct or list(
-        map(str, _of_hub([Path("data", key) for key in below.get("data", ()) if "/" not in key], label))
-    )
-
-
-def _of_hub(files: Iterable[Path], label: object) -> list[Path]:
+def _of_hub(files: Sequence[str], label: str) -> list[str]:
     """Return the shards in the directory ``data`` of a data set as hubs lay it out, such as ``data/train-00000-of-00004.parquet``.
 
     Raises
@@ -372,11 +383,12 @@ def _of_hub(files: Iterable[Path], label: object) -> list[Path]:
     DataError
         If there are shards of several splits, which are not one table.
     """
-    shards = {file: match[1] for file in files if (match := _SHARD.match(file.name))}
+    shards = {file: match[1] for file in files if (match := _SHARD.match(os.path.basename(file)))}
     splits = sorted(set(shards.values()))
     if len(splits) > 1:
+        ending = os.path.splitext(next(iter(shards)))[1]
         raise DataError(
-            f"{label} has the splits {', '.join(splits)}: name the one to read, as in {label}/data/{splits[-1]}-*{next(iter(shards)).suffix}"
+            f"{label} has the splits {', '.join(splits)}: name the one to read, as in {label}/data/{splits[-1]}-*{ending}"
         )
     return list(shards)
 

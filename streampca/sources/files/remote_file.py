@@ -1,13 +1,14 @@
-"""A file behind a URL: ranges of its bytes, requested by the client of remote stores, as a file that pyarrow reads."""
+"""Files behind URLs: ranges of their bytes as a file that pyarrow reads, and the rows of Parquet and Arrow files, requested ahead."""
 
 from __future__ import annotations
 
 import asyncio
 import io
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 from urllib.parse import unquote, urlunsplit
 
@@ -15,16 +16,19 @@ import xxhash
 
 from streampca.errors import ChangedInputError, DataError, NotAvailableError
 from streampca.redaction import shown
+from streampca.sources.base import ReadCount, Source, TransposedRows
 from streampca.sources.client_options import BY_OBSTORE, parts_of, protocol_of
 from streampca.sources.fetching import read_ahead
 from streampca.sources.fetching.client import MAX_STORED_BYTES, ObjectVersion
-from streampca.sources.fetching.read_ahead import ranges
-from streampca.sources.files.places import FileStatus
+from streampca.sources.fetching.read_ahead import Part, ReadAhead, Run, ranges, runs_of
+from streampca.sources.files.fragments import FragmentedRows, FragmentReader
+from streampca.sources.files.records import FileStatus
 from streampca.sources.options import StorageOptions
 from streampca.sources.remote import RemoteStore, open_store
-from streampca.sources.schedule import Span
+from streampca.sources.schedule import Schedule, Span
 from streampca.storage.zarr_interface import sync
 from streampca.system.optional import optional_module
+from streampca.typing import Array
 
 _BLOCK_BYTES = 2**16
 """Bytes that are requested for fewer; as many at the end are requested first, where Parquet has its footer."""
@@ -241,3 +245,132 @@ class _Opened(io.RawIOBase):
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+
+class FetchedRows(FragmentedRows):
+    """The rows of files of one server or bucket, of which row groups and record batches are parts of objects, as chunks in shards are."""
+
+    reads_ahead = True
+    _readers: dict[int, Any]
+
+    def __init__(
+        self, readers: Sequence[FragmentReader], description: str, details: Mapping[str, object] | None = None
+    ):
+        super().__init__(readers, description, details)
+        self._requests: dict[int, ReadAhead] = {}  # by process: a fork has no part in those of its parent
+
+    def __getstate__(self) -> dict[str, object]:
+        return super().__getstate__() | {"_requests": {}}
+
+    @property
+    def requests(self) -> ReadAhead:
+        """Return what requests parts of files in this process."""
+        process = os.getpid()
+        if process not in self._requests:
+            store = self._file(self._readers[min(self._readers)]).store
+            change = "the file was changed after it was opened"
+            self._requests[process] = ReadAhead(store, self._look_up, lambda: read_ahead.RANGE_BYTES, change)
+        return self._requests[process]
+
+    async def _look_up(self, start: int, stop: int) -> list[Run]:
+        """Return what is requested for rows `start` to `stop`, file by file, none of it larger than a request.
+
+        Of row groups that begin before `start` it is nothing: the thread that reads these rows has decoded them for the block before,
+        or else requests them when it does.
+        """
+        found = []
+        for position, low, high in self._spans(start, stop):
+            reader, parts = self._readers[position], list[Part]()
+            for chunk in (chunk for chunk in reader.chunks_of(low, high) if reader.edges[chunk] >= low):
+                spans = (part for span in reader.parts[chunk] for part in ranges(*span, read_ahead.RANGE_BYTES))
+                parts += [((position, chunk), first, last - first) for first, last in spans]
+            key = self._file(reader).key
+            found += runs_of(key, parts, read_ahead.RANGE_BYTES, 0, self._version_of(key))
+        return found
+
+    def _version_of(self, key: str) -> ObjectVersion:
+        files = map(self._file, self._readers.values())
+        return next(file.known() for file in files if file.key == key)
+
+    @staticmethod
+    def _file(reader: FragmentReader) -> RemoteFile:
+        return cast(RemoteFile, reader.place)
+
+    # --- reading
+
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
+        """Request the blocks of `schedule` ahead while the context lasts."""
+        return self.requests.ahead(schedule)
+
+    def cancel(self) -> None:
+        """End readings with a `StoreError`."""
+        self.requests.cancel()
+        self._file(self._readers[min(self._readers)]).store.cancel()
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory that the largest file needs beside the block, with the stored bytes of a chunk, and those in flight."""
+        requests = self.requests
+        stored = max(reader.most_stored for reader in self._readers.values())
+        in_flight = requests.least_bytes + requests.request_bytes
+        return super().overhead_bytes(n_rows) + stored + 2 * read_ahead.RANGE_BYTES + in_flight + CACHE_BYTES
+
+    def slice(self, start: int, stop: int) -> FetchedRows:
+        """Return a source for a worker with only the files of rows `start` to `stop`."""
+        subset = cast(FetchedRows, super().slice(start, stop))
+        subset._requests = {}
+        return subset
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return the rows, read file by file."""
+        with self.requests.reading(start, stop) as runs, received_by(_Received(self, runs)):
+            return super().read(start, stop, out)
+
+    def by_features(self) -> Source:
+        """Return a source whose rows are the features of this one: every block of them reads all rows."""
+        return TransposedRows(self)
+
+
+class _Received:
+    """The bytes of one block, requested part by part and kept until a later row group is read."""
+
+    def __init__(self, rows: FetchedRows, runs: Sequence[Run]):
+        self._rows, self._left, self._held = rows, list(runs), list[tuple[Run, bytes]]()
+
+    def __call__(self, key: str, start: int, stop: int) -> bytes | None:
+        """Return a range of a file, None if a part of it was not requested ahead."""
+        found, at = [], start
+        while at < stop:
+            run, data = self._part(key, at)
+            if run is None:
+                return None
+            first = cast("tuple[int, int]", run.span)[0]
+            piece = memoryview(data)[at - first : stop - first]
+            found.append(piece)
+            at += len(piece)
+        return b"".join(found)
+
+    def _part(self, key: str, at: int) -> tuple[Run | None, bytes]:
+        """Return what holds the byte at a place of a file, and its bytes; waits for them."""
+        for run, data in self._held:
+            if _holds(run, key, at):
+                return run, data
+        for run in self._left:
+            if _holds(run, key, at):
+                self._left.remove(run)
+                self._held = [each for each in self._held if each[0].parts[-1][0] >= run.parts[0][0]]
+                self._held.append((run, self._bytes(run)))
+                return self._held[-1]
+        return None, b""
+
+    def _bytes(self, run: Run) -> bytes:
+        with self._rows.requests.received(run) as answer:
+            if answer is None or len(answer.data) != run.most:
+                raise ChangedInputError(
+                    f"{self._rows.requests.store.shown_url}/{run.key}: {0 if answer is None else len(answer.data):,} of {run.most:,} bytes were received: it is gone, "
+                    "or was changed after it was opened; run again when nothing writes to it"
+                )
+            return bytes(answer.data)
+
+
+def _holds(run: Run, key: str, at: int) -> bool:
+    return run.key == key and run.span is not None and run.span[0] <= at < run.span[1]

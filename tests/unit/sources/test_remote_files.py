@@ -156,8 +156,11 @@ def test_what_a_directory_behind_a_url_says_of_its_files_is_followed_or_refused(
     write_parquet(tmp_path / "b/lake/part-0.parquet", parquet_table(VALUES, "fixed"))
     (tmp_path / "b/lake/_delta_log").mkdir()
     (tmp_path / "b/lake/_delta_log/00000000000000000000.json").write_text("{}")
-    with pytest.raises(NotAvailableError, match="s3://b/lake is a table of Delta, whose log"):
-        sp.open("s3://b/lake", storage_options=bucket)
+    (tmp_path / "b/lakes").mkdir()
+    (tmp_path / "b/lake").rename(tmp_path / "b/lakes/region=eu")
+    for place, lake in (("lakes/region=eu", "lakes/region=eu"), ("lakes", "lakes/region=eu")):
+        with pytest.raises(NotAvailableError, match=f"s3://b/{lake} is a table of Delta, whose log"):
+            sp.open(f"s3://b/{place}", storage_options=bucket)
 
 
 def test_shards_of_a_data_hub_are_read_where_they_are_of_one_split(bucket: dict[str, Any], tmp_path: Path) -> None:
