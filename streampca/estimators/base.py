@@ -62,7 +62,7 @@ from streampca.sources.cells.objects import is_anndata
 from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import labelled_as, numeric_frame
-from streampca.sources.like import counting_as, open_like, open_xarray_like, with_features_of
+from streampca.sources.like import counting_as, open_like, with_features_of
 from streampca.sources.naming import places_named
 from streampca.sources.packing import with_nan
 from streampca.sources.steps import SteppedSource
@@ -584,10 +584,8 @@ class StreamEstimator(BaseEstimator):
 
     def _open_fitted(self, X: Input) -> Source:
         """Return a reader of `X`, which has as many features as the rows of the fit."""
-        if is_paths(X) or is_anndata(X):
+        if is_paths(X) or is_anndata(X) or is_xarray(X):
             source = open_like(X, self.labels_, self._model.source)
-        elif is_xarray(X):
-            source = open_xarray_like(X, self.labels_, self._model.source, self._missing_value)
         elif is_array_like(X):
             source = labelled_as(open_source(self._validated(X)), X)
         else:

@@ -27,7 +27,7 @@ from streampca.solvers.state import accumulate, continued, merged, require_new, 
 from streampca.sources import Source, open_source
 from streampca.sources.coordinates import is_xarray
 from streampca.sources.frames import labelled_as, numeric_frame
-from streampca.sources.like import counting_as, open_xarray_like, with_features_of
+from streampca.sources.like import counting_as, open_like, with_features_of
 from streampca.typing import FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class Continuing(StreamEstimator):
             rows = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=False)
             return labelled_as(open_source(rows, missing_value=missing), X)
         if is_xarray(X):
-            source = open_xarray_like(X, fitted.labels, fitted.source, missing)
+            source = open_like(X, fitted.labels, fitted.source)
         else:
             source = open_source(X, missing_value=missing)
         source = with_features_of(counting_as(source, fitted.labels, fitted.source), fitted.labels)

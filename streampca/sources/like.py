@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from streampca.errors import NotAvailableError
 from streampca.labels import Labels, note_on_strands
 from streampca.sources.base import Source
 from streampca.sources.cells.objects import is_anndata
+from streampca.sources.coordinates import is_xarray
 from streampca.sources.files.paths import cells_paths, files_of, is_paths
 from streampca.sources.genotypes import counting_others
 from streampca.sources.lagged import labels_of_samples
@@ -22,20 +23,17 @@ from streampca.sources.subsets import with_features
 from streampca.sources.table import TableSource
 from streampca.typing import Json
 
-if TYPE_CHECKING:
-    import xarray as xr
-
 _TOGETHER = ({"array", "variables"}, {"samples", "features", "orientation"}, {"mask", "mask_var"})
 """Names of keywords of which each replaces all."""
 
 
 def open_like(data: object, labels: Labels | None, described: Json, given: Mapping[str, Any] | None = None) -> Source:
-    """Open the data at a path, or an AnnData object, as those of a fit were opened, where `given` does not say otherwise.
+    """Open the data at a path, or an object of AnnData or xarray, as those of a fit were opened, where `given` does not say otherwise.
 
     Parameters
     ----------
-    data : str, Path, list of these, or AnnData
-        Path, pattern, URL or object.
+    data : str, Path, list of these, AnnData, DataArray or Dataset
+        Path, pattern, URL or object. One of xarray is read by the dimensions and variables of the fit as far as it has their names.
     labels : Labels or None
         Labels of the fit. With their mask, features are those of the fit, whatever is observed in the new data.
     described : dict
@@ -56,33 +54,6 @@ def open_like(data: object, labels: Labels | None, described: Json, given: Mappi
     }
     known = {name: value for name, value in of_fit.items() if name not in replaced}
     return open_source(data, **{**known, **keywords})
-
-
-def open_xarray_like(
-    data: xr.DataArray | xr.Dataset, labels: Labels | None, described: Json, missing_value: float | None = None
-) -> Source:
-    """Open an object of xarray with the dimensions, variables and mask of the labels of a fit, as far as it has their names.
-
-    `described` is the description of the source of the fit, whose lags it has.
-    """
-    lags = described.get("lags")
-    keywords: dict[str, Any] = {"missing_value": missing_value, "lags": lags}
-    if labels is None:
-        return open_source(data, missing_value=missing_value, lags=lags)
-    labels = labels_of_samples(labels) if lags else labels
-    samples, features = ([d.name for d in side] for side in (labels.samples, labels.features))
-    dims, same = set(map(str, data.dims)), all(v.dims == labels.variables[0].dims for v in labels.variables)
-    if dims.issuperset(samples) and dims.issuperset(features):
-        keywords["samples"] = samples
-        alleles_joined = "ploidy" in dims.difference(samples, features)  # features are their dosages
-        if same and labels.variables[0].dims and not alleles_joined:
-            keywords["features"] = list(labels.variables[0].dims)
-    if labels.mask is not None:
-        keywords["mask"] = labels.mask
-    names = [variable.name for variable in labels.variables]
-    if hasattr(data, "data_vars") and all(name in data.data_vars for name in names):
-        keywords["variables"] = [str(name) for name in names]
-    return open_source(data, **keywords)
 
 
 def counting_as(source: Source, labels: Labels | None, described: Json) -> Source:
@@ -149,14 +120,24 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> dict[str, A
     """Return the options with which the data of a fit were opened, as far as `data` can have them."""
     path = str(data) if isinstance(data, str | Path) else ""
     mask = {} if labels is None or labels.mask is None else {"mask": labels.mask}
-    if (
-        labels is not None and "normalize" in described and _is_anndata(data)
-    ):  # features as in the fit, whatever var says
+    if labels is not None and "normalize" in described and _is_anndata(data):
         return {"layer": described.get("layer"), "normalize": described["normalize"], **mask}
-    if labels is None or not is_paths(data) or path.startswith("builtin:"):
+    if labels is None or not (is_paths(data) or is_xarray(data)) or path.startswith("builtin:"):
         return {}
     first, several = labels.variables[0], len(labels.variables) > 1
     samples = [dimension.name for dimension in labels.samples]
+    if is_xarray(data):
+        known: dict[str, Any] = dict(mask)
+        dims, of_fit = set(map(str, data.dims)), {*samples, *(dimension.name for dimension in labels.features)}
+        if dims >= of_fit:
+            known["samples"] = samples
+            dosages = "ploidy" in dims - of_fit
+            if first.dims and not dosages and all(variable.dims == first.dims for variable in labels.variables):
+                known["features"] = list(first.dims)
+        variables = [variable.name for variable in labels.variables]
+        if hasattr(data, "data_vars") and all(name in data.data_vars for name in variables):
+            known["variables"] = [str(name) for name in variables]
+        return known
     flat = len(samples) + len(first.dims) <= 2
     if path.endswith(".npy"):
         return {} if flat else {"samples": samples, "features": list(first.dims)}
@@ -167,7 +148,7 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> dict[str, A
     named = first.name if files is None else described.get("array")
     if files is not None and not (several or named):
         return mask
-    known: dict[str, Any] = dict(mask)
+    known = dict(mask)
     if several:
         known["variables"] = [str(variable.name) for variable in labels.variables]
     elif named is not None and (files is not None or _is_group(path)):
