@@ -303,10 +303,7 @@ class Continuing(StreamEstimator):
         if is_array_like(X):
             rows = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=False)
             return labelled_as(open_source(rows, missing_value=missing), X)
-        if is_xarray(X):
-            source = open_like(X, fitted.labels, fitted.source)
-        else:
-            source = open_source(X, missing_value=missing)
+        source = open_like(X, fitted.labels, fitted.source) if is_xarray(X) else open_source(X, missing_value=missing)
         source = with_features_of(counting_as(source, fitted.labels, fitted.source), fitted.labels)
         known, names = fitted.source.get("feature_names"), source.feature_names
         if source.shape[1] != fitted.n_features:

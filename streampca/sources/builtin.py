@@ -70,14 +70,10 @@ def open_builtin(path: str, options: ReadOptions) -> Source:
     return table_of([StoredVariable(source)], Labels((dims[row],), (dims[column],), (variable,)), label, options.mask)
 
 
-class _BuiltinSource(Source):
-    """A data set that every process makes for itself."""
+class SmallTable(Source):
+    """A small table of scikit-learn, float64, in memory; every process makes it for itself."""
 
     portable = True
-
-
-class SmallTable(_BuiltinSource):
-    """A small table of scikit-learn, float64, in memory."""
 
     def __init__(self, name: str):
         self.name, self.description = name, f"builtin:{name}"
@@ -104,8 +100,10 @@ class SmallTable(_BuiltinSource):
         return rows, ReadCount(0, rows.nbytes, rows.nbytes)
 
 
-class PatchSource(_BuiltinSource):
-    """Every patch of both photographs, uint8, in scan order, the first photograph first."""
+class PatchSource(Source):
+    """Every patch of both photographs, uint8, in scan order, the first photograph first; every process makes them for itself."""
+
+    portable = True
 
     def __init__(self) -> None:
         self.description = "builtin:photo-patches"

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-import numpy as np
-
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.labels import Dimension
 from streampca.sources.arrays import read_array
@@ -19,6 +17,7 @@ from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.typing import Array, DType, Json
 
+_MAX_BYTES = 2**34
 _TIMES = ("time", "t", "date", "datetime", "valid_time", "frame")
 _PLACES = ({"y", "x"}, {"row", "column"}, {"height", "width"}, {"lat", "lon"}, {"latitude", "longitude"})
 
@@ -117,7 +116,9 @@ def _proposal(tables: Mapping[str, NamedArray], dimensions: Mapping[str, Dimensi
     first = tables[chosen[0]].dims
     if len(first) < 2:
         return None
-    times = [name for name in first if _is_time(dimensions[name]) or name.lower() in _TIMES]
+    coordinates = {name: dimensions[name].coordinate for name in first}
+    dates = {name for name, values in coordinates.items() if values is not None and values.dtype.kind == "M"}
+    times = [name for name in first if name in dates or name.lower() in _TIMES]
     places = next((names for names in _PLACES if len(first) > len(names) and names <= set(first)), None)
     samples = times[:1] or ([name for name in first if name in places] if places else [likely_samples(first)])
     if len(samples) == len(first):
@@ -128,13 +129,6 @@ def _proposal(tables: Mapping[str, NamedArray], dimensions: Mapping[str, Dimensi
     packed = any(name in tables[table].packed for table in chosen for name in fills)
     keys = named | ({} if plain else {"samples": samples}) | ({"mask": "observed"} if packed else {})
     return keys or None
-
-
-def _is_time(dimension: Dimension) -> bool:
-    return dimension.coordinate is not None and np.issubdtype(dimension.coordinate.dtype, np.datetime64)
-
-
-_MAX_BYTES = 2**34
 
 
 def read_vector(key: str, name: str, path: str, options: ReadOptions) -> Array:
@@ -156,9 +150,15 @@ def read_vector(key: str, name: str, path: str, options: ReadOptions) -> Array:
     DataError
         If there is no such array, or it is not one-dimensional and of real numbers.
     """
-    values = read_array(key, name) if name.endswith(".npy") else _from_group(key, name, path, options)
-    _require_vector(key, name, values.shape, values.dtype)
-    return values
+    if name.endswith(".npy"):
+        values = read_array(key, name)
+        _require_vector(key, name, values.shape, values.dtype)
+        return values
+    arrays, array = _beside(key, name, path, options)
+    _require_vector(key, name, array.shape, array.dtype)
+    packed = {attribute: value for attribute, value in array.packed.items() if attribute not in VALID}
+    require_unpacked(packed, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
+    return arrays.read(array, f"{key}: array {name} of {path}")
 
 
 def read_beside(key: str, name: str, path: str, options: ReadOptions) -> Array:
@@ -202,14 +202,6 @@ def arrays_at(path: str, options: ReadOptions) -> NamedArrays:
         return arrays_of(files)
     node, label = node_at(path, options)
     return ZarrArrays(strict_group(node) if isinstance(node, zarr.Group) else node, options, label)
-
-
-def _from_group(key: str, name: str, path: str, options: ReadOptions) -> Array:
-    arrays, array = _beside(key, name, path, options)
-    _require_vector(key, name, array.shape, array.dtype)
-    packed = {name: value for name, value in array.packed.items() if name not in VALID}
-    require_unpacked(packed, f"{key}: {path}/{name}", "write the decoded values to an array of their own")
-    return arrays.read(array, f"{key}: array {name} of {path}")
 
 
 def _require_vector(key: str, name: str, shape: tuple[int, ...], dtype: DType) -> None:

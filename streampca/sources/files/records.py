@@ -139,7 +139,8 @@ class Fragment:
         try:
             status = file.status()
             digest = xxhash.xxh3_128(f"{shape}{dtype.str}{status.n_bytes}".encode())
-            for piece in file.pieces(_samples_of(status.n_bytes)):
+            starts = (0, status.n_bytes // 2, max(0, status.n_bytes - _SAMPLE_BYTES))
+            for piece in file.pieces([(start, min(status.n_bytes, start + _SAMPLE_BYTES)) for start in starts]):
                 digest.update(piece)
         except OSError as error:
             raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
@@ -149,12 +150,6 @@ class Fragment:
     def status(self) -> FileStatus:
         """Return what tells the file from what it is after it was changed."""
         return FileStatus(self.n_bytes, self.modified)
-
-
-def _samples_of(n_bytes: int) -> list[Span]:
-    """Return the places of the bytes that are in the fingerprint of a file of `n_bytes`."""
-    starts = (0, n_bytes // 2, max(0, n_bytes - _SAMPLE_BYTES))
-    return [(start, min(n_bytes, start + _SAMPLE_BYTES)) for start in starts]
 
 
 def repeated(fragments: Sequence[Fragment], earlier: Iterable[Fragment] = ()) -> tuple[Fragment, Fragment] | None:
