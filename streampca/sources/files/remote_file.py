@@ -282,8 +282,9 @@ class FetchedRows(FragmentedRows):
         for position, low, high in self._spans(start, stop):
             reader, parts = self._readers[position], list[Part]()
             for chunk in (chunk for chunk in reader.chunks_of(low, high) if reader.edges[chunk] >= low):
-                spans = (part for span in reader.parts[chunk] for part in ranges(*span, read_ahead.RANGE_BYTES))
-                parts += [((position, chunk), first, last - first) for first, last in spans]
+                for first, last in reader.parts[chunk]:
+                    spans = ranges(first, last, read_ahead.RANGE_BYTES)
+                    parts += [((position, chunk), begin, end - begin) for begin, end in spans]
             key = self._file(reader).key
             found += runs_of(key, parts, read_ahead.RANGE_BYTES, 0, self._version_of(key))
         return found
@@ -310,7 +311,7 @@ class FetchedRows(FragmentedRows):
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory that the largest file needs beside the block, with the stored bytes of a chunk, and those in flight."""
         requests = self.requests
-        stored = max(reader.most_stored for reader in self._readers.values())
+        stored: int = max(reader.most_stored for reader in self._readers.values())
         in_flight = requests.least_bytes + requests.request_bytes
         return super().overhead_bytes(n_rows) + stored + 2 * read_ahead.RANGE_BYTES + in_flight + CACHE_BYTES
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,11 @@ def test_every_kind_of_data_and_every_option_is_tried() -> None:
     assert set(MAKE) == set(TAKEN)
     assert set(GIVEN) == names
     assert set().union(*TAKEN.values()) == names
+
+
+def test_the_options_are_the_keywords_of_open() -> None:
+    keywords = [each for each in signature(sp.open).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    assert {each.name: each.default for each in keywords} == {each.name: each.default for each in fields(ReadOptions)}
 
 
 def rows_of(data: Any, **options: Any) -> np.ndarray[Any, Any]:
