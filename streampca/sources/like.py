@@ -122,7 +122,7 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> dict[str, A
     mask = {} if labels is None or labels.mask is None else {"mask": labels.mask}
     if labels is not None and "normalize" in described and _is_anndata(data):
         return {"layer": described.get("layer"), "normalize": described["normalize"], **mask}
-    if labels is None or not (is_paths(data) or is_xarray(data)) or path.startswith("builtin:"):
+    if labels is None or path.startswith("builtin:"):
         return {}
     first, several = labels.variables[0], len(labels.variables) > 1
     samples = [dimension.name for dimension in labels.samples]
@@ -138,6 +138,8 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> dict[str, A
         if hasattr(data, "data_vars") and all(name in data.data_vars for name in variables):
             known["variables"] = [str(name) for name in variables]
         return known
+    if not is_paths(data):
+        return {}
     flat = len(samples) + len(first.dims) <= 2
     if path.endswith(".npy"):
         return {} if flat else {"samples": samples, "features": list(first.dims)}

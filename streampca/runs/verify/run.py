@@ -197,7 +197,7 @@ def _model_of(directory: Path, config: RunConfig) -> Model:
 
 def _opened_as_fitted(config: RunConfig, labels: Labels | None) -> Source:
     """Open the source with the mask of the fit, and with the fingerprint that lies beside it, where none is named."""
-    given = {} if labels is None else {"mask": labels.mask}
+    given: dict[str, Any] = {} if labels is None else {"mask": labels.mask}
     if labels is not None and config.source.mask is not None and not (config.source.array or config.source.variables):
         # The array that was not taken for the table, because it is the mask, is none any more.
         given["variables"] = [variable.name for variable in labels.variables if variable.name] or None
