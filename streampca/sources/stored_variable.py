@@ -69,8 +69,10 @@ class StoredVariable:
 
     def with_missing(self, value: float | None) -> StoredVariable:
         """Return the variable with one more stored number that means missing, if it can have it; None = no other."""
+        if value is None:
+            return self
         packing = self.packing or Packing.none(self.source.dtype)
-        if value is None or not can_hold(packing.stored, value):
+        if not can_hold(packing.stored, value):
             return self
         return replace(self, packing=packing.with_missing(value), missing_value=value)
 

@@ -100,7 +100,19 @@ def files_of(data: Paths, storage_options: StorageOptions | None = None) -> File
         paths += found or []
     if not paths:
         return None
-    _require_shards([path.path for path in paths if isinstance(path, LocalFile)])
+    beside: dict[Path, list[str]] = {}
+    for path in paths:
+        if isinstance(path, LocalFile):
+            beside.setdefault(path.path.parent, []).append(path.path.name)
+    for directory, names in beside.items():
+        state = directory / _STATE
+        shards = _shards_of(state.read_bytes(), str(directory)) if len(names) > 1 and state.is_file() else None
+        others = [name for name in names if name not in (shards or names)]
+        if others and len(others) < len(names):
+            raise DataError(
+                f"{directory / others[0]} is no shard of the data set in {directory}, by its {_STATE}, and its rows would count twice: "
+                f"name the directory, whose shards are read"
+            )
     return _files(paths, _shown(given[0]) + (f" and {len(given) - 1} more" if len(given) > 1 else ""))
 
 
@@ -353,22 +365,6 @@ def _shards_of(state: bytes, label: str) -> list[str] | None:
             f"{label}: {_STATE} names {', '.join(names)[:120] or 'no shards'}: expected names of files beside it"
         )
     return names
-
-
-def _require_shards(files: Sequence[Path]) -> None:
-    """Raise `DataError` if files of a data set are both shards that its ``state.json`` names, and others."""
-    beside: dict[Path, list[str]] = {}
-    for file in files:
-        beside.setdefault(file.parent, []).append(file.name)
-    for directory, names in beside.items():
-        state = directory / _STATE
-        shards = _shards_of(state.read_bytes(), str(directory)) if len(names) > 1 and state.is_file() else None
-        others = [name for name in names if name not in (shards or names)]
-        if others and len(others) < len(names):
-            raise DataError(
-                f"{directory / others[0]} is no shard of the data set in {directory}, by its {_STATE}, and its rows would count twice: "
-                f"name the directory, whose shards are read"
-            )
 
 
 def _is_of_rows(name: str) -> bool:
