@@ -74,7 +74,11 @@ class TableSource(JoinedSource):
 
     def describe(self) -> dict[str, object]:
         """Return the description of the source for a manifest."""
-        arrays = [part.source.describe() | {"decoded": part.packing is not None} for part in self.parts]
+        arrays = []
+        for part in self.parts:
+            array = part.source.describe()
+            raw = array.get("packing") and part.packing is not None and not part.packing.attributes
+            arrays.append(array | {"decoded": part.packing is not None and not raw})
         names = [str(array["array"]) for array in arrays if array.get("array")]
         described = super().describe() | {
             "path": arrays[0]["path"],

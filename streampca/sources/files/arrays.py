@@ -354,11 +354,11 @@ class ArrayFiles(NamedArrays):
                 raise DataError(
                     f"{file.label}: {name} is packed by other attributes than in {self.files[0].label}: expected the same in all files"
                 )
-        packing = packings[0]
+        packing, declared = packings[0], array.packed if options.decode == "raw" else {}
         details: dict[str, object] = {
             "array": name,
             "orientation": "features_first" if readers[0].column_major else "samples_first",
-            "packing": None if packing is None else dict(packing.attributes),
+            "packing": dict(declared if packing is None else packing.attributes) or None,
             "decoded": packing is not None,
         }
         if any(flags is not None for flags in exchanged):

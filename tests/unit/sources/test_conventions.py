@@ -462,3 +462,25 @@ def test_only_table_beside_vectors_is_taken(tmp_path: Path) -> None:
     group.create_array("time", data=np.arange(30.0))
     group.create_array("deep/x", data=make_values(30, 4))
     assert open_source(tmp_path / "g.zarr").describe()["array"] == "deep/x"
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+@pytest.mark.parametrize("missing_value", [None, -1.0])
+@pytest.mark.parametrize("form", ["zarr", "h5"])
+def test_a_model_of_raw_values_reads_new_data_raw(
+    tmp_path: Path, form: str, missing_value: float | None, names: list[str]
+) -> None:
+    values, path = np.random.default_rng(0).integers(0, 100, (40, 6)).astype("i2"), tmp_path / f"x.{form}"
+    place = pytest.importorskip("h5py").File(path, "w") if form == "h5" else zarr.create_group(path)
+    for name, power in zip(names, (1, 2), strict=False):
+        stored = (
+            place.create_dataset(name, data=values**power)
+            if form == "h5"
+            else place.create_array(name, data=values**power)
+        )
+        stored.attrs["scale_factor"] = 0.5
+    if form == "h5":
+        place.close()
+    table = sp.open(path, variables=names, decode="raw", missing_value=missing_value)
+    rows, model = np.array(table.read(0, 40)[0], dtype="f8"), sp.PCA(2).fit(table)
+    np.testing.assert_allclose(model.transform(path), model.transform(rows), rtol=1e-4, atol=1e-2)
