@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 import facade
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from strategies import spread
@@ -21,6 +23,27 @@ from threadpoolctl import threadpool_limits
 # Tests of memory start processes with as many threads as a user has (tests/e2e/test_memory.py).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # for libraries that are loaded later, here and in child processes
 threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")  # for those that a plugin has loaded
+
+_MEMORY_FILES = "/dev/shm"
+_MOST_FILES = 4 * 2**30  # bytes of the files of tests at one time, a few times over
+
+
+def _keep_files_in_memory() -> None:
+    """Have temporary files of tests in memory, unless TMPDIR says where they belong.
+
+    A disk takes milliseconds for each file that is flushed or removed, of which a run of the command has tens. Tests of what is
+    flushed look at the calls, those of a full disk mount one. Where programs cannot be started or there is no room (64 MiB in
+    many containers), files stay on the disk.
+    """
+    if "TMPDIR" in os.environ or not os.access(_MEMORY_FILES, os.W_OK):
+        return
+    status = os.statvfs(_MEMORY_FILES)
+    room = min(status.f_bavail * status.f_frsize, psutil.virtual_memory().available)
+    if room >= _MOST_FILES and not status.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY_FILES
+
+
+_keep_files_in_memory()
 
 # The same examples every time, so that a change is judged by its own merits; HYPOTHESIS_PROFILE=search looks for new ones.
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
@@ -146,15 +169,30 @@ def _sample(items: list[pytest.Item], n: int) -> list[pytest.Item]:
     return [item for *_, item in sorted(chosen, key=lambda each: each[1])]
 
 
+def _group(item: pytest.Item) -> str:
+    """Return what `item` stays together with: all tests that use the cluster, which one process starts, or those of its file."""
+    return "cluster" if "session_cluster" in getattr(item, "fixturenames", ()) else item.path.name
+
+
+def _longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return `items` with the groups first that probably take longest, so that no process has one left when others are done.
+
+    A test marked slow counts as 30 others. With ``--no-loadscope-reorder``, pytest-xdist hands groups out in this order.
+    """
+    lengths: Counter[str] = Counter()
+    for item in items:
+        lengths[_group(item)] += 1 if item.get_closest_marker("slow") is None else 30
+    return sorted(items, key=lambda item: (-lengths[_group(item)], _group(item)))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Any:
-    """Keep the tests of a file together, and all tests that use the cluster, which one process of pytest-xdist starts.
+    """Keep the tests of a group together in one process of pytest-xdist.
 
     A sample is of the tests that ``-m`` and ``-k`` leave.
     """
     for item in items:
-        shared = "session_cluster" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("cluster" if shared else item.path.name))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
     result = yield
     kept = items
     if not config.getoption("--deep"):
@@ -162,6 +200,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--at-most") is not None:
         kept = _sample(kept, config.getoption("--at-most"))
     if len(kept) < len(items):
-        config.hook.pytest_deselected(items=sorted(set(items) - set(kept), key=items.index))
-        items[:] = kept
+        left_out = set(items) - set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = _longest_first(kept) if hasattr(config, "workerinput") else kept
     return result
