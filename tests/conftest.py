@@ -113,6 +113,13 @@ def no_checkpoints() -> Iterator[None]:
 
 
 @pytest.fixture
+def no_charts() -> Iterator[None]:
+    """Have pages written in this process without drawing their charts."""
+    with facade.charts_left_out():
+        yield
+
+
+@pytest.fixture
 def client(two_workers: tuple[Any, Any]) -> Any:
     """Return the client of the cluster of the session."""
     return two_workers[1]

@@ -31,6 +31,7 @@ from streampca.runs.deploy import cluster_of
 from streampca.runs.deploy import local as local_start
 from streampca.runs.fingerprint import write_fingerprint
 from streampca.runs.inspection import inspect_path
+from streampca.runs.report import figures
 from streampca.runs.verify import verify_run
 from streampca.solvers.capabilities import CONFLICTS
 from streampca.solvers.choosing import CONTINUABLE, SOLVERS
@@ -83,6 +84,7 @@ __all__ = [
     "all_checkpoints",
     "as_block",
     "blocks_of",
+    "charts_left_out",
     "checkpoints_in",
     "cli",
     "cluster_of",
@@ -223,6 +225,11 @@ def normalize_keys(keys: Sequence[Any], **functions: Callable[..., Any]) -> Iter
             body = {"of_values": lambda self, values, out, function=function: function(values, out=out)}
             stack.enter_context(patch.object(normalization, name, type(name, (ElementwiseCounts,), body), create=True))
         yield
+
+
+def charts_left_out() -> Any:
+    """Return a context in which charts of pages are prepared and not drawn, which takes most of the time of a page."""
+    return patch.object(figures, "svg_of", lambda figure, name: f'<svg id="{name}"></svg>')
 
 
 def sent_apart() -> Any:
