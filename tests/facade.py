@@ -91,6 +91,7 @@ __all__ = [
     "decode_by_zarr",
     "default_place",
     "deliver",
+    "drawing_takes",
     "examining",
     "export",
     "fit",
@@ -230,6 +231,20 @@ def normalize_keys(keys: Sequence[Any], **functions: Callable[..., Any]) -> Iter
 def charts_left_out() -> Any:
     """Return a context in which charts of pages are prepared and not drawn, which takes most of the time of a page."""
     return patch.object(figures, "svg_of", lambda figure, name: f'<svg id="{name}"></svg>')
+
+
+@contextmanager
+def drawing_takes(n_bytes: int) -> Iterator[list[str]]:
+    """Have drawing the page of a run take `n_bytes` of memory; yield a list that gets the names of charts that are drawn."""
+    names: list[str] = []
+    draw = figures.svg_of
+
+    def noted(figure: Any, name: str) -> str:
+        names.append(name)
+        return draw(figure, name)
+
+    with patch.object(figures, "svg_of", noted), patch("streampca.runs.strategy.peak_bytes", lambda: n_bytes):
+        yield names
 
 
 def sent_apart() -> Any:

@@ -242,16 +242,22 @@ def _log_of(strategy: Strategy, place: Place, identity: dict[str, str], *, resum
 
 
 def write_manifest(config: RunConfig, path: Path, manifest: Manifest, write_page: Callable[[Path], object]) -> None:
-    """Log what a run says of its result; write manifest and page, both again if drawing took more memory than all before."""
+    """Log what a run says of its result; write manifest and page, both again if drawing took more memory than all before.
+
+    No chart shows the memory, so that those of the second page are those of the first.
+    """
     log_findings(config.name, manifest.get("warnings", ()), manifest["notes"])
     write_json(path / "manifest.json", manifest)
     if not config.output.report:
         return
-    write_page(path)
-    if peak_bytes() > manifest["memory"]["peak_bytes"]:
-        manifest["memory"]["peak_bytes"] = peak_bytes()
-        write_json(path / "manifest.json", manifest)
+    from streampca.runs.report.figures import each_drawn_once
+
+    with each_drawn_once():
         write_page(path)
+        if peak_bytes() > manifest["memory"]["peak_bytes"]:
+            manifest["memory"]["peak_bytes"] = peak_bytes()
+            write_json(path / "manifest.json", manifest)
+            write_page(path)
 
 
 def unfinished_rows(config: RunConfig, log: ProgressLog) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 import zarr
-from stores import REPOSITORY, call_apart, chunk_files, make_values, picture, write_group, write_store
+from facade import drawing_takes
+from stores import REPOSITORY, call_apart, chunk_files, config_text, make_values, picture, write_group, write_store
 
 import scripts
 import streampca as sp
@@ -227,6 +228,18 @@ def test_report_writes_the_page_again(call, job, tmp_path):
     for path in ("nowhere", "good.zarr", "runs", "job.yaml"):
         call("report", path).refused(5, path, "not a finished run")
     assert picture(tmp_path) == before
+
+
+@pytest.mark.usefixtures("charts")
+def test_a_page_that_took_more_memory_than_the_fit_says_so_and_its_charts_are_drawn_once(call, tmp_path):
+    (tmp_path / "c.yaml").write_text(config_text("good.zarr", "out", output="report: true"))
+    with drawing_takes(3 * 2**40) as names:
+        assert call.quietly("run", "c.yaml").status == 0
+    page = (tmp_path / "out/report.html").read_text()
+    assert "3.00\N{NO-BREAK SPACE}TiB" in page
+    assert len(names) == len(set(names)) > 5
+    assert call("report", "out").status == 0
+    assert (tmp_path / "out/report.html").read_text() == page
 
 
 NEED_A_CLUSTER = ("slurm.yaml",)

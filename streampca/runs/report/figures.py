@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from streampca.plotting import alone, plainly
@@ -42,6 +44,20 @@ _STYLE: dict[str, Any] = {
 }
 
 
+_drawn: ContextVar[dict[str, str] | None] = ContextVar("_drawn", default=None)
+"""Charts of the page that is written, by name, where it is written twice."""
+
+
+@contextmanager
+def each_drawn_once() -> Iterator[None]:
+    """Keep the charts of one page meanwhile, so that it is written again with the same charts and without drawing them."""
+    token = _drawn.set({})
+    try:
+        yield
+    finally:
+        _drawn.reset(token)
+
+
 def can_draw() -> bool:
     """Return whether there can be charts: matplotlib belongs to the extra ``report``."""
     return is_installed("matplotlib")
@@ -55,6 +71,9 @@ def inline(name: str, draw: Callable[[Axes], object], width: float = WIDTH, heig
     """
     if not can_draw():
         return ""
+    drawn = _drawn.get()
+    if drawn is not None and name in drawn:
+        return drawn[name]
     from cycler import cycler
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -69,7 +88,10 @@ def inline(name: str, draw: Callable[[Axes], object], width: float = WIDTH, heig
         if len(names) > 1:
             columns = max(1, int(11.5 * width) // (max(map(len, names)) + 6))
             plainly(figure.legend(handles, names, loc="outside upper left", ncols=columns).get_texts())
-        return svg_of(figure, name)
+        svg = svg_of(figure, name)
+    if drawn is not None:
+        drawn[name] = svg
+    return svg
 
 
 def svg_of(figure: Figure, name: str) -> str:
