@@ -39,7 +39,7 @@ from streampca.planning.memory import (
     scores_bytes,
 )
 from streampca.planning.work import Work
-from streampca.runs.config.schema import json_schema
+from streampca.runs.config.models import json_schema
 from streampca.solvers import gram
 from streampca.solvers.approximate import ApproximateSolver
 from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table

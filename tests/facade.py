@@ -28,7 +28,6 @@ from streampca.planning.work import Resources
 from streampca.runs import deploy
 from streampca.runs.config import parse_config
 from streampca.runs.deploy import cluster_of
-from streampca.runs.deploy import local as local_start
 from streampca.runs.fingerprint import write_fingerprint
 from streampca.runs.inspection import inspect_path
 from streampca.runs.report import figures
@@ -212,7 +211,7 @@ def impatient_clusters(start: float = 5.0, attempts: int = 3, close: float = 2.0
     with (
         patch.object(deploy, "_START_SECONDS", start),
         patch.object(deploy, "_CLOSE_SECONDS", close),
-        patch.object(local_start, "_ATTEMPTS", attempts),
+        patch.object(deploy, "_ATTEMPTS", attempts),
     ):
         yield
 

@@ -31,8 +31,8 @@ def fit(path: str, n_workers: str, k: str) -> Row:
     import dask
 
     import streampca as sp
-    from streampca.runs.config.clusters import LocalCluster as LocalConfig
-    from streampca.runs.deploy.options import settings_of
+    from streampca.runs.config.values import LocalCluster as LocalConfig
+    from streampca.runs.deploy import settings_of
 
     if n_workers == "0":
         pca = sp.PCA(int(k), solver="covariance")

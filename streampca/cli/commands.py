@@ -125,7 +125,7 @@ def schema(out: Path | None) -> Result:
 
     With it an editor completes keys, shows what they mean and marks errors.
     """
-    from streampca.runs.config.schema import json_schema
+    from streampca.runs.config.models import json_schema
     from streampca.storage.files import write_atomically
 
     document = json_schema()

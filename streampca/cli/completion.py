@@ -15,7 +15,7 @@ def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Return the keys of a configuration that begin with `incomplete`, each with the equals sign."""
     from click.shell_completion import CompletionItem
 
-    from streampca.runs.config.schema import json_schema
+    from streampca.runs.config.models import json_schema
 
     schema = json_schema()
     keys = dict(_keys(schema, schema))

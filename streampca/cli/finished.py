@@ -12,9 +12,8 @@ from streampca.formatting import as_text, plural
 from streampca.models.certificate_sentences import accuracy, carried
 from streampca.models.certificates import any_certificate_of
 from streampca.parameters import KINDS
-from streampca.runs.groups import RunOfGroups
 from streampca.runs.manifest import Manifest
-from streampca.runs.many import RunOfModels
+from streampca.runs.several import RunOfGroups, RunOfModels
 from streampca.runs.strategy import Run
 
 

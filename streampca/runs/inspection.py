@@ -18,9 +18,8 @@ from streampca.models.persistence.models import load_saved
 from streampca.models.persistence.state import describe_state
 from streampca.parameters import KINDS
 from streampca.runs.config.models import ModelsConfig, load_any_config
-from streampca.runs.groups import groups_of_run
 from streampca.runs.manifest import read_json, read_manifest
-from streampca.runs.many import runs_of
+from streampca.runs.several import groups_of_run, runs_of
 from streampca.sources import open_source
 from streampca.sources.files.paths import files_of
 from streampca.sources.listing import Listing, list_store

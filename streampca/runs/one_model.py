@@ -40,9 +40,8 @@ from streampca.runs.diagnostics import (
     require_diagnosable,
     write_unusual_rows,
 )
-from streampca.runs.from_config import AnyConfiguredFit, fit_of, require_state, source_of
+from streampca.runs.from_config import AnyConfiguredFit, classes_of_samples, fit_of, require_state, source_of
 from streampca.runs.manifest import Manifest, Times, manifest_of
-from streampca.runs.named_values import classes_of_samples
 from streampca.runs.quality import record_quality
 from streampca.runs.strategy import AnyPlan, Run, Strategy, identity_of_run, unfinished_rows, write_manifest
 from streampca.solvers.fit import report_rows

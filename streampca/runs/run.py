@@ -6,26 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from streampca.errors import ConfigError
+import numpy as np
+
+from streampca.errors import ConfigError, DataError, NotAvailableError
 from streampca.execution.progress import ProgressCallback
 from streampca.logs import Notice, logged
+from streampca.models.persistence.models import load_saved
 from streampca.planning.many import ManyPlan
 from streampca.planning.plan import Plan
-from streampca.runs.config import RunConfig
+from streampca.runs.config import RunConfig, load_config
+from streampca.runs.config.document import dump
 from streampca.runs.config.models import ModelsConfig, load_any_config, parse_any_config
-from streampca.runs.config.yaml import dump
 from streampca.runs.deploy import planning_for
-from streampca.runs.from_config import require_possible
-from streampca.runs.groups import GroupsOfRows
+from streampca.runs.diagnostics import read_rows
+from streampca.runs.from_config import group_by_of, require_possible, source_of
 from streampca.runs.manifest import read_json, read_manifest
-from streampca.runs.many import SeveralModels, runs_of
-from streampca.runs.named_values import group_by_of
 from streampca.runs.one_model import OneModel
 from streampca.runs.report.groups import write_groups_report
 from streampca.runs.report.models import write_models_report
+from streampca.runs.report.run_files import FurtherRows
+from streampca.runs.several import GroupsOfRows, SeveralModels, runs_of
 from streampca.runs.strategy import Run, Strategy, carry_out, require_place
 from streampca.runs.verify import verify_groups, verify_run
-from streampca.runs.verify.checks import Check, Verification
+from streampca.runs.verify.eigenpairs import Check, Verification
 from streampca.storage.directories import read_record
 from streampca.storage.figures import changed_figures
 
@@ -155,7 +158,6 @@ def verify_runs(
 
 def write_reports(directory: Path, rows: tuple[int, ...] = ()) -> list[Path]:
     """Write the page of a finished run, with more `rows` of the source; of several models theirs, and one that links them."""
-    from streampca.runs.further_rows import further_rows
     from streampca.runs.report.page import write_report
 
     kind = kind_of(directory)
@@ -168,3 +170,40 @@ def write_reports(directory: Path, rows: tuple[int, ...] = ()) -> list[Path]:
         read_manifest(each)
     pages = [write_report(each, further_rows(each, rows)) for each in runs.values()]
     return [*pages, write_models_report(directory, runs)] if kind == "models" else pages
+
+
+def further_rows(directory: Path, rows: Sequence[int]) -> FurtherRows | None:
+    """Return rows of the source that the run in `directory` has read, by their numbers from 0; None for none.
+
+    Raises
+    ------
+    ConfigError
+        If there is no row of such a number.
+    DataError
+        If the source is gone, or is not the one that the run has read.
+    NotAvailableError
+        For kernel PCA.
+    """
+    if not rows:
+        return None
+    manifest = read_manifest(directory)
+    model = load_saved(directory / "model.zarr")[0]
+    if model.linear is None:
+        raise NotAvailableError(
+            f"{directory}: rows are rebuilt for PCA only, and this is a run of kernel PCA: give no --row"
+        )
+    n = int(manifest["source"]["shape"][0])
+    wrong = [row for row in rows if not 0 <= row < n]
+    if wrong:
+        raise ConfigError(
+            f"--row {wrong[0]}: expected the number of a row from 0 to {n - 1}, those of the run in {directory}"
+        )
+    mask = None if model.labels is None else model.labels.mask
+    source = source_of(load_config(directory / "config.yaml"), mask=mask)
+    if source.fingerprint != manifest["source"]["fingerprint"]:
+        raise DataError(
+            f"{source.description} is not what the run in {directory} has read: restore it, or run again, to draw rows of it"
+        )
+    with source.reading():
+        values = read_rows(source, list(rows))[0]
+    return FurtherRows(values, np.array(rows, dtype=np.int64))

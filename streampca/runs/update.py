@@ -27,10 +27,10 @@ from streampca.runs.config import RunConfig
 from streampca.runs.config.models import ModelsConfig, load_any_config
 from streampca.runs.from_config import ConfiguredFit, obstacle_to_update
 from streampca.runs.manifest import UPDATED, Manifest, read_json, read_manifest
-from streampca.runs.many import RunOfModels, SeveralModels, runs_of
 from streampca.runs.one_model import OneModel
 from streampca.runs.report.run_files import read_samples
 from streampca.runs.run import common_of, strategy_of
+from streampca.runs.several import RunOfModels, SeveralModels, runs_of
 from streampca.runs.strategy import Place, Run, Strategy, locked, written
 from streampca.solvers.result import Fit
 from streampca.solvers.state import continued, readings_of_batch

@@ -20,10 +20,9 @@ from streampca.parameters import (
 )
 from streampca.parameters.statement import KernelName
 from streampca.redaction import redacted, without_secrets
-from streampca.runs.config.clusters import AnyCluster, ThreadsCluster, without_kubernetes
-from streampca.runs.config.document import Document
-from streampca.runs.config.problems import problems_of
+from streampca.runs.config.document import Document, dump, problems_of, with_texts
 from streampca.runs.config.values import (
+    AnyCluster,
     AutoOrCount,
     AutoOrSize,
     Count,
@@ -46,12 +45,13 @@ from streampca.runs.config.values import (
     Section,
     SourcePath,
     Text,
+    ThreadsCluster,
     memory_in_bytes,
     one_list_of_kernels,
     seconds_of,
     section_of,
+    without_kubernetes,
 )
-from streampca.runs.config.yaml import dump, with_texts
 
 
 def _of_counts(key: CountKey) -> tuple[Any, Any]:

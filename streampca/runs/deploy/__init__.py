@@ -3,45 +3,43 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
+import shlex
 import shutil
+import signal
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import psutil
 
 from streampca.errors import ClusterError, ConfigError, StreamPCAError
 from streampca.execution.distributed.active_client import forget, using_client
 from streampca.logs import Notice
 from streampca.planning.work import workers_of
-from streampca.runs.config.clusters import (
+from streampca.runs.config.values import (
     AddressCluster,
     AnyCluster,
     LocalCluster,
     SlurmCluster,
     ThreadsCluster,
+    TLSConfig,
+    plain_options,
+    seconds_of,
 )
-from streampca.runs.config.values import seconds_of
-from streampca.runs.deploy.local import (
-    LocalStart,
-    StartedCluster,
-    n_workers_and_threads,
-    nannies_of,
-    process_of,
-)
-from streampca.runs.deploy.options import (
-    certificates_of,
-    class_of,
-    closing_jobs,
-    security_of,
-    settings_of,
-    slurm_options,
-)
+from streampca.storage.regular_files import open_regular
+from streampca.system.optional import not_installed, optional_module
 from streampca.typing import DaskClient, Json
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Nanny
+    from distributed.security import Security
 
     from streampca.runs.config import RunConfig
 
@@ -351,3 +349,281 @@ def _texts(options: object) -> set[str]:
     if isinstance(options, list | tuple):
         return set().union(*map(_texts, options))
     return {options} if isinstance(options, str) and len(options) >= 4 else set()
+
+
+_WORKER_SETTINGS: dict[str, object] = {
+    "distributed.comm.retry.count": 2,
+    "distributed.comm.retry.delay.min": "200ms",
+    "distributed.comm.retry.delay.max": "2s",
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+}
+"""The plan keeps the memory, so Dask need not write to disk, wait or kill for it."""
+_SCHEDULER_SETTINGS: dict[str, object] = {
+    "distributed.scheduler.worker-ttl": "60s",
+    "distributed.scheduler.no-workers-timeout": "2 minutes",
+    "distributed.deploy.lost-worker-timeout": "10 minutes",
+}
+"""A worker that is frozen is given up after a minute, not after five; a run without any worker ends after two, not never; and a
+worker that comes back after its second death is not sent away."""
+_LOCAL_SETTINGS: dict[str, object] = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
+"""Left to itself glibc keeps the memory of one chunk for the next; Dask has it given back each time, for a page fault every 4 KiB."""
+_WORKER_PAGES, _PAGES = "distributed.worker.http.routes", "distributed.scheduler.http.routes"
+"""Every process of Dask serves HTTP; without pages it has nothing to show."""
+
+_LOOPBACK = "127.0.0.1:0"
+
+
+def settings_of(cluster: AnyCluster) -> dict[str, object]:
+    """Return our settings of Dask but for those that the user has made, in a file, in the environment or in the program."""
+    import dask
+    import distributed  # noqa: F401 registers its defaults
+
+    wanted = dict(_WORKER_SETTINGS)
+    if not isinstance(cluster, AddressCluster):
+        wanted |= _SCHEDULER_SETTINGS
+    if isinstance(cluster, LocalCluster):
+        wanted |= _LOCAL_SETTINGS
+    defaults = dask.config.merge(*dask.config.defaults)
+    settings = {
+        key: value
+        for key, value in wanted.items()
+        if dask.config.get(key, None) == dask.config.get(key, None, config=defaults)
+    }
+    if isinstance(cluster, LocalCluster | SlurmCluster):
+        hidden = (_WORKER_PAGES,) if cluster.dashboard else (_WORKER_PAGES, _PAGES)
+        settings |= {key: [] for key in hidden}  # lists of their own: Dask appends to them
+    return settings
+
+
+def as_environment(settings: dict[str, object]) -> dict[str, str]:
+    """Return settings of Dask as environment variables, which processes that we do not start ourselves can be given."""
+    return {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": str(value) for key, value in settings.items()}
+
+
+def class_of(module: str, name: str, kind: str) -> Any:
+    """Return a class of a package that only `kind` needs; whoever handles SIGINT and SIGTERM goes on doing so.
+
+    Raises
+    ------
+    NotAvailableError
+        If the package is not installed.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return getattr(optional_module(module, f"cluster.kind: {kind}", kind), name)
+    finally:  # dask_jobqueue takes SIGINT for itself when it is imported, and a run would not say how to go on
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
+def security_of(tls: TLSConfig | None) -> Security:
+    """Return Dask's description of an encrypted connection by the files of `tls`, or those of Dask's own configuration.
+
+    Raises
+    ------
+    ConfigError
+        If a file cannot be read, or is no certificate or key.
+    """
+    from distributed.security import Security
+
+    paths = {}
+    if tls is not None:
+        paths = {key: str(Path(getattr(tls, key)).expanduser().absolute()) for key in ("ca_file", "cert", "key")}
+        for key, path in paths.items():
+            _require_readable(f"cluster.tls.{key}", getattr(tls, key), path)
+    roles = ("client", "scheduler", "worker")
+    files = {f"tls_{role}_{key}": paths[key] for role in roles for key in ("cert", "key") if paths}
+    if paths:
+        files["tls_ca_file"] = paths["ca_file"]
+    security = Security(require_encryption=True, **files)  # type: ignore[no-untyped-call]
+    try:
+        context = security.get_connection_args("client")["ssl_context"]  # type: ignore[no-untyped-call]
+    except (OSError, ValueError) as error:  # of which ssl.SSLError is one
+        reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else type(error).__name__
+        raise ConfigError(
+            f"cluster.tls: the files cannot be used ({reason}): expected PEM files of an authority, a certificate that it "
+            "signed, and the key of that certificate without a password"
+        ) from error
+    if context is None:
+        raise ConfigError(
+            "cluster.address begins with tls://, but there are no certificates: add tls: {ca_file, cert, key}, or set "
+            "distributed.comm.tls in Dask's configuration"
+        )
+    return security
+
+
+def _require_readable(key: str, written: str, path: str) -> None:
+    try:
+        with open_regular(path):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{key}: {written} cannot be read: {error.strerror}: give the path of a PEM file") from error
+
+
+@contextmanager
+def certificates_of(config: RunConfig, cluster: SlurmCluster) -> Iterator[Security]:
+    """Yield the description of encrypted connections by the files of `tls`, or by ones that are there for as long as the block lasts.
+
+    These are known to nobody else: they stand in a directory of mode 0700 beside the output, which all machines see anyway.
+    """
+    if cluster.tls is not None:
+        yield security_of(cluster.tls)
+        return
+    from distributed.security import Security
+
+    try:
+        made = Security.temporary()  # type: ignore[no-untyped-call]
+    except ImportError as error:
+        purpose = "cluster.kind: slurm without files in cluster.tls"
+        raise not_installed("cryptography", purpose, "slurm") from error
+    place = cluster.options.get("shared_temp_directory") or config.output.directory.absolute().parent
+    with TemporaryDirectory(prefix=".streampca-tls-", dir=Path(str(place)).expanduser()) as directory:
+        certificate, key = Path(directory) / "cert.pem", Path(directory) / "key.pem"
+        certificate.write_text(made.tls_client_cert)
+        key.write_text(made.tls_client_key)
+        yield security_of(TLSConfig(ca_file=str(certificate), cert=str(certificate), key=str(key)))
+
+
+def slurm_options(config: RunConfig, cluster: SlurmCluster, settings: dict[str, object], security: Security) -> Json:
+    """Return what `dask_jobqueue.SLURMCluster` is called with.
+
+    One worker to a job, unless `options` say otherwise; cores and memory from `threads_per_worker` and `resources.memory`.
+    Every connection is encrypted; what serves HTTP listens on the loopback of its machine.
+    """
+    import dask
+
+    given: Json = plain_options(cluster.options)
+    processes = given.setdefault("processes", 1)
+    if cluster.threads_per_worker != "auto" and isinstance(processes, int):
+        given.setdefault("cores", cluster.threads_per_worker * processes)
+    if config.resources.memory_bytes is not None and isinstance(processes, int):
+        given.setdefault("memory", f"{config.resources.memory_bytes * processes}B")
+    variables = as_environment(settings)
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    exports.append("export DASK_LOGGING__DISTRIBUTED=${DASK_LOGGING__DISTRIBUTED:-warning}")
+    more = {
+        "job_script_prologue": exports,
+        "worker_extra_args": ["--no-dashboard", "--dashboard-address", _LOOPBACK],
+    }
+    for key, ours in more.items():
+        theirs = given.get(key, dask.config.get(f"jobqueue.slurm.{key.replace('_', '-')}", None)) or []
+        given[key] = [*theirs, *ours]
+    pages = {"dashboard": cluster.dashboard, "dashboard_address": _LOOPBACK}
+    given["scheduler_options"] = dict(given.get("scheduler_options") or {}) | pages
+    return given | {"n_workers": cluster.n_workers, "security": security, "silence_logs": logging.CRITICAL}
+
+
+def closing_jobs(job: Any) -> Any:
+    """Return the class `job` of dask_jobqueue so that a job that was cancelled says so; Dask's cluster looks at it when it closes."""
+    from distributed import Status
+
+    class ClosingJob(job):  # type: ignore[misc]
+        async def close(self) -> None:
+            await super().close()
+            self.status = Status.closed
+
+    return ClosingJob
+
+
+_ATTEMPTS = 3
+_ONE_THREAD_EACH = 4  # processors up to which Dask starts a worker for each; of more, at least the square root
+_SYNC_SECONDS = 10.0
+StartedCluster: TypeAlias = Any
+"""A cluster of Dask that started workers, such as a `distributed.LocalCluster`."""
+
+
+def n_workers_and_threads(cluster: LocalCluster) -> tuple[int, int]:
+    """Return the number of workers and of threads of each, where they are ``auto`` as Dask would choose them."""
+    from dask.system import CPU_COUNT
+
+    workers, threads = cluster.n_workers, cluster.threads_per_worker
+    if workers == "auto" and threads == "auto":
+        divisor = next(n for n in range(1, CPU_COUNT + 1) if CPU_COUNT % n == 0 and n * n >= CPU_COUNT)
+        n_workers = CPU_COUNT if CPU_COUNT <= _ONE_THREAD_EACH else divisor
+        return n_workers, CPU_COUNT // n_workers
+    if workers == "auto":
+        return max(1, CPU_COUNT // int(threads)), int(threads)
+    return int(workers), math.ceil(CPU_COUNT / int(workers)) if threads == "auto" else int(threads)
+
+
+class LocalStart:
+    """Starts the workers of a `distributed.LocalCluster` that has none, and starts them again if they do not come.
+
+    The constructor of `LocalCluster` waits for its workers without an end, and gives all of them up if one ends.
+    """
+
+    def __init__(self, cluster: StartedCluster, n_workers: int):
+        self._cluster, self._n_workers = cluster, n_workers
+        self._attempts_left = _ATTEMPTS - 1
+        self._seconds_used: dict[int, float] = {}
+        cluster.scale(n_workers)
+
+    def replace_ended(self) -> bool:
+        """Start others in place of workers that ended while they started; False if there are none, or it was tried often enough."""
+        with suppress(TimeoutError):
+            return bool(self._cluster.sync(self._replace_ended, callback_timeout=_SYNC_SECONDS))
+        return False
+
+    async def _replace_ended(self) -> bool:
+        ended = [name for name, nanny in self._cluster.workers.items() if _has_ended(nanny)]
+        if not ended or not self._attempts_left:
+            return False
+        self._attempts_left -= 1
+        for name in ended:
+            del self._cluster.workers[name]  # so that it is missed
+        self._cluster.scale(self._n_workers)
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether all workers have ended and none is started again."""
+        nannies = list(self._cluster.workers.values())
+        return not self._attempts_left and bool(nannies) and all(map(_has_ended, nannies))
+
+    def end_frozen(self, there: set[object]) -> bool:
+        """Kill processes that are to start a worker, but have used no processor since this was last called.
+
+        `there` are the names of workers that have come. Others may be slow, because this machine has much to do. Returns
+        whether one was killed that will be started again.
+        """
+        before, self._seconds_used, killed = self._seconds_used, {}, False
+        for nanny in nannies_of(self._cluster):
+            process = process_of(nanny)
+            if process is None or nanny.name in there:
+                continue
+            with suppress(psutil.NoSuchProcess):
+                self._seconds_used[process.pid] = sum(process.cpu_times()[:2])
+                if self._seconds_used[process.pid] == before.get(process.pid):
+                    process.kill()
+                    killed = True
+        return killed and self._attempts_left > 0
+
+
+def nannies_of(cluster: StartedCluster) -> list[Nanny]:
+    """Return what watches over the processes of the workers of a cluster, also of those that have not come yet."""
+    made = set(getattr(cluster, "workers", {}).values())
+    for _ in range(10):
+        try:
+            return list(made.union(getattr(cluster, "_created", ())))  # not documented, but nothing else has them
+        except RuntimeError:  # the loop of the cluster has just added one
+            continue
+    return list(made)
+
+
+def _has_ended(nanny: Nanny) -> bool:
+    """Tell whether a nanny has ended or failed."""
+    from distributed import Status
+
+    return nanny.status in (Status.closed, Status.failed)
+
+
+def process_of(nanny: object) -> psutil.Process | None:
+    """Return the process of a worker, None if it has none on this machine."""
+    pid = getattr(nanny, "pid", None)
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid) if isinstance(pid, int) else None
+    return None

@@ -1,27 +1,180 @@
-"""Models against the moments of the rows: how far C v is from λ v, what follows from C, and the equations of two tables and factors."""
+"""Checks of a run: its model against the moments of the rows, and what it has stored against what its model gives."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+import zarr
+from numpy.typing import ArrayLike
+from typing_extensions import override
 
-from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.base import Accumulator, AnyAccumulator
 from streampca.accumulators.sketch import Sketch
+from streampca.block import Block, as_block
+from streampca.errors import DataError
 from streampca.linalg.eigen import negative_mass
 from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.scaling import UNSCALED, Scaling
 from streampca.models.analysis import AnalysisModel
-from streampca.models.pca import PCAModel
+from streampca.models.diagnostics import centred_rows, row_diagnostics, scratch_bytes
+from streampca.models.kernel import KernelModel
+from streampca.models.pca import Model, PCAModel
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
-from streampca.runs.verify.checks import Check, compared
+from streampca.runs.config import RunConfig
+from streampca.runs.diagnostics import read_rows, unusual_rows_of
+from streampca.runs.manifest import read_json
 from streampca.solvers.choosing import SOLVERS
 from streampca.solvers.covariance import accumulator_of
 from streampca.solvers.covariance_model import operator_of
 from streampca.sources import Source
-from streampca.typing import FloatArray
+from streampca.sources.base import ReadCount
+from streampca.sources.zarr.strictness import strict
+from streampca.storage.directories import DIAGNOSTICS
+from streampca.storage.figures import changed_figures
+from streampca.storage.zarr_interface import ZarrArray
+from streampca.typing import Array, FloatArray, Json
+
+_MOST_CHARACTERS = 16
+
+
+@dataclass(frozen=True)
+class Check:
+    """One quantity that was measured again."""
+
+    name: str
+    """Name of the quantity."""
+    recorded: object = None
+    """Value in the run."""
+    measured: object = None
+    """Value measured now."""
+    difference: float | None = None
+    """Their difference, relative to the quantity in `note`."""
+    allowed: float | None = None
+    """Allowed difference."""
+    holds: bool | None = None
+    """Whether they agree; None where it was not verified."""
+    note: str = ""
+    """Relative to what, or why not."""
+
+    @property
+    def verdict(self) -> str:
+        """Return the outcome in a word."""
+        return "not verified" if self.holds is None else "ok" if self.holds else "differs"
+
+
+def compared(
+    name: str,
+    recorded: ArrayLike,
+    measured: ArrayLike,
+    allowed: float,
+    note: str,
+    *,
+    scale: ArrayLike = 1.0,
+    apart: ArrayLike | None = None,
+    first: int = 1,
+) -> Check:
+    """Return the comparison of two numbers, or of two arrays, ``(n,)``, by the entries that differ most.
+
+    Differences, or what is given as `apart` in place of them, are divided by `scale`; none is allowed where it is 0. In `note`, which
+    says relative to what, ``{}`` becomes the number of the entry, counted from `first`.
+    """
+    before, after = (np.atleast_1d(np.asarray(each, dtype=np.float64)) for each in (recorded, measured))
+    if before.shape != after.shape:
+        return Check(name, len(before), len(after), holds=False, note="how many there are")
+    differences = np.abs(after - before) if apart is None else np.atleast_1d(np.asarray(apart, dtype=np.float64))
+    units = np.broadcast_to(np.asarray(scale, dtype=np.float64), before.shape)
+    relative = np.divide(differences, units, out=np.where(differences > 0, np.inf, 0.0), where=units > 0)
+    worst = int(np.nan_to_num(relative, nan=np.inf, posinf=np.inf).argmax())
+    difference = float(relative[worst])
+    holds, numbered = bool(difference <= allowed), note.format(worst + first)
+    return Check(name, float(before[worst]), float(after[worst]), difference, float(allowed), holds, numbered)
+
+
+def shown(value: object) -> object:
+    """Return a value as a check shows it: a number or text."""
+    return value if isinstance(value, int | float | str) or value is None else "another list"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Result of the verification of a run."""
+
+    directory: Path
+    """The run."""
+    checks: tuple[Check, ...]
+    """All checks."""
+    shape: tuple[int, int]
+    """Shape of the data."""
+    count: ReadCount
+    """Chunks and bytes that were read."""
+    seconds: float
+    """Duration in seconds."""
+
+    @property
+    def failed(self) -> list[str]:
+        """Return the names of what differs."""
+        return [check.name for check in self.checks if check.holds is False]
+
+    def require(self) -> None:
+        """Raise `DataError` if anything differs."""
+        if self.failed:
+            n = sum(check.holds is not None for check in self.checks)
+            raise DataError(
+                f"{self.directory}: {len(self.failed)} of {n} checks differ: {', '.join(self.failed)}: the data or the run have "
+                "changed since; run again on the present data, or restore them"
+            )
+
+    def to_dict(self) -> Json:
+        """Return plain data for JSON."""
+        return {
+            "directory": str(self.directory),
+            "holds": not self.failed,
+            "checks": [_plain(check) for check in self.checks],
+            "reads": asdict(self.count),
+            "seconds": self.seconds,
+        }
+
+    def table(self) -> tuple[list[str], int]:
+        """Return a line for each check under a heading, and the column in which the notes begin."""
+        rows = [["", "recorded", "measured", "difference", "allowed", ""]]
+        for check in self.checks:
+            numbers = (check.recorded, check.measured, check.difference, check.allowed)
+            rows.append([check.name, *map(_figure, numbers), check.verdict])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for row, note in zip(rows, ("", *(check.note for check in self.checks)), strict=True):
+            cells = (f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
+            lines.append(f"{'  '.join(cells)}  {note}".rstrip())
+        return lines, sum(widths) + 2 * len(widths)
+
+    @property
+    def summary(self) -> str:
+        """Return the outcome in a sentence."""
+        rows, features = self.shape
+        outcome = f"different: {', '.join(self.failed)}" if self.failed else "all that was measured agrees"
+        return f"{self.directory}: {rows:,} x {features:,} read again in {self.seconds:.1f} s: {outcome}"
+
+
+def _plain(check: Check) -> Json:
+    data = {**asdict(check), "verdict": check.verdict}
+    infinite = {key for key, value in data.items() if isinstance(value, float) and not math.isfinite(value)}
+    return data | dict.fromkeys(infinite)
+
+
+def _figure(value: object) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
 
 MOST_FEATURES = 512
 """Features up to which the whole matrix is accumulated for all eigenvalues, or for pairwise covariances."""
@@ -272,3 +425,222 @@ def checks_of_analysis(model: AnalysisModel, measured: Measured, scaling: Scalin
     note = "between the scores of pair {}, the worst, and of others"
     checks.append(compared("pairs apart", np.zeros(k), worst, error, note))
     return checks
+
+
+_ROUNDING = 1e-10
+"""Allowed difference of T² and Q, which both sides compute from the stored scores in float64."""
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class RowsState:
+    """What was found in the rows seen so far."""
+
+    n_samples: int
+    """Rows."""
+    n_landmarks: int
+    """Landmarks of kernel PCA that equal the rows they were taken from."""
+    squares: FloatArray
+    """Sums of the squares of the scores that the model gives, ``(k,)``; of kernel PCA alone."""
+    longest: float
+    """Length of the longest row after centring, scaling and weighting; of kernel PCA the largest modulus of a score."""
+    scores: FloatArray
+    """Largest differences of stored scores from those that the model gives, ``(k,)``."""
+    diagnostics: FloatArray
+    """Largest differences of stored T, relative to 1 + T, and of stored √Q, relative to the row, given the stored scores; ``(2,)``."""
+
+
+@dataclass(frozen=True)
+class StoredRows(Accumulator[RowsState, RowsState]):
+    """Accumulator that compares stored scores, T² and Q with those that the model gives for the rows."""
+
+    model: Model
+    """The model; its components are in memory."""
+    stored: dict[str, ZarrArray]
+    """Arrays by name: ``scores``, ``(n_samples, k)``, ``t2`` and ``q``, ``(n_samples,)``, where the run has them."""
+
+    @override
+    def init(self, n_features: int) -> RowsState:
+        k = self.model.n_components
+        return RowsState(0, 0, np.zeros(k), 0.0, np.zeros(k), np.zeros(2))
+
+    def update(self, state: RowsState, block: Block | Array) -> RowsState:
+        """Return `state` with the rows of `block` added; `NotFiniteError` if rows of kernel PCA are not finite."""
+        block = as_block(block)
+        self.model.require_finite(block.values, block.start)
+        rows = slice(block.start, block.start + len(block))
+        stored = {name: np.asarray(array[rows]) for name, array in self.stored.items()}
+        step = panel_rows(block.values.shape[1])
+        for start in range(0, len(block), step):
+            panel = {name: values[start : start + step] for name, values in stored.items()}
+            state = self.absorb(state, self._of_panel(block.slice(start, start + step), panel))
+        return state
+
+    def _of_panel(self, block: Block, stored: dict[str, Array]) -> RowsState:
+        """Return the state of a panel of rows."""
+        pca = self.model.linear
+        with np.errstate(over="ignore", invalid="ignore"):  # rows of weight 0 may hold anything
+            scores = self.model.encode(block.values).astype(np.float64)
+            if pca is None:
+                squares, lengths = np.square(scores).sum(axis=0), np.abs(scores).max(axis=1)
+            else:
+                rows = centred_rows(pca, block.dense().values, slice(0, block.values.shape[1]))[0]
+                squares, lengths = np.zeros(scores.shape[1]), np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        differences, of_diagnostics = _largest(stored.get("scores", scores), scores), np.zeros(2)
+        if pca is not None and {"scores", *DIAGNOSTICS} <= stored.keys():
+            expected = row_diagnostics(pca, block.values, stored["scores"])
+            with np.errstate(invalid="ignore"):
+                (t, q), roots = map(np.sqrt, expected), [np.sqrt(stored[name]) for name in DIAGNOSTICS]
+            of_diagnostics = np.array([_largest(roots[0], t, 1 + t), _largest(roots[1], q, lengths)])
+        longest = float(lengths[np.isfinite(lengths)].max(initial=0.0))
+        return RowsState(len(block), self.model.count_landmarks(block), squares, longest, differences, of_diagnostics)
+
+    @override
+    def absorb(self, state: RowsState, other: RowsState) -> RowsState:
+        return RowsState(
+            state.n_samples + other.n_samples,
+            state.n_landmarks + other.n_landmarks,
+            state.squares + other.squares,
+            max(state.longest, other.longest),
+            np.maximum(state.scores, other.scores),
+            np.maximum(state.diagnostics, other.diagnostics),
+        )
+
+    @override
+    def merge(self, states: Sequence[RowsState]) -> RowsState:
+        return reduce(self.absorb, states)
+
+    @override
+    def state_bytes(self, n_features: int) -> int:
+        return 8 * (2 * self.model.n_components + 5)
+
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        """Return the scratch memory in bytes of a panel of rows, beside what a transform takes."""
+        rows, k = min(n_rows, panel_rows(n_features)), self.model.n_components
+        pca = self.model.linear
+        own = 0 if pca is None else scratch_bytes(pca, rows) + 24 * rows * n_features
+        return 40 * rows * k + own
+
+
+def _largest(stored: Array, expected: Array, lengths: FloatArray | float = 1.0) -> FloatArray:
+    """Return the largest differences along rows, divided by `lengths`; NaN is to be NaN, as for rows that were left out."""
+    apart = np.abs(stored.astype(np.float64) - expected)
+    apart[np.isnan(stored) & np.isnan(expected)] = 0.0
+    relative = np.divide(apart, lengths, out=np.where(apart > 0, np.inf, 0.0), where=np.asarray(lengths) > 0)
+    largest: FloatArray = np.nan_to_num(relative, nan=np.inf, posinf=np.inf).max(axis=0, initial=0.0)
+    return largest
+
+
+def stored_arrays(
+    directory: Path, config: RunConfig, model: Model, source: Source
+) -> tuple[dict[str, ZarrArray], list[Check]]:
+    """Return the stored scores, T² and Q of a run by name, and checks of those that were not asked for, are gone or of another shape."""
+    arrays, checks, n = {}, [], source.shape[0]
+    shapes: dict[str, tuple[int, ...]] = {"scores": (n, model.n_components)} if config.output.scores else {}
+    shapes |= dict.fromkeys(DIAGNOSTICS if config.output.diagnostics else (), (n,))
+    if not config.output.scores:
+        checks.append(Check("scores", note="none were written"))
+    for name, shape in shapes.items():
+        path = directory / "scores.zarr" / name
+        if not path.is_dir():
+            checks.append(Check(name, holds=False, note="scores.zarr does not have it"))
+            continue
+        array = strict(zarr.open_array(path, mode="r"))
+        if tuple(array.shape) == shape:
+            arrays[name] = array
+        else:
+            checks.append(Check(name, list(shape), list(array.shape), holds=False, note="shape"))
+    return arrays, checks
+
+
+def checks_of_rows(rows: StoredRows, state: RowsState, source: Source, lightest: float) -> list[Check]:
+    """Compare scores, T² and Q, of kernel PCA landmarks and eigenvalues, too; `lightest` is the least positive weight of a row."""
+    model, apart, checks = rows.model, state.scores, list[Check]()
+    eps = float(np.finfo(model.score_dtype(source.dtype)).eps)
+    pca = model.linear
+    if pca is None:
+        checks += _checks_of_kernel(cast(KernelModel, model), state)
+        allowed, note = (1e-3 if eps > 1e-10 else 1e-7), "largest difference, relative to the largest score"
+    else:
+        if pca.whiten:
+            apart = np.multiply(apart, pca.deviations, out=np.zeros_like(apart), where=apart > 0)
+        apart = np.maximum(apart - _known_scores(pca, lightest), 0.0)
+        allowed, note = 64 * np.sqrt(source.shape[1]) * eps, "largest difference, relative to the longest row"
+    if "scores" in rows.stored:
+        checks.append(compared("scores", np.zeros_like(apart), apart, allowed, note, scale=state.longest))
+    notes = ("largest difference of T, relative to 1 + T", "largest difference of √Q, relative to the row")
+    for name, worst, note in zip(DIAGNOSTICS, state.diagnostics, notes, strict=True):
+        if {"scores", name} <= rows.stored.keys():
+            checks.append(compared(name, 0.0, worst, _ROUNDING, note))
+    return checks
+
+
+def _known_scores(model: PCAModel, lightest: float) -> FloatArray:
+    """Return by how much scores that came with the eigenvectors of the n × n matrix may differ from projections, ``(k,)``.
+
+    For X Xᵀ u = λu + r with an error E of X Xᵀ, X (Xᵀu / σ) = σu + (r − Eu) / σ, and making the components orthonormal
+    adds half of that (`streampca.solvers.gram.orthonormalising`); ‖E‖ ≤ precision σ₁². Below σ² = precision σ₁² components
+    are completed, and their scores are of that size.
+    """
+    first = float(model.explained_variance[0])
+    solver = SOLVERS.get(str(model.source.get("solver")))
+    if solver is None or not solver.multiplies_back or first == 0:
+        return np.zeros(model.n_components)
+    relative = model.rounding + (model.certificate.eigen_residual or 0.0)
+    roots = np.sqrt(np.maximum(model.explained_variance, relative * first))
+    excess: FloatArray = 6.0 * np.sqrt(max(model.weight - model.ddof, 0.0) / lightest) * relative * first / roots
+    return excess
+
+
+def _checks_of_kernel(model: KernelModel, state: RowsState) -> list[Check]:
+    """Compare samples, landmarks and, where they are sums of squares of scores, eigenvalues."""
+    checks = [compared("samples", model.n_samples, state.n_samples, 0.0, "rows")]
+    if model.landmark_indices is None:
+        checks.append(Check("landmarks", note="they were given as rows"))
+    else:
+        checks.append(compared("landmarks", len(model.landmarks), state.n_landmarks, 0.0, "rows that are the same"))
+    if model.method in ("nystrom", "exact"):
+        allowed = 1e-6 if model.landmarks.dtype == np.float64 else 1e-3
+        values, note = (
+            model.eigenvalues,
+            "sum of squared scores of component {}, the worst, relative to the first eigenvalue",
+        )
+        checks.append(compared("eigenvalues", values, state.squares, allowed, note, scale=values[0]))
+    else:
+        checks.append(Check("eigenvalues", note=f"those of {model.method} are not sums of squared scores"))
+    return [*checks, Check("trace", note="it needs the kernel values of every row with itself, and the centring")]
+
+
+def check_of_unusual_rows(directory: Path, source: Source, listed: Sequence[int]) -> Check:
+    """Compare the copies of the rows that fit least, the `listed` ones, with the rows of the source, bit by bit."""
+    name, stored = "unusual rows", unusual_rows_of(directory / "samples.zarr")
+    if stored is None:
+        return Check(name, holds=False, note="samples.zarr does not have them")
+    rows, index = stored
+    if index.tolist() != list(listed[: len(index)]) or (listed and not len(index)):
+        return Check(name, holds=False, note="those of samples.zarr are not the rows with the largest T² and Q")
+    expected = read_rows(source, index.tolist())[0]
+    same = rows.shape == expected.shape and bool(np.array_equal(rows, expected, equal_nan=rows.dtype.kind == "f"))
+    return Check(name, len(rows), len(expected), holds=same, note="copies of the rows that fit least")
+
+
+def checks_of_figures(directory: Path, record: Json, expected: Mapping[str, Json | None]) -> list[Check]:
+    """Return a check for each figure of manifest and plan that differs, under its name, or one for all of them.
+
+    All are compared with their digests in the commit `record` (`streampca.storage.figures`), which runs of version 0.1 do not have;
+    those that follow from models with what is `expected`: objects of the manifest by name, some of their entries.
+    """
+    manifest, digests = read_json(directory, "manifest.json"), record.get("figures")
+    differing: dict[str, Check] = {}
+    for outer, entries in json.loads(json.dumps(expected)).items():
+        stated = manifest.get(outer)
+        stated = stated if isinstance(stated, dict) else {}
+        for inner, value in (entries or {}).items():
+            if (inner in stated or digests is not None) and stated.get(inner, _ABSENT) != value:
+                name, note = f"manifest {outer}.{inner}", "is not what follows from the model"
+                differing[name] = Check(name, shown(stated.get(inner)), shown(value), holds=False, note=note)
+    for document, figure in () if digests is None else changed_figures(directory, digests):
+        name = f"{document.partition('.')[0]} {figure}".strip()
+        differing.setdefault(name, Check(name, holds=False, note="is not what was committed with the run"))
+    note = "figures of manifest and plan are those of the model" + (" and of the commit" if digests is not None else "")
+    return [differing[name] for name in sorted(differing)] or [Check("manifest", holds=True, note=note)]
