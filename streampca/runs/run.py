@@ -22,9 +22,8 @@ from streampca.runs.diagnostics import read_rows
 from streampca.runs.from_config import group_by_of, require_possible, source_of
 from streampca.runs.manifest import read_json, read_manifest
 from streampca.runs.one_model import OneModel
-from streampca.runs.report.groups import write_groups_report
-from streampca.runs.report.models import write_models_report
 from streampca.runs.report.run_files import FurtherRows
+from streampca.runs.report.several import write_groups_report, write_models_report
 from streampca.runs.several import GroupsOfRows, SeveralModels, runs_of
 from streampca.runs.strategy import Run, Strategy, carry_out, require_place
 from streampca.runs.verify import verify_groups, verify_run

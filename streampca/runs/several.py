@@ -39,8 +39,7 @@ from streampca.runs.config.models import ModelsConfig, is_model_name
 from streampca.runs.from_config import group_by_of, groups_of_rows, of_model, source_by_groups, source_of
 from streampca.runs.manifest import Manifest, Times, manifest_of, read_json, write_json
 from streampca.runs.one_model import OneModel, Scored
-from streampca.runs.report.groups import write_groups_report
-from streampca.runs.report.models import write_models_report
+from streampca.runs.report.several import write_groups_report, write_models_report
 from streampca.runs.strategy import Run, Strategy, unfinished_rows, write_manifest
 from streampca.solvers.groups import GroupFits, Groups, fit_groups, plan_fits_of_groups
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many

@@ -1,20 +1,157 @@
-"""Charts as inline SVG: one style that is legible on white and on black, and one way to write it."""
+"""Charts, tables and pictures with their words, and the file that they are written to."""
 
 from __future__ import annotations
 
+import base64
 import io
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+import streampca.formatting as words
 from streampca.plotting import alone, plainly
+from streampca.storage.files import write_atomically
 from streampca.system.optional import is_installed
+from streampca.typing import FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its words."""
+
+    title: str
+    """Heading."""
+    svg: str
+    """The chart itself, made by `figures`: the only text that enters the page unescaped."""
+    alt: str
+    """What a reader who cannot see it should know."""
+    caption: str = ""
+    """One sentence below."""
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table: its caption, headings and cells."""
+
+    caption: str
+    """What it holds."""
+    heads: tuple[str, ...]
+    """One heading for each column."""
+    rows: tuple[tuple[str, ...], ...]
+    """Cells; the first of each row is its heading."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small picture."""
+
+    uri: str
+    """The PNG file as a ``data:`` address."""
+    alt: str
+    """What it shows."""
+    caption: str
+    """Its number or name."""
+    note: str = ""
+    """A figure below the caption."""
+
+
+_ORDINALS = ("first", "second", "third")
+
+
+def shares_of_components(ratios: FloatArray) -> str:
+    """Return what the first components carry each: "The first component carries 41 %, the second 18 %"."""
+    told = [f"the {ordinal} {words.share(float(ratio))}" for ordinal, ratio in zip(_ORDINALS, ratios, strict=False)]
+    if not told:
+        return ""
+    told[0] = f"The first component carries {words.share(float(ratios[0]))} of the variance"
+    return f"{_listed(told)}."
+
+
+def sums_of_components(ratios: FloatArray) -> str:
+    """Return what the first two, five and ten components carry together, as far as there are more."""
+    sums = np.cumsum(ratios)
+    told = [f"the first {n} carry {words.share(float(sums[n - 1]))}" for n in (2, 5, 10) if n < len(sums)]
+    return f"{_listed(told).capitalize()}." if told else ""
+
+
+def spread_of_points(values: FloatArray, axes: Sequence[int]) -> str:
+    """Return from where to where points reach on each axis, and where the middle half of them lies.
+
+    `values` has shape ``(n_samples, n_axes)``, and `axes` are the numbers of the axes from 1.
+    """
+    if not len(values):
+        return ""
+    told = []
+    for column, axis in zip(values.T, axes, strict=True):
+        low, first, third, high = (words.figure(number, 2) for number in np.quantile(column, (0.0, 0.25, 0.75, 1.0)))
+        told.append(f"on axis {axis:,} they reach from {low} to {high}, the middle half from {first} to {third}")
+    return f"{'; '.join(told).replace('on', 'On', 1)}."
+
+
+def centres_of_classes(values: FloatArray, numbers: IntArray, names: Sequence[str]) -> str:
+    """Return the mean of the points of each class; `values` has shape ``(n_samples, 2)``."""
+    told = []
+    for number, name in enumerate(names):
+        members = values[numbers == number]
+        if len(members):
+            x, y = (words.figure(mean, 2) for mean in members.mean(axis=0))
+            told.append(f"{name} at {x} and {y}")
+    return f"Centres of classes: {', '.join(told)}." if told else ""
+
+
+def directions_of_arrows(arrows: FloatArray, names: Sequence[str], most: int = 4) -> str:
+    """Return where the longest arrows point; `arrows` has shape ``(n_features, 2)``."""
+    told = []
+    for place in np.argsort(-np.hypot(arrows[:, 0], arrows[:, 1]), kind="stable")[:most]:
+        x, y = arrows[place]
+        sides = ["right" if x > 0 else "left"] if abs(x) >= abs(y) / 2 else []
+        sides += ["up" if y > 0 else "down"] if abs(y) >= abs(x) / 2 else []
+        told.append(f"{names[place]} {' and '.join(sides)}")
+    return f"The longest arrows point: {_listed(told, ', ')}." if told else ""
+
+
+def _listed(parts: Sequence[str], last: str = " and ") -> str:
+    """Return parts of a sentence with commas."""
+    return last.join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
+
+
+SIGNED, RISING, GREYS = "RdBu_r", "viridis", "gray"
+"""Colour maps of matplotlib: blue to red around white, dark to light, and black to white."""
+MASKED = "#969696"
+"""Colour of places that are masked or missing."""
+
+
+def picture(values: FloatArray, low: float, high: float, colours: str) -> str:
+    """Return the ``data:`` address of the picture of values, ``(height, width)`` or red, green and blue, ``(height, width, 3)``.
+
+    What lies outside of `low` to `high` has the colour of the nearest end; NaN is `MASKED`.
+    """
+    import matplotlib as mpl
+    from PIL import Image
+
+    unit = np.clip((values - low) / (high - low), 0.0, 1.0) if high > low else np.where(np.isnan(values), np.nan, 0.5)
+    if values.ndim == 3:
+        pixels = np.round(255 * np.nan_to_num(unit)).astype(np.uint8)
+    else:
+        shades = mpl.colormaps[colours].with_extremes(bad=MASKED)
+        pixels = np.ascontiguousarray(shades(np.ma.masked_invalid(unit), bytes=True)[..., :3])
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
 
 COLOURS = ("#3f82cc", "#cf5f2c", "#5b8f2f", "#a868c0", "#a67f16", "#189195", "#cc5a88", "#94765a")
 """Colours of a chart: of middling lightness, so that each has a contrast of more than 3.5 with white and with the dark card of a page."""
@@ -106,3 +243,34 @@ def svg_of(figure: Figure, name: str) -> str:
     figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     document = buffer.getvalue()
     return document[document.index("<svg") :]
+
+
+@cache
+def _environment() -> Environment:
+    """Return the templates beside this module; texts are escaped, and a name that is not given is empty."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("streampca.runs", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def write_page(directory: Path, template: str, page: Json) -> Path:
+    """Write ``report.html`` in `directory` from a template and what it shows, whole or not at all; return its path."""
+    html = _environment().get_template(template).render(page=page, named=_Names())
+    target = directory / "report.html"
+    write_atomically(target, [html.encode("utf-8")])
+    return target
+
+
+class _Names:
+    """Names for anchors that follow from titles, each given once."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, int] = {}
+
+    def __call__(self, title: str) -> str:
+        """Return a name for `title`, with a number where an earlier title had the same."""
+        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].strip("-") or "figure"
+        self._given[name] = count = self._given.get(name, 0) + 1
+        return f"at-{name}" if count == 1 else f"at-{name}-{count}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
+import streampca.formatting as words
 from streampca.errors import DamagedChunkError, ModelError
 from streampca.formatting import clean
 from streampca.labels import Labels
@@ -183,6 +184,16 @@ class RunFiles:
         """Return rows in the units of the source from rows as the model sees them."""
         return self.amplitude(deviations) + self.mean
 
+    def feature_name(self, feature: int) -> str:
+        """Return the name of a feature: as the source gives it, by its labels where they have coordinates, or by its number."""
+        names = field(self.manifest, "source", "feature_names")
+        if isinstance(names, list) and len(names) == self.n_features:
+            return clean(names[feature], 60)
+        labels = self.labels
+        if labels is None or (len(labels.variables) == 1 and all(d.coordinate is None for d in labels.features)):
+            return f"feature {feature:,}"
+        return clean(labels.feature_name(feature), 60)
+
 
 def read_run(directory: Path, model: Model | None = None) -> RunFiles:
     """Open the files of the run in `directory`; `model` is that in model.zarr, where it is in memory already.
@@ -296,3 +307,27 @@ def _open_group(path: Path, names: tuple[str, ...]) -> tuple[dict[str, StoredArr
         if isinstance(array, zarr.Array)
     }
     return arrays, attributes
+
+
+def field(mapping: object, *path: str) -> object:
+    """Return what stands at `path` in nested mappings, or None."""
+    for key in path:
+        mapping = mapping.get(key) if isinstance(mapping, dict) else None
+    return mapping
+
+
+@dataclass(frozen=True)
+class ReportedSpectrum:
+    """Eigenvalues and shares as far as the files tell them."""
+
+    values: FloatArray
+    """Variance along each axis, shape ``(n_components,)``."""
+    ratios: FloatArray
+    """Share of the total variance, shape ``(n_components,)``; zeros where there is no variance."""
+
+    noun: str = "Component"
+    """What an axis is called."""
+
+    def share(self, component: int) -> str:
+        """Return the share of a component, from 0, in words."""
+        return words.share(float(self.ratios[component]))

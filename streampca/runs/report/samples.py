@@ -1,24 +1,215 @@
-"""Rows of the source as pictures or lines: the plane of two axes drawn with them, and a few rebuilt from the components."""
+"""Rows of a run on its axes and along their labels, rebuilt from more and more components, and those that do not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 import streampca.formatting as words
 import streampca.plotting as plotting
-from streampca.labels import Dimension
-from streampca.runs.report import figures, projection
-from streampca.runs.report.coordinates import numbers, title_of, units_of
-from streampca.runs.report.layouts import SMALL_SIDE, Layout
-from streampca.runs.report.parts import Chart
-from streampca.runs.report.pictures import GREYS, RISING, SIGNED, picture
-from streampca.runs.report.result import field
-from streampca.runs.report.run_files import FurtherRows, RunFiles
+from streampca.labels import Dimension, Labels, Variable
+from streampca.runs.report.figures import GREYS, RISING, SIGNED, Chart, ReportTable, inline, picture
+from streampca.runs.report.layouts import SMALL_SIDE, Layout, charts_of_row, layout_of, numbers, title_of, units_of
+from streampca.runs.report.run_files import (
+    VALUES_OF_SAMPLES,
+    FurtherRows,
+    ReportedSpectrum,
+    RunFiles,
+    StoredArray,
+    blocks,
+    field,
+)
 from streampca.typing import Array, FloatArray, IntArray, Json
+
+RECONSTRUCTION_BYTES = 8 << 20
+"""Rows and their reconstructions together take about this much memory at most."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Where the samples lie on some of the axes."""
+
+    axes: tuple[int, ...]
+    """Numbers of the axes, from 0: the first and the second."""
+    values: FloatArray
+    """Scores on `axes` as the model gives them, shape ``(n_samples, n_axes)``."""
+    left: FloatArray
+    """Squared length of what the first two axes leave of each sample, shape ``(n_samples,)``."""
+    position: IntArray
+    """Number of each sample among the samples that were kept, shape ``(n_samples,)``."""
+
+
+def score(run: RunFiles, samples: StoredArray) -> Scores:
+    """Return the scores of `samples` on the first two axes."""
+    axes = axes_of(run.n_components)
+    basis = run.components[list(axes)]
+
+    def project(rows: Array) -> tuple[FloatArray, FloatArray]:
+        deviations = run.standardised(rows)
+        values = deviations @ basis.T
+        return values, np.einsum("ij,ij->i", deviations, deviations) - np.einsum("ij,ij->i", values, values)
+
+    scores = scores_by(project, samples, axes)
+    return scores if run.divisors is None else replace(scores, values=scores.values / run.divisors[list(axes)])
+
+
+def axes_of(n_components: int) -> tuple[int, ...]:
+    """Return the numbers of the first two axes, from 0, or of the only one."""
+    return tuple(range(min(2, n_components)))
+
+
+def scores_by(
+    project: Callable[[Array], tuple[FloatArray, FloatArray]], samples: StoredArray, axes: tuple[int, ...]
+) -> Scores:
+    """Return the scores of `samples`, of some where there are many; `project` returns those of rows and what they leave."""
+    m, d = samples.shape[0], samples.shape[1]
+    limit = max(16, VALUES_OF_SAMPLES // d)
+    chosen = np.arange(m) if m <= limit else np.unique(np.linspace(0, m - 1, limit).astype(np.int64))
+    values, left, done = np.zeros((len(chosen), len(axes))), np.zeros(len(chosen)), 0
+    for positions, rows in gather(samples, chosen):
+        here = slice(done, done + len(positions))
+        values[here], left[here] = project(rows)
+        done = here.stop
+    values[~np.isfinite(values)] = 0.0
+    return Scores(axes, values, left, chosen)
+
+
+def gather(samples: StoredArray, positions: IntArray) -> Iterator[tuple[IntArray, NDArray[np.generic]]]:
+    """Yield the rows at ascending `positions` in pieces, each piece read once and only where it holds one of them."""
+    m, d = samples.shape[0], samples.shape[1]
+    if len(positions) == m:
+        for start, rows in blocks(samples):
+            yield np.arange(start, start + len(rows)), rows
+        return
+    step = max(1, (2 << 20) // (8 * d))
+    for group in np.split(positions, np.flatnonzero(np.diff(positions // step)) + 1):
+        if len(group):
+            first = int(group[0])
+            piece = np.asarray(samples[first : int(group[-1]) + 1])
+            yield group, piece[group - first]
+
+
+def n_reconstructed(n_features: int, wanted: int) -> int:
+    """Return how many rows can be rebuilt at a time within `RECONSTRUCTION_BYTES`, at least one."""
+    return max(1, min(wanted, RECONSTRUCTION_BYTES // (2 * 8 * n_features)))
+
+
+def easy_to_hard(scores: Scores, wanted: int) -> IntArray:
+    """Return the numbers of `wanted` samples, from one that two axes nearly rebuild to one that they hardly do."""
+    order = np.argsort(scores.left, kind="stable")
+    shares = np.linspace(0.5, 0.985, wanted) if wanted > 1 else np.array([0.5])
+    return order[np.unique(np.round(shares * (len(order) - 1)).astype(np.int64))].astype(np.int64)
+
+
+def rising_counts(k: int, most: int = 7) -> list[int]:
+    """Return 1, 2, 5, 10, 20, 50 … below `k`, then `k`: at most `most` of them, the first and the last kept."""
+    ladder = [step * 10**power for power in range(7) for step in (1, 2, 5) if step * 10**power < k] + [k]
+    if len(ladder) <= most:
+        return ladder
+    picks = np.unique(np.round(np.linspace(0, len(ladder) - 1, most)).astype(int))
+    return [ladder[int(pick)] for pick in picks]
+
+
+def rebuild(
+    run: RunFiles, deviations: FloatArray, counts: Sequence[int]
+) -> Iterator[tuple[int, FloatArray, FloatArray]]:
+    """Yield, for each number in ascending `counts`, `deviations` rebuilt from so many components, and the error left.
+
+    The error is ``‖x − x̂‖ / ‖x − mean‖`` for each row, as the model sees it (after scaling). The rebuilt rows are
+    one array that grows in place: take what you need of it before the next step.
+    """
+    rebuilt, done = np.zeros_like(deviations), 0
+    length = np.sqrt(np.einsum("ij,ij->i", deviations, deviations))
+    for count in counts:
+        axes = run.components[done:count]
+        rebuilt += (deviations @ axes.T) @ axes
+        done = count
+        yield count, rebuilt, _error(deviations, rebuilt, length)
+
+
+def _error(deviations: FloatArray, rebuilt: FloatArray, length: FloatArray) -> FloatArray:
+    gaps = (row - back for row, back in zip(deviations, rebuilt, strict=True))
+    left = np.sqrt(np.array([gap @ gap for gap in gaps]))
+    error: FloatArray = np.divide(left, length, out=np.zeros_like(left), where=length > 0)
+    return error
+
+
+_MOST_SERIES = 4
+_MOST_BYTES = 12 << 20
+"""The scores that are drawn take so much memory at most."""
+
+
+@dataclass(frozen=True)
+class ScoresAlong:
+    """The scores along the dimensions of the samples."""
+
+    charts: tuple[Chart, ...] = ()
+    """Lines, where samples lie along one coordinate; maps or images, where they are places of two dimensions."""
+    note: str = ""
+    """Which scores these are, and what is left out."""
+
+
+def along_samples(run: RunFiles, spectrum: ReportedSpectrum) -> ScoresAlong:
+    """Return the scores of the first components along the dimensions of the samples; nothing without labels or scores."""
+    layout = None if run.labels is None else _layout_of_samples(run.labels)
+    values = None if run.labels is None else _scores_of_samples(run, run.labels.n_samples)
+    if layout is None or values is None:
+        many = layout is not None and run.scores is not None and layout.labels.n_features > _MOST_BYTES // 8
+        return ScoresAlong(note="The scores of all rows are too many to draw along their dimensions." if many else "")
+    charts: list[Chart] = []
+    for i, column in enumerate(values):
+        title = f"Score of component {i + 1} · {spectrum.share(i)}"
+        charts += charts_of_row(layout, column, title, f"series-{i}", signed=True)
+    what = "maps and images" if layout.grids else "series"
+    note, left = f"The {what} hold all {words.plural(values.shape[1], 'row')}.", run.n_components - len(values)
+    note += f" Those of {words.plural(left, 'more component')} are not shown." if left > 0 else ""
+    return ScoresAlong(tuple(charts), " ".join((note, *layout.left_out)))
+
+
+def _layout_of_samples(labels: Labels) -> Layout | None:
+    """Return how values of the samples, one for each, are drawn."""
+    dims = tuple(dimension.name for dimension in labels.samples)
+    shape = tuple(dimension.size for dimension in labels.samples)
+    return layout_of(Labels((), labels.samples, (Variable(None, dims, shape),)))
+
+
+def _scores_of_samples(run: RunFiles, n_samples: int) -> FloatArray | None:
+    """Return the scores of the first components, ``(n_axes, n_samples)``; None without scores or where they are too large."""
+    count = min(run.n_components, _MOST_SERIES, _MOST_BYTES // max(1, 8 * n_samples))
+    if run.scores is None or count < 1 or run.scores.shape != (n_samples, run.n_components):
+        return None
+    values = np.empty((count, n_samples))
+    for start, rows in blocks(run.scores):
+        values[:, start : start + len(rows)] = rows[:, :count].T
+    return values
+
+
+def classes_of(values: Array) -> plotting.Classes | None:
+    """Return the classes that text `values` are, one for each sample; None if most of them occur once."""
+    if values.dtype.kind not in "UTOS" or not len(values):
+        return None
+    classes = plotting.classes_of(values)
+    if not 2 <= len(classes.names) + classes.others <= len(values) // 2:
+        return None
+    return replace(classes, names=tuple(words.clean(name, 40) for name in classes.names))
+
+
+def classes_of_run(run: RunFiles, scores: Scores) -> plotting.Classes | None:
+    """Return the classes of the samples whose scores are drawn: those of the configuration, else text along the samples."""
+    if run.classes is not None:
+        return classes_of(run.classes[scores.position])
+    if run.labels is None or run.sample_index is None:
+        return None
+    index, named = run.sample_index[scores.position], [d for d in run.labels.samples if d.coordinate is not None]
+    if not len(index) or index.max() >= run.labels.n_samples or index.min() < 0:
+        return None
+    found = (classes_of(run.labels.sample_values(dimension.name)[index]) for dimension in named)
+    return next((classes for classes in found if classes is not None), None)
+
 
 _LINE_POINTS = 300
 
@@ -60,7 +251,7 @@ class RowPictures:
         return f"{what} Pictures are differences from the mean: blue is −{end}{unit}, white is 0, red is {end}{unit}."
 
 
-def row_pictures(run: RunFiles, layout: Layout | None, scores: projection.Scores | None) -> RowPictures | None:
+def row_pictures(run: RunFiles, layout: Layout | None, scores: Scores | None) -> RowPictures | None:
     """Return how rows become pictures, with limits from some of them; None where they are no pictures."""
     if layout is None or not layout.grids:
         return None
@@ -71,7 +262,7 @@ def row_pictures(run: RunFiles, layout: Layout | None, scores: projection.Scores
         return RowPictures(layout, 0.0, 255.0)
     some = scores.position[np.unique(np.linspace(0, len(scores.position) - 1, 64).astype(np.int64))]
     edges: list[tuple[float, float]] = []
-    for _, rows in projection.gather(run.samples, some):
+    for _, rows in gather(run.samples, some):
         for row in rows:
             values = layout.picture(row if origin is None else row - origin)
             finite = values[np.isfinite(values)]
@@ -83,7 +274,7 @@ def row_pictures(run: RunFiles, layout: Layout | None, scores: projection.Scores
 
 def reconstruction(
     run: RunFiles,
-    scores: projection.Scores,
+    scores: Scores,
     layout: Layout | None,
     drawn: RowPictures | None,
     further: FurtherRows | None = None,
@@ -91,11 +282,11 @@ def reconstruction(
     """Return a few samples rebuilt from more and more components, from plain samples to intricate ones, and `further` rows."""
     if run.samples is None:
         return None
-    wanted = projection.n_reconstructed(run.n_features, 6 if drawn else 3)
-    chosen = projection.easy_to_hard(scores, wanted)
+    wanted = n_reconstructed(run.n_features, 6 if drawn else 3)
+    chosen = easy_to_hard(scores, wanted)
     positions = scores.position[chosen]
     ascending = np.argsort(positions, kind="stable")
-    original = np.concatenate([rows for _, rows in projection.gather(run.samples, positions[ascending])])
+    original = np.concatenate([rows for _, rows in gather(run.samples, positions[ascending])])
     original = original[np.argsort(ascending, kind="stable")]
     names = [_sample_name(run, int(position)) for position in positions]
     if further is not None:
@@ -122,11 +313,11 @@ def rebuilt_rows(
     """
     deviations = run.standardised(original)
     features, places, title = _profile_axis(run, layout)
-    counts = projection.rising_counts(run.n_components)
+    counts = rising_counts(run.n_components)
     errors: list[tuple[str, ...]] = []
     cells: list[list[str]] = [[] for _ in names]
     lines: list[FloatArray] = []
-    for _, rebuilt, left in projection.rebuild(run, deviations, counts):
+    for _, rebuilt, left in rebuild(run, deviations, counts):
         errors.append(tuple(words.share(float(error) if error > 1e-9 else 0.0) for error in left))
         for i, row in enumerate(rebuilt):
             if drawn is not None:
@@ -204,7 +395,142 @@ def _profiles(
         rebuilt = {f"from {counts[few]:,}": lines[few][i]} if len(counts) > 1 else {}
         rebuilt[f"from {words.plural(counts[-1], 'component')}"] = lines[-1][i]
         draw = partial(plotting.profile, original=original[i], rebuilt=rebuilt, numbers=axis[0], title=axis[1])
-        svg = figures.inline(f"{salt}-{i}", draw, width=4.3, height=3.2)
+        svg = inline(f"{salt}-{i}", draw, width=4.3, height=3.2)
         alt = f"{name}, original and rebuilt, against {axis[1]}, as the model sees it."
         result.append(Chart(name[:1].upper() + name[1:], svg, alt))
     return tuple(result)
+
+
+_POINTS = 4000
+_PIECE = 1 << 16
+
+
+def outliers(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) -> Json | None:
+    """Return the section of rows that do not fit; None where the run has no T² and Q."""
+    summary = field(run.manifest, "diagnostics")
+    if not isinstance(summary, dict) or run.distances is None:
+        return None
+    limits = words.number(summary.get("t2_limit")), words.number(summary.get("q_limit"))
+    listed = [row for row in summary.get("unusual_rows") or [] if isinstance(row, dict)]
+    return {
+        "lead": _lead(summary, limits),
+        "chart": _chart(run, listed, limits),
+        "table": _table(run, listed, limits, names=drawn is None),
+        "rebuilt": None if run.removes or run.in_slabs else _rebuilt(run, layout, drawn),
+    }
+
+
+def _rebuilt(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) -> Json | None:
+    """Return the rows that fit least, rebuilt from rising numbers of components, as many as there is memory for."""
+    if run.unusual is None:
+        return None
+    n = n_reconstructed(run.n_features, len(run.unusual.index) if drawn else 6)
+    names = [name_of_row(run, int(index)) for index in run.unusual.index[:n]]
+    note = "The rows that fit least, most unusual first, rebuilt from rising numbers of components."
+    return rebuilt_rows(run, run.unusual.values[:n], names, layout, drawn, note, "unusual")
+
+
+def _lead(summary: dict[str, object], limits: tuple[float | None, float | None]) -> str:
+    """Return what T² and Q are, and how many rows are beyond their limits."""
+    n = words.whole(summary.get("n_rows")) or 0
+    lead = "T² is how far a row is from the mean among the components, Q its squared distance from what they can represent."
+    expected = f"{round(0.01 * n):,}"
+    parts = []
+    for key, name, limit in (("n_beyond_t2", "T²", limits[0]), ("n_beyond_q", "Q", limits[1])):
+        count = words.whole(summary.get(key)) or 0
+        if limit is not None:
+            parts.append(
+                f"{count:,} ({words.share(count / n if n else 0.0)}) are beyond the limit of {name}, {words.figure(limit)}"
+            )
+    if parts:
+        both = words.whole(summary.get("n_beyond_both")) or 0
+        lead += f" Of {words.plural(n, 'row')}, {', and '.join(parts)}"
+        lead += f"; {both:,} are beyond both" if len(parts) > 1 else ""
+        lead += f". Of normally distributed rows about {expected} would be beyond each."
+    reasons = summary.get("without_limit")
+    for reason in reasons if isinstance(reasons, list) else []:
+        said = words.clean(reason, 300).rstrip(".")
+        lead += f" {said[:1].upper()}{said[1:]}."
+    return lead
+
+
+def _chart(run: RunFiles, listed: list[dict[str, object]], limits: tuple[float | None, float | None]) -> Chart | None:
+    """Return T² and Q of rows all over the data, and of those that are listed."""
+    points = _points(run)
+    unusual = _pair([words.number(row.get("t2")) for row in listed], [words.number(row.get("q")) for row in listed])
+    every = [np.concatenate(pair) for pair in zip(points, unusual, strict=True)]
+    if not all((values > 0).any() for values in every):
+        return None
+    shown = words.plural(len(points[0]), "row")
+    alt = f"T² against Q of {shown} on logarithmic scales, with their limits at 99 % and {len(listed)} unusual rows. {_beyond(every, limits)}"
+    all_of_them = run.distances is not None and len(points[0]) == run.distances[0].shape[0]
+    caption = f"All {shown}." if all_of_them else f"{shown}, evenly spread, and the {len(listed)} most unusual ones."
+    draw = partial(plotting.distances, points=points, unusual=unusual, limits=limits)
+    return Chart("T² and Q", inline("distances", draw, height=3.9), alt, caption)
+
+
+def _beyond(distances: list[FloatArray], limits: tuple[float | None, float | None]) -> str:
+    """Return how many of the drawn rows are beyond each limit, and the largest distances."""
+    told = []
+    for name, values, limit in zip(("T²", "Q"), distances, limits, strict=True):
+        largest = words.figure(values.max(), 2)
+        beyond = (
+            "" if limit is None else f", {int((values > limit).sum()):,} beyond the limit of {words.figure(limit, 2)}"
+        )
+        told.append(f"{name} goes up to {largest}{beyond}")
+    return f"{'; '.join(told)}."
+
+
+def _pair(t2: list[float | None], q: list[float | None]) -> tuple[FloatArray, FloatArray]:
+    known = [(a, b) for a, b in zip(t2, q, strict=True) if a is not None and b is not None]
+    values = np.array(known, dtype=np.float64).reshape(-1, 2)
+    return values[:, 0], values[:, 1]
+
+
+def _points(run: RunFiles) -> tuple[FloatArray, FloatArray]:
+    """Return T² and Q of at most `_POINTS` rows all over the data that have them."""
+    if run.distances is None:
+        return np.empty(0), np.empty(0)
+    n = run.distances[0].shape[0]
+    chosen = np.unique(np.linspace(0, n - 1, min(n, _POINTS)).astype(np.int64))
+    taken: list[list[FloatArray]] = [[], []]
+    for values, pieces in zip(run.distances, taken, strict=True):
+        for start in range(0, n, _PIECE):
+            here = chosen[(chosen >= start) & (chosen < start + _PIECE)] - start
+            pieces.append(values[slice(start, min(n, start + _PIECE))][here].astype(np.float64))
+    t2, q = (np.concatenate(pieces) for pieces in taken)
+    finite = np.isfinite(t2) & np.isfinite(q)
+    return t2[finite], q[finite]
+
+
+def _table(
+    run: RunFiles, listed: list[dict[str, object]], limits: tuple[float | None, float | None], *, names: bool
+) -> ReportTable:
+    """Return the unusual rows in digits; with the feature of the largest residual where rows are no pictures."""
+    largest = _largest_residuals(run) if names else {}
+    heads = ["row", "T²", "times its limit", "Q", "times its limit", *(["largest residual"] if largest else [])]
+    rows = []
+    for row in listed:
+        index = words.whole(row.get("row")) or 0
+        cells = [name_of_row(run, index)]
+        for value, limit in ((words.number(row.get("t2")), limits[0]), (words.number(row.get("q")), limits[1])):
+            cells += ["" if value is None else words.figure(value)]
+            cells += ["" if value is None or not limit else f"{words.figure(value / limit, 3)}"]
+        rows.append((*cells, *([largest.get(index, "")] if largest else [])))
+    return ReportTable("The most unusual rows", tuple(heads), tuple(rows))
+
+
+def _largest_residuals(run: RunFiles) -> dict[int, str]:
+    """Return the name of the feature with the largest squared residual, and its share of Q, of the copied rows."""
+    if run.unusual is None or run.removes or run.in_slabs:
+        return {}
+    n = n_reconstructed(run.n_features, len(run.unusual.index))
+    deviations = run.standardised(run.unusual.values[:n])
+    named = {}
+    for _, rebuilt, _ in rebuild(run, deviations, [run.n_components]):
+        for index, row, back in zip(run.unusual.index[:n], deviations, rebuilt, strict=True):
+            squares = (row - back) ** 2
+            place, total = int(squares.argmax()), float(squares.sum())
+            share = words.share(float(squares[place]) / total) if total > 0 else ""
+            named[int(index)] = f"{run.feature_name(place)} ({share})" if share else ""
+    return named

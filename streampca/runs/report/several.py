@@ -1,8 +1,8 @@
-"""The page of a run of groups: what each model carries, and how similar the subspaces of the groups are."""
+"""The pages of runs of several models and of groups of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,17 +13,15 @@ from streampca.models.certificate_sentences import carried
 from streampca.models.certificates import any_certificate_of
 from streampca.runs.manifest import read_json
 from streampca.runs.report.components import components, layout_of_run
-from streampca.runs.report.fields import mesh
-from streampca.runs.report.figures import WIDTH, inline
-from streampca.runs.report.parts import Chart, ReportTable
-from streampca.runs.report.pictures import RISING
+from streampca.runs.report.figures import RISING, WIDTH, Chart, ReportTable, inline, write_page
+from streampca.runs.report.layouts import mesh
 from streampca.runs.report.result import spectrum_of
 from streampca.runs.report.run_files import RunFiles, read_model
-from streampca.runs.report.templates import write_page
 from streampca.typing import FloatArray, Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 _MOST_SHOWN = 40
 """Groups that tables and picture have; the manifest has all."""
@@ -151,3 +149,36 @@ def _map(names: Sequence[str], values: FloatArray) -> str:
 
     side = min(9.0, max(WIDTH, 2.0 + 0.25 * m))
     return inline("similarity", draw, side, side)
+
+
+_HEADS_OF_MODELS = ("model", "solver", "components", "variance carried", "passes of its own", "certificate")
+
+
+def write_models_report(directory: Path, runs: Mapping[str, Path]) -> Path:
+    """Write ``report.html`` of the run of several models in `directory`, with `runs` by name, and return its path."""
+    manifest = read_json(directory, "manifest.json")
+    samples, features = manifest["source"]["shape"]
+    page = {
+        "name": clean(manifest["name"], 120),
+        "summary": f"{len(runs)} models of {samples:,} samples x {features:,} features from {manifest['passes']} reading(s).",
+        "models": ReportTable(
+            "Models of the run", _HEADS_OF_MODELS, tuple(_row_of_model(name, path) for name, path in runs.items())
+        ),
+        "links": {name: f"models/{name}/report.html" for name, path in runs.items() if (path / "report.html").exists()},
+        "notes": [clean(note, 600) for note in manifest["notes"]],
+    }
+    return write_page(directory, "models.html", page)
+
+
+def _row_of_model(name: str, path: Path) -> tuple[str, ...]:
+    """Return the cells of the model `name`, whose run is at `path`."""
+    manifest, plan = read_json(path, "manifest.json"), read_json(path, "plan.json")
+    certificate = any_certificate_of(manifest["certificate"])
+    return (
+        name,
+        str(plan["solver"]),
+        str(manifest["result"]["n_components"]),
+        carried(certificate),
+        str(manifest["passes"]),
+        clean(certificate.statement, 300),
+    )
