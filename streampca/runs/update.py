@@ -36,7 +36,7 @@ from streampca.solvers.result import Fit
 from streampca.solvers.state import continued, readings_of_batch
 from streampca.sources import Source
 from streampca.sources.naming import with_rows_shifted
-from streampca.sources.new_rows import AppendedRows, NewFiles, NewRows
+from streampca.sources.new_rows import NewRows
 from streampca.sources.store_record import MOST_RECORDED, arrays_of
 from streampca.sources.stored_variable import FROM_DATA
 from streampca.sources.subsets import view_of
@@ -340,8 +340,8 @@ def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory
     if difference is not None:
         raise DataError(f"{source.description} has {difference}: expected the features of the run")
     if of_files or fitted.stored is None:
-        return NewFiles.of(source, fitted.fragments)
-    return AppendedRows.of(source, fitted.stored)
+        return NewRows.of_files(source, fitted.fragments)
+    return NewRows.of_store(source, fitted.stored)
 
 
 def _require_continuable(config: RunConfig, fit: _ContinuedFit) -> None:

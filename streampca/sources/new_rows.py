@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,58 +20,25 @@ from streampca.typing import IntArray
 
 
 @dataclass(frozen=True)
-class NewRows(ABC):
-    """The rows of a table that were read before, and those that are new."""
+class NewRows:
+    """The rows of a table that were read before, and those that are new: files of it, or rows that were appended to its zarr arrays."""
 
     table: Source
     """The whole table."""
-
-    @property
-    @abstractmethod
-    def n_rows(self) -> int:
-        """Return the number of new rows."""
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Return the names of new files; none where rows were appended to a store."""
-        return ()
-
-    @property
-    @abstractmethod
-    def appended(self) -> bool:
-        """Return whether all new rows come after those that were read before, which are in the same order as they were."""
-
-    @property
-    def n_shifted(self) -> int:
-        """Return by how much the number of a new row in the table is larger than that in `rows`, where it is for all rows."""
-        return 0
-
-    @property
-    def compared(self) -> ReadCount:
-        """Return what was read to know that the other rows are what they were."""
-        return ReadCount()
-
-    @abstractmethod
-    def rows(self) -> Source:
-        """Return a table of the new rows alone; raise `NotAvailableError` if they cannot be read alone."""
-
-    @abstractmethod
-    def places(self, index: IntArray, *, new: bool) -> IntArray:
-        """Return where rows of the table are: rows `index` of `rows`, or of the table as it was recorded."""
-
-
-@dataclass(frozen=True)
-class AppendedRows(NewRows):
-    """Rows that were appended to the zarr arrays of a table."""
-
-    n_before: int
-    """Number of rows that were read before."""
-    read: ReadCount
-    """What was read to compare the chunks that were read before."""
+    sizes: tuple[int, ...]
+    """Numbers of rows of its files; of a store of those that were read before, and of those that are new."""
+    before: tuple[int, ...]
+    """Positions in `sizes` of what was read before, in the order in which it was recorded."""
+    new: tuple[int, ...]
+    """Positions of what is new and has rows, ascending."""
+    files: tuple[str, ...] = ()
+    """The names of new files; none where rows were appended to a store."""
+    compared: ReadCount = field(default_factory=ReadCount)
+    """What was read to know that the other rows are what they were."""
 
     @classmethod
-    def of(cls, table: Source, record: StoreRecord) -> AppendedRows:
-        """Return the rows of `table` that are not in its `record`; reads chunks whose size or time is another, and metadata.
+    def of_store(cls, table: Source, record: StoreRecord) -> NewRows:
+        """Return the rows of `table` that are not in the `record` of its zarr arrays; reads chunks whose size or time is another, and metadata.
 
         Raises
         ------
@@ -83,48 +49,10 @@ class AppendedRows(NewRows):
         """
         n_before, comparison = compare_with_record(table, record)
         require_same_chunks(table, comparison)
-        return cls(table, n_before, comparison.count)
-
-    @property
-    def n_rows(self) -> int:
-        """Return the number of new rows."""
-        return self.table.shape[0] - self.n_before
-
-    @property
-    def appended(self) -> bool:
-        """Return True: new rows come last."""
-        return True
-
-    @property
-    def n_shifted(self) -> int:
-        """Return the number of rows before the new ones."""
-        return self.n_before
-
-    @property
-    def compared(self) -> ReadCount:
-        """Return what was read to know that the other rows are what they were."""
-        return self.read
-
-    def rows(self) -> Source:
-        """Return a table of the new rows alone."""
-        return RowRange(self.table, self.n_before, self.table.shape[0])
-
-    def places(self, index: IntArray, *, new: bool) -> IntArray:
-        """Return where rows of the table are: rows `index` of `rows`, or of the table as it was recorded."""
-        return index + self.n_before if new else index
-
-
-@dataclass(frozen=True)
-class NewFiles(NewRows):
-    """The files of a table that were read before, and those that are new."""
-
-    before: tuple[int, ...]
-    """Positions in the table of the files that were read, in the order in which they were recorded."""
-    new: tuple[int, ...]
-    """Positions of the files that are new and have rows, ascending."""
+        return cls(table, (n_before, table.shape[0] - n_before), (0,), (1,), compared=comparison.count)
 
     @classmethod
-    def of(cls, table: Source, recorded: Sequence[Fragment]) -> NewFiles:
+    def of_files(cls, table: Source, recorded: Sequence[Fragment]) -> NewRows:
         """Return the new files of `table`, of which those `recorded` were read before; reads no rows.
 
         A file that was renamed is known by its content and time.
@@ -147,19 +75,15 @@ class NewFiles(NewRows):
                 taken.add(position)
             _require_same(old, table.fragments[position])
             before.append(position)
-        known = set(before)
-        added = (p for p, f in enumerate(table.fragments) if p not in known and f.n_rows)
-        return cls(table, tuple(before), tuple(added))
+        sizes = tuple(fragment.n_rows for fragment in table.fragments)
+        added = tuple(position for position, size in enumerate(sizes) if position not in set(before) and size)
+        files = tuple(table.fragments[position].name for position in added)
+        return cls(table, sizes, tuple(before), added, files)
 
     @property
     def n_rows(self) -> int:
         """Return the number of new rows."""
-        return sum(self.table.fragments[position].n_rows for position in self.new)
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Return the names of the new files."""
-        return tuple(self.table.fragments[position].name for position in self.new)
+        return sum(self.sizes[position] for position in self.new)
 
     @property
     def appended(self) -> bool:
@@ -167,9 +91,16 @@ class NewFiles(NewRows):
         order = (*self.before, *self.new)
         return list(order) == sorted(order)
 
+    @property
+    def n_shifted(self) -> int:
+        """Return by how much the number of a new row in the table is larger than that in `rows`, where it is for all rows."""
+        return 0 if self.files else self.sizes[0]
+
     def rows(self) -> Source:
         """Return a table of the new rows alone; raise `NotAvailableError` if they cannot be read alone."""
         table = self.table
+        if not self.files:
+            return RowRange(table, self.sizes[0], table.shape[0])
         if isinstance(table, FragmentedRows):
             return table.subset(self.new)
         parts = table.parts if isinstance(table, TableSource) else ()
@@ -185,8 +116,7 @@ class NewFiles(NewRows):
 
     def places(self, index: IntArray, *, new: bool) -> IntArray:
         """Return where rows of the table are: rows `index` of `rows`, or of the table as it was recorded."""
-        positions = np.array(self.new if new else self.before, dtype=np.int64)
-        sizes = np.array([fragment.n_rows for fragment in self.table.fragments], dtype=np.int64)
+        positions, sizes = np.array(self.new if new else self.before, dtype=np.int64), np.array(self.sizes)
         now, then = np.cumsum(sizes) - sizes, np.cumsum(sizes[positions]) - sizes[positions]
         file = np.searchsorted(np.cumsum(sizes[positions]), index, "right")
         found: IntArray = index - then[file] + now[positions][file]
