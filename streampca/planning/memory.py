@@ -225,7 +225,7 @@ def report_need(*, report: bool) -> MemoryNeed:
 
 def sampled_rows_need(source: Source, rows: int) -> MemoryNeed:
     """Return what the rows take that are sampled for the report: 3 r d s."""
-    return MemoryNeed("rows kept", 3 * rows * source.dense_row_bytes)
+    return MemoryNeed("rows kept", 3 * rows * source.shape[1] * source.dtype.itemsize)
 
 
 def buffer_bytes(source: Source, rows: int) -> int:

@@ -292,7 +292,7 @@ def block_rows_to_try(source: Source, dtype: DType, block_bytes: int = BLOCK_BYT
         return [min(n, int(chosen))]
     band = min(source.chunk_rows, n)
     best = max(1, min(block_bytes // (d * max(source.dtype.itemsize, dtype.itemsize)), _BLOCK_ROWS))
-    if source.chunk_bytes == 0 and best > _PANEL_ROWS:  # without chunks, whole panels
+    if source.grid.chunk_bytes == 0 and best > _PANEL_ROWS:  # without chunks, whole panels
         best = _even_rows(n, best // _PANEL_ROWS * _PANEL_ROWS)
     best = max(best, least_rows)
     rows = [min(n, max(1, best // band) * band)]
@@ -322,8 +322,8 @@ def bytes_to_read(source: Source, rows: int) -> int:
     All that is stored once, and each chunk, or inner chunk of a shard, once more for every edge between two blocks that lies
     inside it. Blocks are equal unless the source has edges for them.
     """
-    n, band = source.shape[0], source.decoded_rows
-    unequal = source.block_edges(rows)
+    n = source.shape[0]
+    band, unequal = min(source.grid.decoded_rows, n), source.grid.block_edges(rows, n)
     if unequal is not None:
         return sum(source.reads_of(start, stop) for start, stop in pairwise(unequal))
     once = source.reads_of(0, n)

@@ -167,7 +167,7 @@ class Work(ABC):
 
     def edges(self, shape: WorkShape) -> tuple[int, ...] | None:
         """Return the first row of every block and the end of the last where the source has its own; None = blocks are equal."""
-        return self.read.block_edges(shape.rows_per_block)
+        return self.read.grid.block_edges(shape.rows_per_block, self.read.shape[0])
 
     def budget(self, shape: WorkShape) -> MemoryBudget:
         """Return the memory by purpose and by phase.

@@ -165,7 +165,7 @@ def write_unusual_rows(source: Source, summary: DiagnosticsSummary, path: Path) 
 
     At most 16 MiB of them.
     """
-    most = max(1, _ROW_BYTES // source.dense_row_bytes)
+    most = max(1, _ROW_BYTES // (source.shape[1] * source.dtype.itemsize))
     rows = [each["row"] for each in summary["unusual_rows"]][:most]
     values, count = read_rows(source, rows)
     group = zarr.open_group(path, mode="a", zarr_format=3)

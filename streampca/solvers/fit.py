@@ -215,4 +215,4 @@ def readings_of_fit(
 
 def report_rows(source: Source) -> int:
     """Return how many rows a report is drawn from: 2,000, fewer where they are long."""
-    return int(max(4, min(_REPORT_ROWS, source.shape[0], _REPORT_BYTES // source.dense_row_bytes)))
+    return int(max(4, min(_REPORT_ROWS, source.shape[0], _REPORT_BYTES // (source.shape[1] * source.dtype.itemsize))))

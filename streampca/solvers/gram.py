@@ -388,7 +388,7 @@ class GramSolver(PCASolver):
         """Return `plan` with rows copied to disk first, where that saves decoding every chunk several times in both readings."""
         source, resources = self.source, self.resources
         many = times_decoded(self.read, bytes_to_read(self.read, plan.rows_per_block)) >= _TIMES_WORTH_A_COPY
-        rows = max(1, _COPIED_BYTES // source.row_bytes // source.decoded_rows) * source.decoded_rows
+        rows = max(1, _COPIED_BYTES // source.row_bytes // source.grid.decoded_rows) * source.grid.decoded_rows
         rows = min(rows, source.shape[0])
         once = times_decoded(source, bytes_to_read(source, rows)) < _DECODED_ONCE
         if not (many and once) or source.sparse or resources.on_workers or resources.n_regressors:

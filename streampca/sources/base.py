@@ -76,8 +76,6 @@ class Source(ABC):
     """Whether sparse rows are in memory, so that their scores are computed at once."""
     reads_ahead: bool = False
     """Whether `ahead` does anything: the rows come from a remote store."""
-    missing_chunks_filled: int = 0
-    """Number of missing chunks that are read as the fill value, by ``missing_chunks="fill"``."""
     repeats: float = 1.0
     """How many times stored data are read in one pass, on average, beside what the size of blocks adds."""
     fragments: tuple[Fragment, ...] = ()
@@ -85,7 +83,17 @@ class Source(ABC):
     depth: int = 0
     """How many sources with steps read one another for a block, each of which has scratch memory of its own."""
     watch: InputWatch | None = None
-    """The version of the stored data that was read first, shared by all views of the source; None where none is known."""
+    """The version of the stored data that was read first, shared by all views of the source; None where none is known, and of other sources."""
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """Return the sources that this one reads, whose checks are its own; none where it reads what is stored itself."""
+        return ()
+
+    @property
+    def missing_chunks_filled(self) -> int:
+        """Return the number of missing chunks that are read as the fill value, by ``missing_chunks="fill"``."""
+        return sum(source.missing_chunks_filled for source in self.sources)
 
     def __repr__(self) -> str:
         n, d = self.shape
@@ -105,24 +113,34 @@ class Source(ABC):
         `DataError` if stored data is missing or damaged.
         """
 
-    def check(self) -> None:  # noqa: B027
+    def check(self) -> None:
         """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
+        for source in self.sources:
+            source.check()
 
     def plan_notes(self) -> tuple[str, ...]:
         """Return notes about reading the source for a plan; raise an error if no plan is possible."""
-        return ()
+        return tuple(note for source in self.sources for note in source.plan_notes())
 
-    def settle(self, allowed_bytes: int) -> None:  # noqa: B027
+    def settle(self, allowed_bytes: int) -> None:
         """Choose how rows are read within the memory that a plan may use; called before one is made."""
+        for source in self.sources:
+            source.settle(allowed_bytes)
 
     def version(self) -> InputVersion | None:
         """Return sizes and modification times of the stored data, None where they are not known; reads no data."""
-        return None
+        versions = [source.version() for source in self.sources]
+        known = [version for version in versions if version is not None]
+        if not known or len(known) < len(versions):
+            return None
+        return InputVersion.of((str(index), version.n_bytes, version.digest) for index, version in enumerate(known))
 
     def require_unchanged(self) -> None:
         """Raise `ChangedInputError` if the stored data are not those of the first call, by sizes and modification times."""
         if self.watch is not None:
             self.watch.require(self.version(), self.description)
+        for source in self.sources:
+            source.require_unchanged()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -133,8 +151,10 @@ class Source(ABC):
         yield
         self.require_unchanged()
 
-    def cancel(self) -> None:  # noqa: B027
+    def cancel(self) -> None:
         """Cancel pending reads with an error."""
+        for source in self.sources:
+            source.cancel()
 
     def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
         """Enclose the reading of the blocks of `schedule`, which a source in a remote store requests ahead of their use."""
@@ -145,23 +165,9 @@ class Source(ABC):
         """Return the rows of one chunk: blocks that are multiples of it read no chunk twice."""
         return min(self.grid.chunk_rows, self.shape[0])
 
-    @property
-    def chunk_bytes(self) -> int:
-        """Return the size in bytes of the largest decoded chunk; 0 where rows are not stored in chunks."""
-        return self.grid.chunk_bytes
-
-    @property
-    def decoded_rows(self) -> int:
-        """Return the rows of what is decoded at once: blocks that are multiples of it decode nothing twice."""
-        return min(self.grid.decoded_rows, self.shape[0])
-
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
         return self.grid.decoded(start, stop, self.shape[0]) * self.row_bytes
-
-    def block_edges(self, n_rows: int) -> tuple[int, ...] | None:
-        """Return the edges of blocks of at most `n_rows` rows that read nothing twice, None where equal blocks do not."""
-        return self.grid.block_edges(n_rows, self.shape[0])
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes that reading `n_rows` rows takes beside the block itself."""
@@ -170,12 +176,7 @@ class Source(ABC):
     @property
     def unfitted(self) -> tuple[tuple[Source, Any], ...]:
         """Return the steps whose figures have to be read before rows can be, in their order, each with the rows that it is fitted to."""
-        return ()
-
-    @property
-    def sparse_form(self) -> Source:
-        """Return rows with the same values, sparse where these are made of sparse ones, so that less is added up."""
-        return self
+        return tuple(each for source in self.sources for each in source.unfitted)
 
     @property
     def stored_arrays(self) -> tuple[Source, ...]:
@@ -214,11 +215,6 @@ class Source(ABC):
         """Return the length of the rows in memory while a block is read, of which this source may have some features only."""
         return self.shape[1]
 
-    @property
-    def dense_row_bytes(self) -> int:
-        """Return the size in bytes of one row in which zeros are stored, too."""
-        return self.shape[1] * self.dtype.itemsize
-
     def describe(self) -> dict[str, object]:
         """Return the description of the source for a manifest."""
         return {
@@ -239,10 +235,10 @@ class Source(ABC):
         """
         import dask.array as da
 
-        most = max(1, _DASK_BYTES // self.dense_row_bytes)  # blocks of sparse rows are made dense
+        most = max(1, _DASK_BYTES // (self.shape[1] * self.dtype.itemsize))  # blocks of sparse rows are made dense
         rows = rows_per_block or (most if self.sparse else max(1, most // self.chunk_rows) * self.chunk_rows)
         rows = min(rows, self.shape[0])
-        edges = None if rows_per_block else self.block_edges(rows)
+        edges = None if rows_per_block else self.grid.block_edges(rows, self.shape[0])
         sizes = rows if edges is None else tuple(np.diff(edges).tolist())
         name = f"streampca-{self.fingerprint}-{rows}"
         lazy: da.Array = da.from_array(  # type: ignore[no-untyped-call]
@@ -252,95 +248,19 @@ class Source(ABC):
 
 
 class DerivedSource(Source):
-    """A source computed from another one, `source`, whose checks are those of that one."""
+    """A source computed from another one, `source`."""
 
     source: Source
     """The source that is read."""
 
     @property
-    def unfitted(self) -> tuple[tuple[Source, Any], ...]:
-        """Return the steps of the other source whose figures have to be read first."""
-        return self.source.unfitted
-
-    @property
-    def missing_chunks_filled(self) -> int:  # type: ignore[override]
-        """Return the number of missing chunks that are read as the fill value."""
-        return self.source.missing_chunks_filled
-
-    def check(self) -> None:
-        """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
-        self.source.check()
-
-    def settle(self, allowed_bytes: int) -> None:
-        """Choose how the stored rows are read within the memory that a plan may use."""
-        self.source.settle(allowed_bytes)
-
-    def plan_notes(self) -> tuple[str, ...]:
-        """Return notes about reading the stored rows for a plan; raise an error if no plan is possible."""
-        return self.source.plan_notes()
+    def sources(self) -> tuple[Source, ...]:
+        """Return the source that is read."""
+        return (self.source,)
 
     def version(self) -> InputVersion | None:
         """Return the version of the stored rows, None where it is not known."""
         return self.source.version()
-
-    def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if the stored rows were changed since they were first read."""
-        self.source.require_unchanged()
-
-    def cancel(self) -> None:
-        """Cancel pending reads with an error."""
-        self.source.cancel()
-
-
-class JoinedSource(Source):
-    """A source whose rows are in several others, `sources`, whose checks are those of all of them."""
-
-    @property
-    @abstractmethod
-    def sources(self) -> Sequence[Source]:
-        """Return the sources that are read."""
-
-    @property
-    def missing_chunks_filled(self) -> int:  # type: ignore[override]
-        """Return the number of missing chunks that are read as the fill value."""
-        return sum(source.missing_chunks_filled for source in self.sources)
-
-    @property
-    def unfitted(self) -> tuple[tuple[Source, Any], ...]:
-        """Return the steps of all sources that have to know something of all rows and do not yet, each with the rows before it."""
-        return tuple(each for source in self.sources for each in source.unfitted)
-
-    def check(self) -> None:
-        """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
-        for source in self.sources:
-            source.check()
-
-    def settle(self, allowed_bytes: int) -> None:
-        """Choose how the sources are read within the memory that a plan may use."""
-        for source in self.sources:
-            source.settle(allowed_bytes)
-
-    def plan_notes(self) -> tuple[str, ...]:
-        """Return notes about reading the sources for a plan; raise an error if no plan is possible."""
-        return tuple(note for source in self.sources for note in source.plan_notes())
-
-    def version(self) -> InputVersion | None:
-        """Return the version of all sources together, None where one is not known."""
-        versions = [source.version() for source in self.sources]
-        known = [version for version in versions if version is not None]
-        if len(known) < len(versions):
-            return None
-        return InputVersion.of((str(index), version.n_bytes, version.digest) for index, version in enumerate(known))
-
-    def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if a source was changed since it was first read."""
-        for source in self.sources:
-            source.require_unchanged()
-
-    def cancel(self) -> None:
-        """Cancel pending reads with an error."""
-        for source in self.sources:
-            source.cancel()
 
 
 _OF_STORED_ROWS = (
@@ -355,7 +275,7 @@ _OF_STORED_ROWS = (
         "repeats",
         "fragments",
     ),
-    *("watch", "feature_shape", "feature_names", "labels", "sample_columns", "depth"),
+    *("feature_shape", "feature_names", "labels", "sample_columns", "depth"),
 )
 """Attributes of a source that other rows made from the same stored rows have, too."""
 
@@ -431,7 +351,7 @@ class TransposedRows(TransposedSource):
 
     @property
     def _rows_at_once(self) -> int:
-        whole = max(1, self.source.decoded_rows)
+        whole = max(1, self.source.grid.decoded_rows)
         return min(self.source.shape[0], max(1, _SLAB_BYTES // self.source.row_bytes // whole) * whole)
 
     def reads_of(self, start: int, stop: int) -> int:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
-from streampca.sources.base import JoinedSource, ReadCount, Source, SourceArray, require_declared, require_table
+from streampca.sources.base import ReadCount, Source, SourceArray, require_declared, require_table
 from streampca.sources.grid import Grid
 from streampca.sources.sparse import is_sparse, joined
-from streampca.sources.versions import InputVersion
 from streampca.system.optional import package_of
 from streampca.typing import Array, DType, IntArray
 
@@ -218,7 +217,7 @@ def as_declared(lazy: Any) -> Any:
     return lazy.map_blocks(_AsDeclared(lazy.name, lazy.chunks, lazy.dtype), dtype=lazy.dtype, meta=lazy._meta)
 
 
-class DaskSource(JoinedSource):
+class DaskSource(Source):
     """A two-dimensional Dask array of numpy blocks, or of sparse ones.
 
     Parameters
@@ -300,10 +299,6 @@ class DaskSource(JoinedSource):
     def fingerprint(self) -> str:
         """Return Dask's name of the array, which is a hash of how it is made."""
         return self.name
-
-    def version(self) -> InputVersion | None:
-        """Return the version of all our own sources together, None where there are none or one is not known."""
-        return super().version() if self.sources else None
 
     def plan_notes(self) -> tuple[str, ...]:
         """Return advice about source tasks that are carried out several times in one pass.

@@ -36,7 +36,7 @@ class RowRange(RowsOfSource):
         """Return the memory in bytes that reading `n_rows` rows takes beside the block itself: a chunk more where the range ends in one."""
         n_stored, size = self.source.shape[0], self.source.chunk_rows
         divides = any(edge % size and edge != n_stored for edge in (self.start, self.stop))
-        return self.source.overhead_bytes(n_rows) + (self.source.chunk_bytes if divides else 0)
+        return self.source.overhead_bytes(n_rows) + (self.source.grid.chunk_bytes if divides else 0)
 
     def slice(self, start: int, stop: int) -> RowRange:
         """Return a source for a worker that can read rows `start` to `stop`."""

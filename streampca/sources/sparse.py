@@ -1,4 +1,4 @@
-"""Sparse rows in memory: scipy's matrices and arrays, read as slices that stay sparse."""
+"""Sparse rows: scipy's matrices and arrays in memory, features of sparse rows, and rows with their zeros, for steps that leave none."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import xxhash
 from scipy.sparse import csc_array, csr_array, hstack, issparse, vstack
 
 from streampca.errors import DataError
-from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
+from streampca.sources.base import ReadCount, RowsOfSource, Source, TransposedSource, require_table
 from streampca.sources.grid import Grid
 from streampca.typing import Array
 
 _BLOCK_BYTES = 32 * 2**20
+_DENSE_BYTES = 4 * 2**20  # of a block of sparse rows with their zeros
 _FEATURE_COPIES = 4  # rows, all of them together, by features, and those with few or many stored values
 _UNEVEN = 2
 
@@ -156,6 +157,59 @@ class SparseFeatures(TransposedSource):
         if self.keep and (start, stop) == (0, self.shape[0]):
             self._kept = features
         return features, count
+
+
+class DenseRows(RowsOfSource):
+    """The rows of a sparse source as dense ones, a block at a time.
+
+    Parameters
+    ----------
+    source : Source
+        The sparse rows.
+    """
+
+    def __init__(self, source: Source):
+        super().__init__(source)
+        self.sparse, self.buffered, self.in_memory = False, True, False
+        # Any rows can be read alone, so a block has as many as dense ones should have.
+        self.grid = Grid(max(1, min(source.chunk_rows, _DENSE_BYTES // self.row_bytes)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DenseRows, (self.source,)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the sparse rows, whose values these are."""
+        return f"{self.source.fingerprint}-dense"
+
+    @property
+    def stored_arrays(self) -> tuple[Source, ...]:
+        """Return the sources of the arrays that the rows are stored in."""
+        return self.source.stored_arrays
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the sparse rows."""
+        return self.source.describe()
+
+    def slice(self, start: int, stop: int) -> DenseRows:
+        """Return a source for a worker that can read rows `start` to `stop`."""
+        return DenseRows(self.source.slice(start, stop))
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes that reading the sparse rows takes."""
+        return self.source.overhead_bytes(n_rows)
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
+        """Return the rows with their zeros."""
+        rows: Any
+        rows, count = self.source.read(start, stop)
+        if out is not None and out.dtype == rows.dtype and (out.flags.c_contiguous or out.flags.f_contiguous):
+            return rows.toarray(out=out), count
+        dense = rows.toarray()
+        if out is None:
+            return dense, count
+        out[...] = dense
+        return out, count
 
 
 def is_sparse(values: object) -> bool:

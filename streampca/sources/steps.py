@@ -18,7 +18,7 @@ from streampca.labels import Labels
 from streampca.sources.base import ReadCount, RowsOfSource, Source, TransposedRows, TransposedSource
 from streampca.sources.grid import Grid
 from streampca.sources.schedule import Schedule, Span
-from streampca.sources.sparse import SparseFeatures, as_rows
+from streampca.sources.sparse import DenseRows, SparseFeatures, as_rows
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, IntArray
 
@@ -109,8 +109,9 @@ class FittedStep(Step):
         return self.figures is None
 
     def fitted_to(self, rows: SteppedSource) -> Source:
-        """Return the rows whose figures these are, by default those before the step."""
-        return rows.sparse_form
+        """Return the rows whose figures these are, by default those before the step: sparse ones where they are made of these, so that less is added up."""
+        stored = rows if rows.steps else rows.source
+        return stored.source if isinstance(stored, DenseRows) else stored
 
     @abstractmethod
     def figures_of(self, found: Any) -> Any:
@@ -301,11 +302,6 @@ class SteppedSource(RowsOfSource):
         fitted = [(step.fitted_to(self.before(i)), step) for i, step in own if isinstance(step, FittedStep)]
         return (*self.source.unfitted, *fitted)
 
-    @property
-    def sparse_form(self) -> Source:
-        """Return the rows; without steps those of the source, sparse where these are made of sparse ones."""
-        return self if self.steps else self.source.sparse_form
-
     def before(self, n_steps: int) -> SteppedSource:
         """Return the rows after the first `n_steps` steps, the same object every time, so that what reads them reads them together."""
         if n_steps not in self._before:
@@ -315,7 +311,7 @@ class SteppedSource(RowsOfSource):
     @property
     def row_bytes(self) -> int:
         """Return the size of one row in bytes; of sparse rows the mean size as they are stored."""
-        return self.source.row_bytes if self.sparse else self.dense_row_bytes
+        return self.source.row_bytes if self.sparse else super().row_bytes
 
     @property
     def n_features_read(self) -> int:
@@ -526,7 +522,7 @@ class _FeaturesAfterSteps(TransposedSource):
         if self._steps is not None and self._steps.columns is not None:
             self._places = self._steps.columns
             edges = np.searchsorted(self._places, np.arange(0, stored.shape[0], stored.chunk_rows))
-            self.grid = Grid.of_edges(sorted({*edges.tolist(), 0, self.shape[0]}), source.chunk_bytes, whole=True)
+            self.grid = Grid.of_edges(sorted({*edges.tolist(), 0, self.shape[0]}), source.grid.chunk_bytes, whole=True)
         self.column_major, self.reads_ahead = stored.column_major, stored.reads_ahead
         self.needs_all_rows = isinstance(stored, TransposedSource) and stored.needs_all_rows
 

@@ -121,7 +121,7 @@ def read_digests(
     The number of chunks in each batch, and what they cost, are yielded. Of a chunk that does not exist, and may be missing, the digest is zeros. At most one chunk,
     or `most_bytes` of them as decoded, are in memory at once.
     """
-    at_once = max(1, min(_AT_ONCE, most_bytes // max(1, source.chunk_bytes)))
+    at_once = max(1, min(_AT_ONCE, most_bytes // max(1, source.grid.chunk_bytes)))
     for first in range(0, len(numbers), _BATCH):
         places = np.stack(np.unravel_index(numbers[first : first + _BATCH], source.layout.chunk_counts), axis=1)
         keys = [source.array.metadata.encode_chunk_key(tuple(place)) for place in places.tolist()]

@@ -14,14 +14,14 @@ import xxhash
 
 from streampca.errors import DataError, NotAvailableError, ParameterError, PartlyMissingError
 from streampca.labels import Dimension, Labels, Variable, equal_values
-from streampca.sources.base import JoinedSource, ReadCount, Source, TransposedSource, require_table
+from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
 from streampca.sources.grid import Grid
 from streampca.sources.schedule import Schedule, Span
 from streampca.sources.stored_variable import FROM_DATA, StoredVariable, feature_mask
 from streampca.typing import Array
 
 
-class TableSource(JoinedSource):
+class TableSource(Source):
     """Variables side by side as one table: each row holds the used features of the first variable, then of the second, and so on.
 
     Every variable is read where it is stored, into scratch memory where it is decoded or masked, once in every pass.
@@ -317,7 +317,7 @@ class _TransposedTable(TransposedSource):
         for part, first in zip(self._features, table._edges, strict=False):
             bands = part.grid.edges or range(0, part.shape[0], part.chunk_rows)
             edges.update(first + edge for edge in bands)
-        self.grid = Grid.of_edges(sorted(edges), table.chunk_bytes, whole=True)
+        self.grid = Grid.of_edges(sorted(edges), table.grid.chunk_bytes, whole=True)
         self.column_major, self.reads_ahead = not table.column_major, table.reads_ahead
 
     def cancel(self) -> None:

@@ -10,7 +10,7 @@ import xxhash
 from scipy.sparse import csr_array
 
 from streampca.errors import DamagedChunkError, DataError
-from streampca.sources.base import JoinedSource, ReadCount, Source, require_table
+from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.cells.vectors import Vector
 from streampca.sources.grid import Grid
 from streampca.sources.sparse import SparseFeatures
@@ -20,7 +20,7 @@ _BLOCK_BYTES = 4 * 2**20
 _WORKING_COPIES = 8  # a slice, its float64 copy by columns with mostly stored columns filled, and squares
 
 
-class CompressedRows(JoinedSource):
+class CompressedRows(Source):
     """Blocks of rows in compressed row form; a block reads only the chunks of values and column numbers that hold it.
 
     Parameters
@@ -179,6 +179,7 @@ class CompressedColumns(SparseFeatures):
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the vectors, and that of where columns begin."""
         return self.source.stored_arrays
+
 
 
 def _row_of(entry: int, edges: IntArray) -> int:

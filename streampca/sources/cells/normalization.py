@@ -19,7 +19,7 @@ import xxhash
 from streampca.counts import NORMALIZE, CountKey, keys_in_words
 from streampca.errors import DataError, NotFiniteError, ParameterError
 from streampca.sources.base import Source
-from streampca.sources.dense import DenseRows
+from streampca.sources.sparse import DenseRows
 from streampca.sources.steps import Cast, ChosenFeatures, Elementwise, FittedStep, Step, SteppedSource, slabs
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, JsonValue

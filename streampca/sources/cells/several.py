@@ -10,7 +10,7 @@ from scipy.sparse import vstack
 
 from streampca.errors import DataError
 from streampca.labels import SampleColumns
-from streampca.sources.base import JoinedSource, ReadCount, Source
+from streampca.sources.base import ReadCount, Source
 from streampca.sources.cells.description import MOST_NAMES, Cells, checked, table_of
 from streampca.sources.cells.hdf5 import HDF5Cells
 from streampca.sources.cells.stored import StoredCells, cells_of
@@ -81,11 +81,14 @@ def _require_alike(part: Cells, first: Cells, path: str, other: str) -> None:
         )
 
 
-class StackedRows(JoinedSource):
+class StackedRows(Source):
     """The rows of several sources of as many columns, one after another."""
 
+    sources: tuple[Source, ...] = ()
+    """The sources that are read."""
+
     def __init__(self, sources: Sequence[Source], description: str):
-        self._sources, self.description = tuple(sources), description
+        self.sources, self.description = tuple(sources), description
         self.first_rows = np.cumsum([0, *(source.shape[0] for source in sources)]).tolist()
         first = sources[0]
         self.shape, self.dtype, self.sparse = (self.first_rows[-1], first.shape[1]), first.dtype, first.sparse
@@ -95,30 +98,25 @@ class StackedRows(JoinedSource):
         for start, source in zip(self.first_rows, sources, strict=False):
             inside = source.grid.edges or (*range(0, source.shape[0], source.chunk_rows), source.shape[0])
             edges += [start + edge for edge in inside[1:]]
-        self.grid = Grid.of_edges(edges, max(source.chunk_bytes for source in sources), whole=first.grid.whole)
+        self.grid = Grid.of_edges(edges, max(source.grid.chunk_bytes for source in sources), whole=first.grid.whole)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return StackedRows, (self._sources, self.description)
-
-    @property
-    def sources(self) -> Sequence[Source]:
-        """Return the sources that are read."""
-        return self._sources
+        return StackedRows, (self.sources, self.description)
 
     @property
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of all stored arrays."""
-        return tuple(array for source in self._sources for array in source.stored_arrays)
+        return tuple(array for source in self.sources for array in source.stored_arrays)
 
     @property
     def fingerprint(self) -> str:
         """Return the fingerprints of the sources, one after another."""
-        return "+".join(source.fingerprint for source in self._sources)
+        return "+".join(source.fingerprint for source in self.sources)
 
     @property
     def row_bytes(self) -> int:
         """Return the mean size of a row as it is stored, in bytes."""
-        return max(1, sum(source.row_bytes * source.shape[0] for source in self._sources) // self.shape[0])
+        return max(1, sum(source.row_bytes * source.shape[0] for source in self.sources) // self.shape[0])
 
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored chunks that hold rows `start` to `stop`."""
@@ -131,14 +129,14 @@ class StackedRows(JoinedSource):
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of reading the files that a block may span, which it divides at two of them, and of all edges and chunks."""
         sizes = np.diff(self.first_rows)
-        costs = [source.overhead_bytes(min(n_rows, source.shape[0])) for source in self._sources]
+        costs = [source.overhead_bytes(min(n_rows, source.shape[0])) for source in self.sources]
         before = np.cumsum([0, *costs])
         last = np.searchsorted(self.first_rows, np.add(self.first_rows[1:], n_rows - 1), "left") - 1
         most = max(costs)
         for first, end in enumerate(np.minimum(last, len(sizes) - 1).tolist()):
             divided = end == first + 1 and n_rows <= min(sizes[first], sizes[end])
             most = most if divided else max(most, int(before[end + 1] - before[first]))
-        return most + sum(source.overhead_bytes(1) for source in self._sources)
+        return most + sum(source.overhead_bytes(1) for source in self.sources)
 
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""
@@ -146,7 +144,7 @@ class StackedRows(JoinedSource):
 
     def _spans(self, start: int, stop: int) -> list[tuple[Source, int, int]]:
         """Return the sources that hold rows `start` to `stop`, and which of their rows these are."""
-        places = zip(self._sources, self.first_rows, self.first_rows[1:], strict=False)
+        places = zip(self.sources, self.first_rows, self.first_rows[1:], strict=False)
         return [
             (s, max(start, low) - low, min(stop, high) - low) for s, low, high in places if start < high and low < stop
         ]

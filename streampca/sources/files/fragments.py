@@ -94,6 +94,7 @@ class FragmentedRows(Source):
     """The rows of files of one kind, one file after another; every file is opened by its metadata."""
 
     portable = True
+    missing_chunks_filled = 0
 
     def __init__(
         self, readers: Sequence[FragmentReader], description: str, details: Mapping[str, object] | None = None

@@ -57,6 +57,7 @@ class ZarrSource(Source):
     """
 
     portable = True
+    missing_chunks_filled = 0
 
     def __init__(
         self,

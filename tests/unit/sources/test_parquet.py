@@ -49,9 +49,9 @@ def test_blocks_end_where_row_groups_end_whatever_their_sizes(tmp_path, values):
     for index, (start, stop, group) in enumerate([(0, 90, 40), (90, 200, 110), (200, 250, 50)]):
         write_parquet(tmp_path / f"s/{index}.parquet", parquet_table(values[start:stop], "fixed"), group)
     table = sp.open(tmp_path / "s")
-    assert table.block_edges(60) == (0, 40, 90, 145, 200, 250)
-    assert table.block_edges(120) == (0, 90, 200, 250)
-    counts = [table.read(start, stop)[1] for start, stop in itertools.pairwise(table.block_edges(60))]
+    assert table.grid.block_edges(60, 250) == (0, 40, 90, 145, 200, 250)
+    assert table.grid.block_edges(120, 250) == (0, 90, 200, 250)
+    counts = [table.read(start, stop)[1] for start, stop in itertools.pairwise(table.grid.block_edges(60, 250))]
     assert sum(count.chunks for count in counts) == 5
 
 

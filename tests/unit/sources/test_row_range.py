@@ -26,7 +26,7 @@ def test_blocks_hold_the_rows_and_read_a_chunk_twice_only_where_it_is_larger(
 ) -> None:
     source = RowRange(sp.open(str(write_store(tmp_path / "x.zarr", VALUES, chunks=(10, 4)))), start, stop)
     n = stop - start
-    edges = source.block_edges(n_rows) or (*range(0, n, min(n_rows, n)), n)
+    edges = source.grid.block_edges(n_rows, n) or (*range(0, n, min(n_rows, n)), n)
     assert edges[0] == 0
     assert edges[-1] == n
     assert max(b - a for a, b in pairwise(edges)) <= n_rows
