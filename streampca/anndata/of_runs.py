@@ -10,7 +10,7 @@ from streampca.errors import ConfigError
 from streampca.models.pca import PCAModel
 from streampca.sources import Source
 from streampca.sources.cells.description import is_cells
-from streampca.sources.cells.several import StackedRows
+from streampca.sources.cells.several import StackedCells
 
 _CURE = "set output.anndata: overwrite to replace it"
 
@@ -29,7 +29,7 @@ def require_slots(path: str, source: Source, run_id: str, *, replace: bool) -> N
         raise ConfigError(
             f"output.anndata: {source.description} is no AnnData: expected an AnnData store, or output.anndata: false"
         )
-    if isinstance(getattr(source, "source", None), StackedRows):
+    if isinstance(getattr(source, "source", None), StackedCells):
         raise ConfigError(
             "output.anndata: source.path names several AnnData, and results are written into one: set it to false"
         )

@@ -48,9 +48,8 @@ from streampca.solvers.base import PCASolver
 from streampca.solvers.capabilities import Table
 from streampca.solvers.result import Fit
 from streampca.sources.arrays import MAPPED_BYTES, MappedSource
-from streampca.sources.base import ReadCount, Source, TransposedRows, TransposedSource
+from streampca.sources.base import ReadCount, Source, Transposed
 from streampca.sources.schedule import Schedule
-from streampca.sources.sparse import SparseFeatures
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch, has_room
 from streampca.storage.state_file import storable
@@ -68,7 +67,7 @@ _COPIED_BYTES = 2**24
 _COPIES_ON_DISK = 4  # of a slab, while it is written to the disk and read again
 
 
-class _CopiedFeatures(TransposedRows):
+class _CopiedFeatures(Transposed):
     """Features that are read from a copy on disk, as far as a plan needs to know."""
 
     def overhead_bytes(self, n_rows: int) -> int:
@@ -115,7 +114,7 @@ def _notes(
             f"rows are copied to a temporary directory, {as_text(copied)}, of which features are read: chunks would be decoded "
             f"{times:.0f} times in each reading, because a band of all samples and of whole chunks does not fit"
         )
-    elif features.sparse or (isinstance(features, TransposedSource) and features.needs_all_rows):
+    elif features.sparse or (isinstance(features, Transposed) and features.needs_all_rows):
         if shape.n_blocks > 1:
             notes.append(
                 f"{shape.rows_per_block:,} features fit in memory at once, so that all rows are read {times:.0f} times in each "
@@ -302,7 +301,7 @@ class GramSolver(PCASolver):
     def kept_bytes(self, shape: WorkShape) -> int:
         """Return the size of the features that stay in memory between the readings, 0 if they do not."""
         features = self.read
-        if self.keep and shape.n_blocks == 1 and isinstance(features, SparseFeatures):
+        if self.keep and shape.n_blocks == 1 and isinstance(features, Transposed) and features.sparse:
             return features.stored_bytes
         return 0
 
@@ -414,9 +413,9 @@ class GramSolver(PCASolver):
             work = partial(copy_rows, source, copy.path / "rows.npy", plan.copied_rows, plan.read_ahead_bytes)
             (rows,) = (yield ReadingAlone(work)).take()
         features = rows.by_features()
-        kept = isinstance(features, SparseFeatures) and plan.solver_passes == 1
-        if isinstance(features, SparseFeatures):
-            features.keep = kept
+        kept = False
+        if isinstance(features, Transposed) and features.sparse:
+            features.keep = kept = plan.solver_passes == 1
         gram = replace(self.accumulator, n_threads=plan.threads_per_leaf)
         scratch = Scratch() if plan.components_on_disk else None
         if scratch is not None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xxhash
+from scipy.sparse import csc_array, csr_array, vstack
 
 from streampca.errors import DataError
 from streampca.labels import Labels, SampleColumns
 from streampca.sources.files.records import Fragment
-from streampca.sources.grid import Grid
-from streampca.sources.schedule import Schedule
+from streampca.sources.grid import Grid, parts_between, stacked_edges
+from streampca.sources.schedule import Schedule, Span
 from streampca.sources.versions import InputVersion, InputWatch, one_listing
 from streampca.storage.state_file import storable
 from streampca.typing import Array, DType
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 2**62
 _SLAB_BYTES = 2**22
+_FEATURE_COPIES = 4  # rows, all of them together, by features, and those with few or many stored values
+_UNEVEN = 2
 _DASK_BYTES = 2**25 - 2**16  # blocks of 32 MiB and more go back to the system after every use
 
 
@@ -191,7 +196,7 @@ class Source(ABC):
         NotAvailableError
             If the source cannot be read by features.
         """
-        return TransposedRows(self)
+        return Transposed(self)
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of rows from `start` to `stop` that all equal one row, which is known without reading them."""
@@ -314,18 +319,39 @@ class RowsOfSource(DerivedSource):
         return self.source.ahead(schedule.mapped(lambda span: (self.start + span[0], self.start + span[1])))
 
 
-class TransposedSource(DerivedSource):
-    """The transpose of another source: its rows are the features of that one."""
+class Transposed(DerivedSource):
+    """The transpose of another source: its rows are the features of that one, and every block of them needs all rows, read some at a time.
 
-    needs_all_rows: bool = False
+    So all features are read as one block where that fits in memory. Features of sparse rows are sparse, and a block takes what it
+    stores three times; with `keep` the block of all features stays in memory, and is read once.
+
+    Parameters
+    ----------
+    source : Source
+        The rows.
+    bands : sequence of int, optional
+        Edges of the bands of rows that are read at a time, the first of which is 0; by default a few MiB of whole chunks, or a chunk of
+        sparse rows.
+    """
+
+    needs_all_rows: bool = True
     """Whether every block of features is taken from all stored rows, which are decoded for it."""
+    block_of = "features"
+    """What messages call its rows."""
+    copies = _FEATURE_COPIES
+    """How much memory reading a sparse block and working on it takes, in sizes of the block."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source, bands: Sequence[int] | None = None):
         self.source, self.description, self.portable = source, source.description, source.portable
-        self.shape, self.dtype = source.shape[::-1], source.dtype
+        self.shape, self.dtype, self.grid = source.shape[::-1], source.dtype, Grid(source.shape[1])
+        self.sparse, self.buffered = source.sparse, not source.sparse
+        whole = max(1, source.grid.decoded_rows)
+        slab = source.chunk_rows if self.sparse else max(1, _SLAB_BYTES // source.row_bytes // whole) * whole
+        self._bands, self._rows_at_once = bands, int(np.diff(bands).max()) if bands else min(source.shape[0], slab)
+        self.keep, self._kept = False, cast("csr_array | None", None)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.source,)
+        return type(self), (self.source, self._bands)
 
     @property
     def fingerprint(self) -> str:
@@ -336,42 +362,207 @@ class TransposedSource(DerivedSource):
         """Return the source."""
         return self.source
 
-
-class TransposedRows(TransposedSource):
-    """The transpose of dense rows that can be read by rows alone: every block of features needs all rows, read some at a time.
-
-    So all features are read as one block where that fits in memory.
-    """
-
-    needs_all_rows = True
-
-    def __init__(self, source: Source):
-        super().__init__(source)
-        self.grid = Grid(self.shape[0])
+    @property
+    def stored_bytes(self) -> int:
+        """Return the size of all values of sparse rows in memory."""
+        return self.source.row_bytes * self.source.shape[0] + 8 * (self.shape[0] + 1)
 
     @property
-    def _rows_at_once(self) -> int:
-        whole = max(1, self.source.grid.decoded_rows)
-        return min(self.source.shape[0], max(1, _SLAB_BYTES // self.source.row_bytes // whole) * whole)
+    def row_bytes(self) -> int:
+        """Return the size of a feature in bytes; of sparse rows the mean size as it is stored."""
+        return max(1, self.stored_bytes // self.shape[0]) if self.sparse else super().row_bytes
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes of all rows."""
         return self.source.reads_of(0, self.source.shape[0])
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory of some rows with all features, and of reading them."""
-        return self.source.overhead_bytes(self._rows_at_once) + self._rows_at_once * self.source.row_bytes
+        """Return the memory of some rows with all features, and of reading them; of sparse rows that of a block of `n_rows` features and its copies.
 
-    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return features `start` to `stop` as rows."""
-        n, step, count = self.source.shape[0], self._rows_at_once, ReadCount()
-        out = np.empty((stop - start, n), dtype=self.dtype) if out is None else out
-        for first in range(0, n, step):
-            last = min(first + step, n)
+        Features of sparse rows need not store equally much: a block of some of them may store `_UNEVEN` times as much as the mean.
+        """
+        reading = self.source.overhead_bytes(self._rows_at_once)
+        if self.sparse:
+            return self.copies * min(self.stored_bytes, _UNEVEN * n_rows * self.row_bytes) + reading
+        return reading + self._rows_at_once * self.source.row_bytes
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
+        """Return features `start` to `stop` as rows, in compressed row form where they are sparse.
+
+        Raises
+        ------
+        DataError
+            If they store more than a plan allows for.
+        """
+        if self._kept is not None and (start, stop) == (0, self.shape[0]):
+            return self._kept, ReadCount()
+        n, count, parts = self.source.shape[0], ReadCount(), list[csr_array]()
+        left = _UNEVEN * (stop - start) * self.row_bytes
+        if not self.sparse and out is None:
+            out = np.empty((stop - start, n), dtype=self.dtype)
+        for first, last in pairwise(self._bands or chain(range(0, n, self._rows_at_once), [n])):
+            rows: Any
             rows, cost = self.source.read(first, last)
-            out[:, first:last] = rows[:, start:stop].T
             count += cost
-        return out, count
+            if out is not None and not self.sparse:
+                out[:, first:last] = rows[:, start:stop].T
+                continue
+            rows = as_rows(rows)
+            parts.append(rows if (start, stop) == (0, self.shape[0]) else rows[:, start:stop])
+            left -= parts[-1].data.nbytes + parts[-1].indices.nbytes
+            if left < 0 and stop - start < self.shape[0]:
+                raise DataError(
+                    f"{self.description}: {self.block_of} {start} to {stop - 1} store more than {_UNEVEN} times as many values as others: a "
+                    "block of them exceeds the memory that was planned; allow more memory, or use solver='covariance' or 'sketch'"
+                )
+        if not parts:
+            return out, count
+        table = parts[0] if len(parts) == 1 else vstack(parts, format="csr")
+        parts.clear()
+        features = csr_array(csc_array(table).T)
+        if self.keep and (start, stop) == (0, self.shape[0]):
+            self._kept = features
+        return features, count
+
+
+class Features(Transposed):
+    """The features of a source, read from `stored`, a source whose rows are these features; what is checked is the source.
+
+    Parameters
+    ----------
+    source : Source
+        The rows.
+    stored : Source
+        Their features, as another source.
+    """
+
+    def __init__(self, source: Source, stored: Source):
+        super().__init__(source)
+        self._stored, self.grid = stored, stored.grid
+        self.column_major, self.reads_ahead = stored.column_major, stored.reads_ahead
+        self.needs_all_rows = isinstance(stored, Transposed) and stored.needs_all_rows
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self.source).by_features, (self.source,)
+
+    def _span(self, span: Span) -> Span:
+        """Return the features of `stored` that are read for features in `span`."""
+        return span
+
+    def cancel(self) -> None:
+        """Cancel pending reads with an error."""
+        self._stored.cancel()
+
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
+        """Enclose the reading of the blocks of `schedule`, whose stored features may be requested ahead."""
+        return self._stored.ahead(schedule.mapped(self._span))
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes that reading features `start` to `stop` takes."""
+        return self._stored.reads_of(*self._span((start, stop)))
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold features `start` to `stop`."""
+        return self._stored.keys(*self._span((start, stop)))
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory that reading `n_rows` features takes."""
+        return self._stored.overhead_bytes(n_rows)
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
+        """Return features `start` to `stop` as rows."""
+        return self._stored.read(start, stop, out)
+
+
+class Stacked(Source):
+    """The rows of several sources of as many columns, one after another."""
+
+    sources: tuple[Source, ...] = ()
+    """The sources that are read."""
+
+    def __init__(self, sources: Sequence[Source], description: str):
+        self.sources, self.description = tuple(sources), description
+        self.first_rows = np.cumsum([0, *(source.shape[0] for source in sources)]).tolist()
+        first = sources[0]
+        self.shape, self.dtype, self.sparse = (self.first_rows[-1], first.shape[1]), first.dtype, first.sparse
+        self.buffered = not self.sparse
+        self.portable = all(source.portable for source in sources)
+        bands = [s.grid.edges or (*range(0, s.shape[0], s.chunk_rows), s.shape[0]) for s in sources]
+        n_bytes = max(source.grid.chunk_bytes for source in sources)
+        self.grid = Grid.of_edges(stacked_edges(bands), n_bytes, whole=first.grid.whole)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.sources, self.description)
+
+    @property
+    def stored_arrays(self) -> tuple[Source, ...]:
+        """Return the sources of all stored arrays."""
+        return tuple(array for source in self.sources for array in source.stored_arrays)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprints of the sources, one after another."""
+        return "+".join(source.fingerprint for source in self.sources)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the mean size of a row as it is stored, in bytes."""
+        return max(1, sum(source.row_bytes * source.shape[0] for source in self.sources) // self.shape[0])
+
+    def _spans(self, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
+        """Yield the sources that hold rows `start` to `stop`, and which of their rows these are."""
+        for index, low, high in parts_between(self.first_rows, start, stop):
+            yield self.sources[index], low, high
+
+    def keys(self, start: int, stop: int) -> list[str]:
+        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
+        return [key for source, low, high in self._spans(start, stop) for key in source.keys(low, high)]
+
+    def reads_of(self, start: int, stop: int) -> int:
+        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
+        return sum(source.reads_of(low, high) for source, low, high in self._spans(start, stop))
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes of reading rows of one of the sources."""
+        return max(source.overhead_bytes(min(n_rows, source.shape[0])) for source in self.sources)
+
+    @contextmanager
+    def ahead(self, schedule: Schedule) -> Iterator[None]:
+        """Enclose the reading of the blocks of `schedule`, for which the sources share the memory."""
+
+        def rows_of(index: int, span: Span) -> Span | None:
+            return next(((low, high) for at, low, high in parts_between(self.first_rows, *span) if at == index), None)
+
+        with ExitStack() as stack:
+            for index, source in enumerate(self.sources if self.reads_ahead else ()):
+                stack.enter_context(source.ahead(schedule.mapped(partial(rows_of, index), len(self.sources))))
+            yield
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
+        """Return the rows, still sparse where those of the sources are."""
+        count, at, parts = ReadCount(), 0, list[Any]()
+        if not self.sparse and out is None:
+            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
+        for source, low, high in self._spans(start, stop):
+            target = None if out is None or self.sparse else out[at : at + high - low]
+            values, cost = source.read(low, high, target)
+            if target is None:
+                parts.append(values)
+            elif values is not target:
+                target[...] = values
+            count, at = count + cost, at + high - low
+        if not self.sparse:
+            return out, count
+        return parts[0] if len(parts) == 1 else vstack(parts, format="csr"), count
+
+
+def as_rows(values: Any) -> csr_array:
+    """Return sparse `values` in compressed row form without duplicates; shares their memory if they have that form."""
+    rows = csr_array(values)
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return rows
 
 
 class SourceArray:

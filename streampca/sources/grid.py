@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -108,3 +108,21 @@ def divided_edges(edges: Sequence[int], n_rows: int) -> list[int]:
         n_parts = -(-(stop - start) // n_rows)
         divided += [start + (stop - start) * (i + 1) // n_parts for i in range(n_parts)]
     return divided
+
+
+def stacked_edges(parts: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Return the edges of bands of tables one after another, of those of each, from 0 to its number of rows."""
+    edges = [0]
+    for each in parts:
+        edges += [edges[-1] + edge for edge in each[1:] if edge > 0]
+    return tuple(dict.fromkeys(edges))
+
+
+def parts_between(edges: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the parts between `edges` that hold rows `start` to `stop`: position, first row in the part, and row behind the last."""
+    index = int(np.searchsorted(edges, start, "right")) - 1
+    while start < stop:
+        first, last = edges[index], min(stop, edges[index + 1])
+        if start < last:
+            yield index, start - first, last - first
+        start, index = last, index + 1

@@ -97,7 +97,9 @@ class LaggedSource(RowsOfSource):
         whole = n + offsets[-1] == source.shape[0]
         edges = source.grid.edges
         clipped = None if edges is None or not whole else (*(edge for edge in edges if edge < n), n)
-        self.grid = replace(source.grid, edges=clipped) if whole else Grid(source.chunk_rows, 0, source.grid.chunk_bytes)
+        self.grid = (
+            replace(source.grid, edges=clipped) if whole else Grid(source.chunk_rows, 0, source.grid.chunk_bytes)
+        )
         self.grid = replace(self.grid, chunk_columns=0)
         self.fragments, self.feature_shape, self.column_major, self.buffered = (), None, False, True
         self.depth = 1 + source.depth

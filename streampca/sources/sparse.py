@@ -1,4 +1,4 @@
-"""Sparse rows: scipy's matrices and arrays in memory, features of sparse rows, and rows with their zeros, for steps that leave none."""
+"""Sparse rows: scipy's matrices and arrays in memory, and rows with their zeros, for steps that leave none."""
 
 from __future__ import annotations
 
@@ -6,26 +6,14 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from scipy.sparse import csc_array, csr_array, hstack, issparse, vstack
+from scipy.sparse import csr_array, hstack, issparse, vstack
 
-from streampca.errors import DataError
-from streampca.sources.base import ReadCount, RowsOfSource, Source, TransposedSource, require_table
+from streampca.sources.base import ReadCount, RowsOfSource, Source, as_rows, require_table
 from streampca.sources.grid import Grid
 from streampca.typing import Array
 
 _BLOCK_BYTES = 32 * 2**20
 _DENSE_BYTES = 4 * 2**20  # of a block of sparse rows with their zeros
-_FEATURE_COPIES = 4  # rows, all of them together, by features, and those with few or many stored values
-_UNEVEN = 2
-
-
-def as_rows(values: Any) -> csr_array:
-    """Return sparse `values` in compressed row form without duplicates; shares their memory if they have that form."""
-    rows = csr_array(values)
-    if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
-    return rows
 
 
 def joined(blocks: list[list[Any]]) -> csr_array:
@@ -73,90 +61,11 @@ class SparseSource(Source):
         """Return the memory in bytes of a slice, its float64 copy by columns with mostly stored columns filled, and squares."""
         return 8 * n_rows * self.row_bytes
 
-    def by_features(self) -> SparseFeatures:
-        """Return a source whose rows are the features of this one, sparse as well."""
-        return SparseFeatures(self)
-
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
         """Return the rows, still sparse."""
         values = self.rows[start:stop]
         n_bytes = values.data.nbytes + values.indices.nbytes + values.indptr.nbytes
         return values, ReadCount(0, n_bytes, n_bytes)
-
-
-class SparseFeatures(TransposedSource):
-    """The features of sparse rows, ``(n_features, n_samples)``, as sparse rows themselves.
-
-    Reading some of the features goes through all rows, and takes what these features store three times. So all features are
-    read as one block where that fits in memory; with `keep` that block stays there, and is read once.
-    """
-
-    buffered = False
-    sparse = True
-    block_of = "features"
-    """What messages call its rows."""
-    copies = _FEATURE_COPIES
-    """How much memory reading a block and working on it takes, in sizes of the block."""
-
-    def __init__(self, source: Source):
-        super().__init__(source)
-        self.grid, self.keep = Grid(self.shape[0]), False
-        self._kept: csr_array | None = None
-
-    @property
-    def stored_bytes(self) -> int:
-        """Return the size of all stored values in memory."""
-        return self.source.row_bytes * self.source.shape[0] + 8 * (self.shape[0] + 1)
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the mean size of a feature as it is stored, in bytes."""
-        return max(1, self.stored_bytes // self.shape[0])
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes of all rows."""
-        return self.source.reads_of(0, self.source.shape[0])
-
-    def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory in bytes of a block of `n_rows` features, of its copies, and of reading some of the rows.
-
-        Features need not store equally much: a block of some of them may store `_UNEVEN` times as much as the mean.
-        """
-        most = min(self.stored_bytes, _UNEVEN * n_rows * self.row_bytes)
-        return self.copies * most + self.source.overhead_bytes(self._rows_at_once)
-
-    @property
-    def _rows_at_once(self) -> int:
-        return min(self.source.chunk_rows, self.source.shape[0])
-
-    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
-        """Return the features in compressed row form.
-
-        Raises
-        ------
-        DataError
-            If they store more than a plan allows for.
-        """
-        if self._kept is not None and (start, stop) == (0, self.shape[0]):
-            return self._kept, ReadCount()
-        n, count, parts = self.source.shape[0], ReadCount(), list[csr_array]()
-        left = _UNEVEN * (stop - start) * self.row_bytes
-        for first in range(0, n, self._rows_at_once):
-            values, cost = self.source.read(first, min(first + self._rows_at_once, n))
-            rows = as_rows(values)
-            parts.append(rows if (start, stop) == (0, self.shape[0]) else rows[:, start:stop])
-            count, left = count + cost, left - parts[-1].data.nbytes - parts[-1].indices.nbytes
-            if left < 0 and stop - start < self.shape[0]:
-                raise DataError(
-                    f"{self.description}: {self.block_of} {start} to {stop - 1} store more than {_UNEVEN} times as many values as others: a "
-                    "block of them exceeds the memory that was planned; allow more memory, or use solver='covariance' or 'sketch'"
-                )
-        table = parts[0] if len(parts) == 1 else vstack(parts, format="csr")
-        parts.clear()
-        features = csr_array(csc_array(table).T)
-        if self.keep and (start, stop) == (0, self.shape[0]):
-            self._kept = features
-        return features, count
 
 
 class DenseRows(RowsOfSource):

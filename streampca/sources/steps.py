@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -15,10 +14,10 @@ from scipy.sparse import csr_array
 from streampca.block import take_columns
 from streampca.errors import NotAvailableError, NotFittedError
 from streampca.labels import Labels
-from streampca.sources.base import ReadCount, RowsOfSource, Source, TransposedRows, TransposedSource
+from streampca.sources.base import Features, ReadCount, RowsOfSource, Source, Transposed, as_rows
 from streampca.sources.grid import Grid
-from streampca.sources.schedule import Schedule, Span
-from streampca.sources.sparse import DenseRows, SparseFeatures, as_rows
+from streampca.sources.schedule import Span
+from streampca.sources.sparse import DenseRows
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, IntArray
 
@@ -334,12 +333,12 @@ class SteppedSource(RowsOfSource):
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""
         if self.sparse:
-            return SparseFeatures(self)
+            return Transposed(self)
         features, steps = self.source.by_features(), self.steps
         while steps:
             n_values = next((i for i, step in enumerate(steps) if not _is_by_value(step)), len(steps))
             if not n_values and not steps[0].by_features:
-                return TransposedRows(self)
+                return Transposed(self)
             group, steps = steps[: n_values or 1], steps[n_values or 1 :]
             after = SteppedSource(self.source, self.steps[: len(self.steps) - len(steps)]) if steps else self
             features = _FeaturesAfterSteps(after, features, group)
@@ -499,7 +498,7 @@ def _by_value(steps: Sequence[Step]) -> _ByValue | None:
     return _ByValue(chosen, maps, columns)
 
 
-class _FeaturesAfterSteps(TransposedSource):
+class _FeaturesAfterSteps(Features):
     """The features of rows after the last of their steps: those that choose features and map every value by itself, or one for features.
 
     Parameters
@@ -515,39 +514,18 @@ class _FeaturesAfterSteps(TransposedSource):
     source: SteppedSource
 
     def __init__(self, source: SteppedSource, stored: Source, steps: Sequence[Step]):
-        super().__init__(source)
-        self._stored, self._steps, self._step = stored, _by_value(steps), steps[0]
+        super().__init__(source, stored)
+        self._steps, self._step = _by_value(steps), steps[0]
         self._joins = 1 if self._steps is not None else self._step.joins
         self.grid, self._places = stored.grid.joined_rows(self._joins), np.arange(self.shape[0])
         if self._steps is not None and self._steps.columns is not None:
             self._places = self._steps.columns
             edges = np.searchsorted(self._places, np.arange(0, stored.shape[0], stored.chunk_rows))
             self.grid = Grid.of_edges(sorted({*edges.tolist(), 0, self.shape[0]}), source.grid.chunk_bytes, whole=True)
-        self.column_major, self.reads_ahead = stored.column_major, stored.reads_ahead
-        self.needs_all_rows = isinstance(stored, TransposedSource) and stored.needs_all_rows
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _features_of, (self.source,)
-
-    def cancel(self) -> None:
-        """Cancel pending reads with an error."""
-        self._stored.cancel()
-
-    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
-        """Enclose the reading of the blocks of `schedule`, whose stored features may be requested ahead."""
-        return self._stored.ahead(schedule.mapped(self._span))
 
     def _span(self, span: Span) -> Span:
         """Return the stored features that are read for features in `span`."""
         return int(self._places[span[0]]) * self._joins, (int(self._places[span[1] - 1]) + 1) * self._joins
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes that reading features `start` to `stop` takes."""
-        return self._stored.reads_of(*self._span((start, stop)))
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold features `start` to `stop`."""
-        return self._stored.keys(*self._span((start, stop)))
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the stored features between the first and the last of a block, at most, and of the steps."""
@@ -586,11 +564,6 @@ def slabs(values: Array) -> Iterator[slice]:
     step = max(1, _CACHE_BYTES // max(1, values[:1].nbytes))
     for first in range(0, len(values), step):
         yield slice(first, min(first + step, len(values)))
-
-
-def _features_of(source: Source) -> Source:
-    """Return what another process makes of pickled features."""
-    return source.by_features()
 
 
 def _stepped(source: Source, steps: Sequence[Step], mark: str) -> SteppedSource:

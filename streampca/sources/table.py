@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
@@ -14,9 +13,9 @@ import xxhash
 
 from streampca.errors import DataError, NotAvailableError, ParameterError, PartlyMissingError
 from streampca.labels import Dimension, Labels, Variable, equal_values
-from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
+from streampca.sources.base import Features, ReadCount, Source, Stacked, require_table
 from streampca.sources.grid import Grid
-from streampca.sources.schedule import Schedule, Span
+from streampca.sources.schedule import Schedule
 from streampca.sources.stored_variable import FROM_DATA, StoredVariable, feature_mask
 from streampca.typing import Array
 
@@ -138,14 +137,15 @@ class TableSource(Source):
         """Return the rows, each variable in its columns."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
-        count = ReadCount()
-        n_before = 0
+        count, n_before = ReadCount(), 0
         for part, rows, (first, last) in zip(self.parts, self._rows, pairwise(self._edges), strict=True):
             try:
-                count += _read_into(rows, start, stop, out[:, first:last])
+                values, cost = rows.read(start, stop, target := out[:, first:last])
             except PartlyMissingError as error:
                 raise self._named(error, n_before) from None
-            n_before += part.n_stored
+            if values is not target:  # a view of other memory
+                target[...] = values
+            count, n_before = count + cost, n_before + part.n_stored
         return out, count
 
     def _named(self, error: PartlyMissingError, n_before: int) -> PartlyMissingError:
@@ -162,7 +162,10 @@ class TableSource(Source):
 
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""
-        return _TransposedTable(self)
+        features = Stacked([rows.by_features() for rows in self._rows], self.description)
+        features.grid = replace(features.grid, chunk_bytes=self.grid.chunk_bytes, whole=True)
+        features.column_major, features.reads_ahead = not self.column_major, self.reads_ahead
+        return Features(self, features)
 
 
 def table_of(parts: Sequence[StoredVariable], labels: Labels, label: str, mask: object = None) -> Source:
@@ -304,68 +307,3 @@ def _same(one: Dimension, other: Dimension) -> bool:
     if one.size != other.size or (one.coordinate is None) != (other.coordinate is None):
         return False
     return one.coordinate is None or other.coordinate is None or equal_values(one.coordinate, other.coordinate)
-
-
-class _TransposedTable(TransposedSource):
-    """The transpose of a table: its rows are features."""
-
-    source: TableSource
-
-    def __init__(self, table: TableSource):
-        super().__init__(table)
-        self._features, edges = [rows.by_features() for rows in table._rows], {self.shape[0]}
-        for part, first in zip(self._features, table._edges, strict=False):
-            bands = part.grid.edges or range(0, part.shape[0], part.chunk_rows)
-            edges.update(first + edge for edge in bands)
-        self.grid = Grid.of_edges(sorted(edges), table.grid.chunk_bytes, whole=True)
-        self.column_major, self.reads_ahead = not table.column_major, table.reads_ahead
-
-    def cancel(self) -> None:
-        """Cancel pending reads with an error."""
-        for part in self._features:
-            part.cancel()
-
-    @contextmanager
-    def ahead(self, schedule: Schedule) -> Iterator[None]:
-        """Enclose the reading of the blocks of `schedule`, for which the arrays share the memory."""
-        with ExitStack() as stack:
-            for index, part in enumerate(self._features):
-                stack.enter_context(part.ahead(schedule.mapped(partial(self._span, index), len(self._features))))
-            yield
-
-    def _span(self, index: int, span: Span) -> Span | None:
-        """Return which features of a part are among the features in `span`, None for none."""
-        return next(((low, high) for part, low, high in self._parts_of(*span) if part == index), None)
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of stored bytes, decoded, that reading features `start` to `stop` takes."""
-        return sum(self._features[index].reads_of(low, high) for index, low, high in self._parts_of(start, stop))
-
-    def _parts_of(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the index of each part with the first and last of its features that are among features `start` to `stop`."""
-        for index, (first, last) in enumerate(pairwise(self.source._edges)):
-            low, high = max(start, first), min(stop, last)
-            if low < high:
-                yield index, low - first, high - first
-
-    def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory of stored features of one array, of which a block holds those in the mask."""
-        return max(part.overhead_bytes(min(n_rows, part.shape[0])) for part in self._features)
-
-    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
-        """Return features `start` to `stop` as rows."""
-        if out is None:
-            out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
-        count, at = ReadCount(), 0
-        for index, low, high in self._parts_of(start, stop):
-            count += _read_into(self._features[index], low, high, out[at : at + high - low])
-            at += high - low
-        return out, count
-
-
-def _read_into(source: Source, start: int, stop: int, out: Array) -> ReadCount:
-    """Fill `out` with rows of a source, which may return a view of its own memory instead."""
-    values, count = source.read(start, stop, out)
-    if values is not out:
-        out[...] = values
-    return count

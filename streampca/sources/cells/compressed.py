@@ -10,10 +10,9 @@ import xxhash
 from scipy.sparse import csr_array
 
 from streampca.errors import DamagedChunkError, DataError
-from streampca.sources.base import ReadCount, Source, require_table
+from streampca.sources.base import ReadCount, Source, Transposed, require_table
 from streampca.sources.cells.vectors import Vector
 from streampca.sources.grid import Grid
-from streampca.sources.sparse import SparseFeatures
 from streampca.typing import Array, IntArray
 
 _BLOCK_BYTES = 4 * 2**20
@@ -127,10 +126,6 @@ class CompressedRows(Source):
         chunks = self.data.overhead_bytes() + self.indices.overhead_bytes()
         return _WORKING_COPIES * self._bytes_of(most) + chunks + self.indptr.nbytes
 
-    def by_features(self) -> SparseFeatures:
-        """Return a source whose rows are the features of this one, sparse as well."""
-        return SparseFeatures(self)
-
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
         """Return the rows, still sparse, with sorted columns.
 
@@ -165,7 +160,7 @@ class CompressedRows(Source):
         return rows, count + cost
 
 
-class CompressedColumns(SparseFeatures):
+class CompressedColumns(Transposed):
     """The rows of a matrix in compressed sparse column form: each block of them is taken from all columns, which are read for it.
 
     So all rows are read as one block where they fit in memory; its features are the columns, which are read by blocks.
@@ -179,7 +174,6 @@ class CompressedColumns(SparseFeatures):
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the sources of the vectors, and that of where columns begin."""
         return self.source.stored_arrays
-
 
 
 def _row_of(entry: int, edges: IntArray) -> int:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from scipy.sparse import vstack
 
 from streampca.errors import DataError
 from streampca.labels import SampleColumns
-from streampca.sources.base import ReadCount, Source
+from streampca.sources.base import Source, Stacked
 from streampca.sources.cells.description import MOST_NAMES, Cells, checked, table_of
 from streampca.sources.cells.hdf5 import HDF5Cells
 from streampca.sources.cells.stored import StoredCells, cells_of
-from streampca.sources.grid import Grid
 from streampca.sources.options import ReadOptions
-from streampca.sources.sparse import SparseFeatures
 from streampca.typing import Array
 
 
@@ -37,7 +33,7 @@ def open_several_cells(paths: Sequence[str], options: ReadOptions) -> Source:
     for path, part in zip(paths[1:], parts[1:], strict=True):
         _require_alike(part, parts[0], path, paths[0])
     names = [part.cells for part in parts if part.cells is not None]
-    rows = StackedRows([part.rows for part in parts], label)
+    rows = StackedCells([part.rows for part in parts], label)
     known = len(names) == len(parts) and rows.shape[0] <= MOST_NAMES
     cells = np.concatenate(names) if known else None
     columns = _StackedColumns([part.columns for part in parts], paths)
@@ -81,50 +77,8 @@ def _require_alike(part: Cells, first: Cells, path: str, other: str) -> None:
         )
 
 
-class StackedRows(Source):
-    """The rows of several sources of as many columns, one after another."""
-
-    sources: tuple[Source, ...] = ()
-    """The sources that are read."""
-
-    def __init__(self, sources: Sequence[Source], description: str):
-        self.sources, self.description = tuple(sources), description
-        self.first_rows = np.cumsum([0, *(source.shape[0] for source in sources)]).tolist()
-        first = sources[0]
-        self.shape, self.dtype, self.sparse = (self.first_rows[-1], first.shape[1]), first.dtype, first.sparse
-        self.buffered = not self.sparse
-        self.portable = all(source.portable for source in sources)
-        edges = [0]
-        for start, source in zip(self.first_rows, sources, strict=False):
-            inside = source.grid.edges or (*range(0, source.shape[0], source.chunk_rows), source.shape[0])
-            edges += [start + edge for edge in inside[1:]]
-        self.grid = Grid.of_edges(edges, max(source.grid.chunk_bytes for source in sources), whole=first.grid.whole)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return StackedRows, (self.sources, self.description)
-
-    @property
-    def stored_arrays(self) -> tuple[Source, ...]:
-        """Return the sources of all stored arrays."""
-        return tuple(array for source in self.sources for array in source.stored_arrays)
-
-    @property
-    def fingerprint(self) -> str:
-        """Return the fingerprints of the sources, one after another."""
-        return "+".join(source.fingerprint for source in self.sources)
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the mean size of a row as it is stored, in bytes."""
-        return max(1, sum(source.row_bytes * source.shape[0] for source in self.sources) // self.shape[0])
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return [key for source, low, high in self._spans(start, stop) for key in source.keys(low, high)]
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
-        return sum(source.reads_of(low, high) for source, low, high in self._spans(start, stop))
+class StackedCells(Stacked):
+    """The rows of several AnnData."""
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of reading the files that a block may span, which it divides at two of them, and of all edges and chunks."""
@@ -137,37 +91,6 @@ class StackedRows(Source):
             divided = end == first + 1 and n_rows <= min(sizes[first], sizes[end])
             most = most if divided else max(most, int(before[end + 1] - before[first]))
         return most + sum(source.overhead_bytes(1) for source in self.sources)
-
-    def by_features(self) -> Source:
-        """Return a source whose rows are the features of this one."""
-        return SparseFeatures(self) if self.sparse else super().by_features()
-
-    def _spans(self, start: int, stop: int) -> list[tuple[Source, int, int]]:
-        """Return the sources that hold rows `start` to `stop`, and which of their rows these are."""
-        places = zip(self.sources, self.first_rows, self.first_rows[1:], strict=False)
-        return [
-            (s, max(start, low) - low, min(stop, high) - low) for s, low, high in places if start < high and low < stop
-        ]
-
-    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
-        """Return the rows, still sparse where those of the sources are."""
-        spans, count = self._spans(start, stop), ReadCount()
-        if self.sparse:
-            parts = list[Any]()
-            for source, low, high in spans:
-                rows, cost = source.read(low, high)
-                parts.append(rows)
-                count += cost
-            return parts[0] if len(parts) == 1 else vstack(parts, format="csr"), count
-        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
-        at = 0
-        for source, low, high in spans:
-            target = out[at : at + high - low]
-            values, cost = source.read(low, high, target)
-            if values is not target:
-                target[...] = values
-            count, at = count + cost, at + high - low
-        return out, count
 
 
 class _StackedColumns(SampleColumns):

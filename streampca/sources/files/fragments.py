@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import xxhash
@@ -15,11 +14,10 @@ import xxhash
 from streampca.errors import ChangedInputError, DamagedChunkError, DataError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.labels import note_on_strands
-from streampca.sources.base import ReadCount, Source, TransposedSource, require_table
+from streampca.sources.base import ReadCount, Source, Transposed, require_table
 from streampca.sources.files.records import Fragment, StoredFile
-from streampca.sources.grid import Grid
+from streampca.sources.grid import Grid, parts_between, stacked_edges
 from streampca.sources.versions import InputVersion, InputWatch
-from streampca.system.workspace import borrow
 from streampca.typing import Array, DType
 
 _SLAB_BYTES = 2**22
@@ -73,14 +71,8 @@ class FragmentReader(ABC):
         """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`."""
 
     def read_features(self, start: int, stop: int, out: Array) -> ReadCount:
-        """Fill `out`, ``(stop - start, n_rows)``, with features `start` to `stop`, by reading all rows."""
-        count, step = ReadCount(), max(1, _SLAB_BYTES // (self.shape[1] * self.dtype.itemsize))
-        edges = self.edges or (*range(0, self.shape[0], step), self.shape[0])
-        for first, last in pairwise(edges):
-            rows = borrow("rows of a file", (last - first, self.shape[1]), self.dtype)
-            count += self.read(first, last, rows)
-            out[:, first:last] = rows[:, start:stop].T
-        return count
+        """Fill `out`, ``(stop - start, n_rows)``, with features `start` to `stop`; without it, they are taken from all rows."""
+        raise NotImplementedError
 
     def check(self) -> None:  # noqa: B027
         """Raise `DataError` if stored data are known to be missing; reads none."""
@@ -110,20 +102,12 @@ class FragmentedRows(Source):
         self.fragments = tuple(reader.record for reader in readers)
         self.column_major = all(reader.column_major for reader in readers)
         if any(reader.edges is not None for reader in readers):
-            edges = self._chunk_edges()
+            edges = stacked_edges(reader.edges or (0, reader.shape[0]) for reader in readers)
             self.grid = Grid.of_edges(edges, int(np.diff(edges).max()) * self.row_bytes, whole=True)
         self.watch = InputWatch()
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"labels": None, "watch": None}
-
-    def _chunk_edges(self) -> tuple[int, ...]:
-        """Return first rows of the chunks of all files, and the end of the last."""
-        edges = [0]
-        for index, reader in self._readers.items():
-            inside = reader.edges or (0, reader.shape[0])
-            edges += [self.first_rows[index] + edge for edge in inside[1:] if edge > 0]
-        return tuple(dict.fromkeys(edges))
 
     @property
     def fingerprint(self) -> str:
@@ -175,7 +159,7 @@ class FragmentedRows(Source):
     def slice(self, start: int, stop: int) -> FragmentedRows:
         """Return a source for a worker with only the files of rows `start` to `stop`."""
         subset = copy.copy(self)
-        subset._readers = {index: self._readers[index] for index, _, _ in self._spans(start, stop)}
+        subset._readers = {index: self._readers[index] for index, _, _ in parts_between(self.first_rows, start, stop)}
         subset.fragments = tuple(reader.record for reader in subset._readers.values())
         subset.grid = replace(
             self.grid, edges=None, whole=False
@@ -189,21 +173,12 @@ class FragmentedRows(Source):
         rows.feature_names = self.feature_names
         return rows
 
-    def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the files that hold rows `start` to `stop`: position, first row in the file, and row behind the last."""
-        index = int(np.searchsorted(self.first_rows, start, "right")) - 1
-        while start < stop:
-            first, last = self.first_rows[index], min(stop, self.first_rows[index + 1])
-            if start < last:
-                yield index, start - first, last - first
-            start, index = last, index + 1
-
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the rows, read file by file."""
         if out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype, order="F" if self.column_major else "C")
         count, at = ReadCount(), 0
-        for index, low, high in self._spans(start, stop):
+        for index, low, high in parts_between(self.first_rows, start, stop):
             self._readers[index].require_same()
             count += self._readers[index].read(low, high, out[at : at + high - low])
             at += high - low
@@ -211,23 +186,24 @@ class FragmentedRows(Source):
 
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one."""
-        return _TransposedRows(self)
+        if any(type(reader).read_features is FragmentReader.read_features for reader in self._readers.values()):
+            return Transposed(self, self.grid.edges)
+        return _FeaturesOfFiles(self)
 
 
-class _TransposedRows(TransposedSource):
-    """The transpose of the rows of files: every block of features needs a pass over all files."""
+class _FeaturesOfFiles(Transposed):
+    """The features of the rows of files, of which each reads its own: every block of them needs a pass over all files."""
 
     source: FragmentedRows
+    needs_all_rows = False
 
-    def __init__(self, source: FragmentedRows):
+    def __init__(self, source: FragmentedRows, bands: None = None):
         super().__init__(source)
-        readers = source._readers.values()
-        self.needs_all_rows = any(type(reader).read_features is FragmentReader.read_features for reader in readers)
-        self.grid = Grid(self.shape[0]) if self.needs_all_rows else Grid()
+        self.grid = Grid()
 
     def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes: all rows, where the features of a file cannot be read alone."""
-        return self.source.reads_of(0, self.source.shape[0]) if self.needs_all_rows else super().reads_of(start, stop)
+        """Return the number of decoded bytes that reading features `start` to `stop` takes."""
+        return Source.reads_of(self, start, stop)
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the rows of one chunk, or of a slab, with all features."""

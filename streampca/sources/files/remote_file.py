@@ -16,13 +16,14 @@ import xxhash
 
 from streampca.errors import ChangedInputError, DataError, NotAvailableError
 from streampca.redaction import shown
-from streampca.sources.base import ReadCount, Source, TransposedRows
+from streampca.sources.base import ReadCount, Source, Transposed
 from streampca.sources.client_options import BY_OBSTORE, parts_of, protocol_of
 from streampca.sources.fetching import read_ahead
 from streampca.sources.fetching.client import MAX_STORED_BYTES, ObjectVersion
 from streampca.sources.fetching.read_ahead import Part, ReadAhead, Run, ranges, runs_of
 from streampca.sources.files.fragments import FragmentedRows, FragmentReader
 from streampca.sources.files.records import FileStatus
+from streampca.sources.grid import parts_between
 from streampca.sources.options import StorageOptions
 from streampca.sources.remote import RemoteStore, open_store
 from streampca.sources.schedule import Schedule, Span
@@ -279,7 +280,7 @@ class FetchedRows(FragmentedRows):
         or else requests them when it does.
         """
         found = []
-        for position, low, high in self._spans(start, stop):
+        for position, low, high in parts_between(self.first_rows, start, stop):
             reader, parts = self._readers[position], list[Part]()
             for chunk in (chunk for chunk in reader.chunks_of(low, high) if reader.edges[chunk] >= low):
                 for first, last in reader.parts[chunk]:
@@ -328,7 +329,7 @@ class FetchedRows(FragmentedRows):
 
     def by_features(self) -> Source:
         """Return a source whose rows are the features of this one: every block of them reads all rows."""
-        return TransposedRows(self)
+        return Transposed(self)
 
 
 class _Received:
