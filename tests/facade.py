@@ -45,8 +45,8 @@ from streampca.sources.fetching import read_ahead
 from streampca.sources.files.bed import BedFile
 from streampca.sources.formats import TAKEN
 from streampca.sources.grid import Grid
+from streampca.sources.new_rows import RowRange
 from streampca.sources.options import ReadOptions
-from streampca.sources.row_range import RowRange
 from streampca.sources.steps import Elementwise, Step, SteppedSource
 from streampca.sources.subsets import with_features
 from streampca.sources.zarr.chains import ChainOfZarr

@@ -21,7 +21,7 @@ from streampca.sources.grid import Grid, parts_between, stacked_edges
 from streampca.sources.schedule import Schedule, Span
 from streampca.sources.versions import InputVersion, InputWatch, one_listing
 from streampca.storage.state_file import storable
-from streampca.typing import Array, DType
+from streampca.typing import Array, DType, IntArray
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -301,22 +301,43 @@ class RowsOfSource(DerivedSource):
         """Return the length of the rows of the other source."""
         return self.source.n_features_read
 
+    def _span(self, span: Span) -> Span:
+        """Return the rows of the other source that are read for rows in `span`."""
+        return self.start + span[0], self.start + span[1]
+
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
-        return self.source.reads_of(self.start + start, self.start + stop)
+        return self.source.reads_of(*self._span((start, stop)))
 
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return self.source.keys(self.start + start, self.start + stop)
+        return self.source.keys(*self._span((start, stop)))
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of rows from `start` to `stop` that all equal one row, which is known without reading them."""
-        runs = self.source.equal_rows(self.start + start, self.start + stop)
+        runs = self.source.equal_rows(*self._span((start, stop)))
         return tuple((low - self.start, high - self.start) for low, high in runs)
 
     def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
         """Enclose the reading of the blocks of `schedule`, whose stored rows may be requested ahead."""
-        return self.source.ahead(schedule.mapped(lambda span: (self.start + span[0], self.start + span[1])))
+        return self.source.ahead(schedule.mapped(self._span))
+
+
+class ColumnsOfRows(SampleColumns):
+    """Columns of some rows: of a range of them, or of rows by their numbers."""
+
+    def __init__(self, columns: SampleColumns, rows: slice | IntArray):
+        self.columns, self.rows = columns, rows
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the columns."""
+        return self.columns.names
+
+    def values(self, name: str) -> Array | None:
+        """Return a column of the rows, None if there is none of that name."""
+        values = self.columns.values(name)
+        return None if values is None else values[self.rows]
 
 
 class Transposed(DerivedSource):
@@ -394,33 +415,32 @@ class Transposed(DerivedSource):
         DataError
             If they store more than a plan allows for.
         """
-        if self._kept is not None and (start, stop) == (0, self.shape[0]):
-            return self._kept, ReadCount()
-        n, count, parts = self.source.shape[0], ReadCount(), list[csr_array]()
-        left = _UNEVEN * (stop - start) * self.row_bytes
-        if not self.sparse and out is None:
-            out = np.empty((stop - start, n), dtype=self.dtype)
-        for first, last in pairwise(self._bands or chain(range(0, n, self._rows_at_once), [n])):
-            rows: Any
-            rows, cost = self.source.read(first, last)
-            count += cost
-            if out is not None and not self.sparse:
+        n, count = self.source.shape[0], ReadCount()
+        bands = pairwise(self._bands or chain(range(0, n, self._rows_at_once), [n]))
+        if not self.sparse:
+            out = np.empty((stop - start, n), dtype=self.dtype) if out is None else out
+            for first, last in bands:
+                rows, cost = self.source.read(first, last)
                 out[:, first:last] = rows[:, start:stop].T
-                continue
-            rows = as_rows(rows)
-            parts.append(rows if (start, stop) == (0, self.shape[0]) else rows[:, start:stop])
-            left -= parts[-1].data.nbytes + parts[-1].indices.nbytes
-            if left < 0 and stop - start < self.shape[0]:
+                count += cost
+            return out, count
+        every = (start, stop) == (0, self.shape[0])
+        if every and self._kept is not None:
+            return self._kept, count
+        parts, left = list[csr_array](), _UNEVEN * (stop - start) * self.row_bytes
+        for first, last in bands:
+            rows, cost = self.source.read(first, last)
+            parts.append(as_rows(rows) if every else as_rows(rows)[:, start:stop])
+            count, left = count + cost, left - parts[-1].data.nbytes - parts[-1].indices.nbytes
+            if left < 0 and not every:
                 raise DataError(
                     f"{self.description}: {self.block_of} {start} to {stop - 1} store more than {_UNEVEN} times as many values as others: a "
                     "block of them exceeds the memory that was planned; allow more memory, or use solver='covariance' or 'sketch'"
                 )
-        if not parts:
-            return out, count
         table = parts[0] if len(parts) == 1 else vstack(parts, format="csr")
         parts.clear()
         features = csr_array(csc_array(table).T)
-        if self.keep and (start, stop) == (0, self.shape[0]):
+        if every and self.keep:
             self._kept = features
         return features, count
 

@@ -9,7 +9,6 @@ Weare & Nasstrom (1982), Examples of extended empirical orthogonal function anal
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -17,10 +16,10 @@ import numpy as np
 import xxhash
 
 from streampca.errors import DataError, NotAvailableError, ParameterError
-from streampca.labels import Dimension, Labels, SampleColumns
-from streampca.sources.base import ReadCount, RowsOfSource, Source
+from streampca.labels import Dimension, Labels
+from streampca.sources.base import ColumnsOfRows, ReadCount, RowsOfSource, Source
 from streampca.sources.grid import Grid
-from streampca.sources.schedule import Schedule, Span
+from streampca.sources.schedule import Span
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, IntArray
 
@@ -110,7 +109,7 @@ class LaggedSource(RowsOfSource):
             placed = [f"{name} [lag {lag}]" for lag in offsets for name in names]
             self.feature_names = tuple(placed) if len(self._variables) == 1 else None
         columns = source.sample_columns
-        self.sample_columns = None if columns is None else _ColumnsAt(columns, starts)
+        self.sample_columns = None if columns is None else ColumnsOfRows(columns, starts)
 
     def __reduce__(self) -> tuple[object, ...]:
         return LaggedSource, (self.source, self.offsets, self.starts)
@@ -153,21 +152,9 @@ class LaggedSource(RowsOfSource):
         start, stop = span
         return int(self.starts[start]), int(self.starts[stop - 1]) + self.offsets[-1] + 1
 
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes that reading rows `start` to `stop` takes: those of the samples of all of them, once."""
-        return self.source.reads_of(*self._span((start, stop)))
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return self.source.keys(*self._span((start, stop)))
-
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return nothing: whether windows are equal is not known without reading them."""
         return ()
-
-    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
-        """Enclose the reading of the blocks of `schedule`, whose samples may be requested ahead."""
-        return self.source.ahead(schedule.mapped(self._span))
 
     def slice(self, start: int, stop: int) -> LaggedSource:
         """Return a source for a worker that can read rows `start` to `stop`."""
@@ -197,23 +184,6 @@ class LaggedSource(RowsOfSource):
                 out[:, at : at + width] = rows
                 at += width
         return out, count
-
-
-class _ColumnsAt(SampleColumns):
-    """Columns at the first samples of rows."""
-
-    def __init__(self, columns: SampleColumns, starts: IntArray):
-        self.columns, self.starts = columns, starts
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the columns."""
-        return self.columns.names
-
-    def values(self, name: str) -> Array | None:
-        """Return a column at the first samples, None if there is none of that name."""
-        values = self.columns.values(name)
-        return None if values is None else values[self.starts]
 
 
 def _starts(n_samples: int, span: int, coordinate: Array | None) -> IntArray:

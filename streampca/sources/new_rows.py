@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from streampca.errors import ChangedInputError, NotAvailableError
-from streampca.sources.base import ReadCount, Source
+from streampca.labels import Labels
+from streampca.sources.base import ColumnsOfRows, ReadCount, RowsOfSource, Source
 from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.records import Fragment, require_distinct
-from streampca.sources.row_range import RowRange
 from streampca.sources.store_record import compare_with_record, require_same_chunks
 from streampca.sources.table import TableSource
 from streampca.sources.zarr.digests import StoreRecord
-from streampca.typing import IntArray
+from streampca.typing import Array, IntArray
 
 
 @dataclass(frozen=True)
@@ -158,3 +159,51 @@ def _require_same(old: Fragment, now: Fragment) -> None:
     raise ChangedInputError(
         f"{now.name} was changed since the run, which has its rows ({what}): put it back as it was, or run again in full"
     )
+
+
+class RowRange(RowsOfSource):
+    """Rows `start` to `stop` of a source; blocks begin where its chunks do."""
+
+    def __init__(self, source: Source, start: int, stop: int):
+        super().__init__(source, start, stop)
+        self.fragments = ()
+        self.labels = None if source.labels is None else _labels_of(source.labels, start, stop)
+        columns = source.sample_columns
+        self.sample_columns = None if columns is None else ColumnsOfRows(columns, slice(start, stop))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RowRange, (self.source, self.start, self.stop)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the source with the numbers of the rows."""
+        return f"{self.source.fingerprint}-rows-{self.start}-{self.stop}"
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the source with the shape of these rows."""
+        return self.source.describe() | {"shape": list(self.shape), "fingerprint": self.fingerprint}
+
+    def overhead_bytes(self, n_rows: int) -> int:
+        """Return the memory in bytes that reading `n_rows` rows takes beside the block itself: a chunk more where the range ends in one."""
+        n_stored, size = self.source.shape[0], self.source.chunk_rows
+        divides = any(edge % size and edge != n_stored for edge in (self.start, self.stop))
+        return self.source.overhead_bytes(n_rows) + (self.source.grid.chunk_bytes if divides else 0)
+
+    def slice(self, start: int, stop: int) -> RowRange:
+        """Return a source for a worker that can read rows `start` to `stop`."""
+        return RowRange(self.source.slice(self.start + start, self.start + stop), self.start, self.stop)
+
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+        """Return the rows, read from the source."""
+        return self.source.read(self.start + start, self.start + stop, out)
+
+
+def _labels_of(labels: Labels, start: int, stop: int) -> Labels:
+    """Return the labels of rows `start` to `stop`, with coordinates where these are whole places of the first dimension."""
+    first, *others = labels.samples
+    inner = math.prod(dimension.size for dimension in others)
+    if start % inner or stop % inner:
+        return labels.resized(stop - start)
+    low, high = start // inner, stop // inner
+    coordinate = None if first.coordinate is None else first.coordinate[low:high]
+    return replace(labels, samples=(replace(first, size=high - low, coordinate=coordinate), *others))

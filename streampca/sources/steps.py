@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,7 +14,6 @@ from scipy.sparse import csr_array
 
 from streampca.block import take_columns
 from streampca.errors import NotAvailableError, NotFittedError
-from streampca.labels import Labels
 from streampca.sources.base import Features, ReadCount, RowsOfSource, Source, Transposed, as_rows
 from streampca.sources.grid import Grid
 from streampca.sources.schedule import Span
@@ -268,10 +268,13 @@ class SteppedSource(RowsOfSource):
                 continue
             self.feature_shape, names = None, self.feature_names
             self.feature_names = None if names is None else tuple(names[column] for column in columns)
-            self.labels = None if self.labels is None else _with_features(self.labels, columns)
+            if self.labels is not None:
+                mask = np.zeros(sum(variable.size for variable in self.labels.variables), dtype=bool)
+                mask[self.labels.indices()[columns]] = True
+                self.labels = self.labels.with_mask(mask).with_used_variables()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _stepped, (self.source, self.steps, self.mark)
+        return partial(SteppedSource, mark=self.mark), (self.source, self.steps)
 
     @property
     def fingerprint(self) -> str:
@@ -336,7 +339,8 @@ class SteppedSource(RowsOfSource):
             return Transposed(self)
         features, steps = self.source.by_features(), self.steps
         while steps:
-            n_values = next((i for i, step in enumerate(steps) if not _is_by_value(step)), len(steps))
+            others = (i for i, step in enumerate(steps) if not isinstance(step, ChosenFeatures | Elementwise))
+            n_values = next(others, len(steps))
             if not n_values and not steps[0].by_features:
                 return Transposed(self)
             group, steps = steps[: n_values or 1], steps[n_values or 1 :]
@@ -481,11 +485,6 @@ class _ByValue:
             out[...] = values
 
 
-def _is_by_value(step: Step) -> bool:
-    """Return whether a step only chooses features, or maps every value by itself."""
-    return isinstance(step, ChosenFeatures | Elementwise)
-
-
 def _by_value(steps: Sequence[Step]) -> _ByValue | None:
     """Return steps that only choose features and map every value by itself; None if there are others."""
     chosen = tuple(step for step in steps if isinstance(step, ChosenFeatures))
@@ -564,15 +563,3 @@ def slabs(values: Array) -> Iterator[slice]:
     step = max(1, _CACHE_BYTES // max(1, values[:1].nbytes))
     for first in range(0, len(values), step):
         yield slice(first, min(first + step, len(values)))
-
-
-def _stepped(source: Source, steps: Sequence[Step], mark: str) -> SteppedSource:
-    """Return what another process makes of a pickled source with steps."""
-    return SteppedSource(source, steps, mark=mark)
-
-
-def _with_features(labels: Labels, columns: IntArray) -> Labels:
-    """Return the labels of a table of which only some `columns` are used."""
-    mask = np.zeros(sum(variable.size for variable in labels.variables), dtype=bool)
-    mask[labels.indices()[columns]] = True
-    return labels.with_mask(mask).with_used_variables()

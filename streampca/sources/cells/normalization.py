@@ -340,15 +340,9 @@ def _may_be_bad(values: Array) -> bool:
     return not (values.min() >= 0 and values.max() < np.inf)  # NaN is neither
 
 
-def _bad(values: Array) -> Array:
-    """Return where values are not finite or below zero."""
-    negative: Array = values < 0
-    return negative | ~np.isfinite(values) if values.dtype.kind == "f" else negative
-
-
 def _require_counts(values: Array, row: Array, column: Array, start: int) -> None:
     """Raise an error that names the first value that is not finite or is negative."""
-    bad = _bad(values)
+    bad = (values < 0) | ~np.isfinite(values)
     if not bad.any():
         return
     first = int(np.flatnonzero(bad)[0])

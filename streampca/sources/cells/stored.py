@@ -20,7 +20,7 @@ from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.labels import SampleColumns
 from streampca.sources.base import Source
-from streampca.sources.cells.compressed import CompressedColumns, CompressedRows
+from streampca.sources.cells.compressed import CompressedColumns, CompressedRows, Nothing, Vector
 from streampca.sources.cells.description import (
     MOST_NAMES,
     OBSM,
@@ -33,7 +33,6 @@ from streampca.sources.cells.description import (
     table_of,
     text_of,
 )
-from streampca.sources.cells.vectors import Nothing, Vector
 from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions
 from streampca.sources.zarr.digests import verified_by
@@ -109,7 +108,7 @@ class StoredCells(ABC):
         return raws[0] if layer == RAW else layer if layer in others else f"layers/{layer}"
 
     def rows(self, root: Any, name: str) -> Source:
-        """Return the rows of the matrix `name`; reads where they begin.
+        """Return the rows of the matrix `name`; of a sparse one anndata knows form and shape, and where its rows begin is read.
 
         Raises
         ------
@@ -121,13 +120,7 @@ class StoredCells(ABC):
             raise DataError(f"{self.label} has no {name}: expected a matrix; name a layer to read that")
         if _is_array(node):
             return self.table(node, name)
-        return self._compressed(node, name, label)
-
-    def _compressed(self, node: Any, name: str, label: str) -> CompressedRows | CompressedColumns:
-        """Return the rows of a sparse matrix, whose form and shape anndata knows; chunks are read by `CompressedRows`.
-
-        A slice of `sparse_dataset` decodes a chunk for every block that has some of it, and looks at no column number.
-        """
+        # A slice of `sparse_dataset` decodes a chunk for every block that has some of it, and looks at no column number.
         try:
             stored = anndata_module("io").sparse_dataset(node, should_cache_indptr=False)
         except Exception as error:
@@ -147,14 +140,13 @@ class StoredCells(ABC):
         by_rows = stored.format == "csr"
         n_long, n_short, label = (n_rows, n_columns, label) if by_rows else (n_columns, n_rows, f"{label} (by columns)")
         _require_edges(np.dtype(arrays["indptr"].dtype), arrays["indptr"].shape, n_long, label)
-        data, indices, edges = (self._vector(array, f"{name}/{key}") for key, array in arrays.items())
+        data, indices, edges = (
+            Vector(self.table(array, f"{name}/{key}") if array.shape[0] else Nothing(self.label, np.dtype(array.dtype)))
+            for key, array in arrays.items()
+        )
         indptr: IntArray = edges.read(0, edges.size)[0].astype(np.int64)
         compressed = CompressedRows(data, indices, indptr, n_short, self.label, label, edges.source)
         return compressed if by_rows else CompressedColumns(compressed)
-
-    def _vector(self, array: Any, name: str) -> Vector:
-        empty = array.shape[0] == 0
-        return Vector(Nothing(self.label, np.dtype(array.dtype)) if empty else self.table(array, name))
 
     def names(self, root: Any, axis: str, size: int) -> Array | None:
         """Return the names of cells or features, of which the matrix has `size`; None where there are none, or too many.

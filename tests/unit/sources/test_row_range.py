@@ -14,7 +14,7 @@ from stores import make_values, write_store
 from zarr.codecs import BytesCodec, ZstdCodec
 
 import streampca as sp
-from streampca.sources.row_range import RowRange
+from streampca.sources.new_rows import RowRange
 
 VALUES = make_values(100, 4)
 
