@@ -402,6 +402,8 @@ def checks_of_analysis(model: AnalysisModel, measured: Measured, scaling: Scalin
     note = "of component {}, the worst, relative to the total variance times the squares of its weights"
     scale = model.total_variance * np.square(weights).sum(axis=1)
     checks.append(compared("variances of scores", model.explained_variance, variances, allowed, note, scale=scale))
+    if model.n_first is None and model.uniquenesses is None:
+        return checks
     if model.n_first is None:
         communal = model.communalities
         unique = 0.0 if model.uniquenesses is None else model.uniquenesses
