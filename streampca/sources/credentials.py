@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from streampca.errors import StoreError
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 StoreArguments: TypeAlias = "tuple[str, Store | StorageOptions | None]"
 """URL of a store, and its options or the open store itself."""
 
-_registered: dict[str, StoreArguments] = {}
+_registered: dict[str, StoreArguments | Callable[[], StoreArguments]] = {}
+"""Arguments by token; those from another process are made when they are asked for, because a store may open files then."""
 _lock = threading.Lock()
 
 if hasattr(os, "register_at_fork"):  # a thread that holds the lock does not exist in the new process
@@ -47,21 +49,25 @@ def resolve(token: str) -> StoreArguments:
         If this process does not have them.
     """
     try:
-        return _registered[token]
+        known = _registered[token]
     except KeyError:
         raise StoreError(
             "a worker was not told how to open the store: expected a distributed.Client that was active when the source was "
             "opened; without one, let workers find the credentials in their environment, and give no options"
         ) from None
+    while callable(known):
+        known = _registered[token] = known()
+    return known
 
 
-def registered() -> dict[str, StoreArguments]:
-    """Return all arguments by token."""
+def registered() -> dict[str, StoreArguments | Callable[[], StoreArguments]]:
+    """Return all arguments by token, or what makes them."""
     with _lock:
         return dict(_registered)
 
 
-def update(values: dict[str, StoreArguments]) -> None:
+def update(values: Mapping[str, Callable[[], StoreArguments]]) -> None:
     """Add the arguments of another process under its tokens."""
     with _lock:
-        _registered.update(values)
+        for token, value in values.items():
+            _registered.setdefault(token, value)

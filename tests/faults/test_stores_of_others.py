@@ -85,6 +85,22 @@ def test_references_into_other_files_are_read(tmp_path: Path, kind: str) -> None
             fewer.check()
 
 
+@pytest.mark.distributed
+def test_a_store_that_is_gone_hinders_no_fit_on_a_cluster(tmp_path: Path, client: Any) -> None:
+    described = {"zarr_format": 2, "shape": [4, 3], "chunks": [4, 3], "dtype": "<f8", "order": "C"}
+    described |= {"compressor": None, "filters": None, "fill_value": 0.0}
+    references = {".zgroup": '{"zarr_format": 2}', "x/.zattrs": "{}", "x/.zarray": json.dumps(described)}
+    place = tmp_path / "references.json"
+    place.write_text(json.dumps({"version": 1, "refs": references}))
+    files = fsspec.filesystem("reference", asynchronous=True, fo=str(place), remote_protocol="file", marker="key")
+    open_source(FsspecStore(files, read_only=True), array="x", missing_chunks="fill")
+    place.unlink()
+    store = write_store(tmp_path / "x.zarr", make_values(60, 8))
+    with client.as_current():
+        found = sp.PCA(2).fit(store)
+    np.testing.assert_array_equal(found.components_, sp.PCA(2).fit(store).components_)
+
+
 @pytest.mark.parametrize("shards", [None, (40, 8)])
 def test_snapshot_of_icechunk_is_its_version_and_its_name(tmp_path: Path, shards: tuple[int, ...] | None) -> None:
     icechunk = pytest.importorskip("icechunk")

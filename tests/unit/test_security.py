@@ -25,7 +25,7 @@ from streampca.errors import DataError, ModelError
 
 PACKAGE = Path(sp.__file__).parent
 _MODULES = {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal", "jsonpickle"}
-_MESSAGES_OF_A_CLUSTER = {"execution/distributed/cluster.py"}
+_MESSAGES_OF_A_CLUSTER = {"execution/distributed/cluster.py", "execution/distributed/plugins.py"}
 """Messages of Dask are pickles and cannot be otherwise; files never are."""
 
 

@@ -6,7 +6,9 @@ import logging
 import secrets
 import weakref
 from contextlib import suppress
+from functools import partial
 
+from cloudpickle import dumps, loads
 from distributed import Worker, WorkerPlugin
 
 from streampca.logs import ROOT
@@ -19,21 +21,24 @@ _levels: weakref.WeakKeyDictionary[DaskClient, int] = weakref.WeakKeyDictionary(
 
 
 class Credentials(WorkerPlugin):
-    """Passes credentials to a worker when it starts; Dask also gives plugins to workers that join later."""
+    """Passes credentials to a worker when it starts; Dask also gives plugins to workers that join later.
 
-    def __init__(self, values: dict[str, credentials.StoreArguments]):
+    They are pickled apart, so that a store that cannot be opened any more hinders no work but that with it.
+    """
+
+    def __init__(self, values: dict[str, bytes]):
         self.values = values
         self.name = f"streampca-{secrets.token_hex(6)}"
 
     def setup(self, worker: Worker) -> None:
         """Store the credentials in the process of `worker`."""
-        credentials.update(self.values)
+        credentials.update({token: partial(loads, value) for token, value in self.values.items()})
 
 
 def give_credentials(client: DaskClient) -> None:
     """Send the credentials of this process to the workers of `client`, unless they were sent before."""
     values, given = credentials.registered(), _given.setdefault(client, set())
-    new = {token: value for token, value in values.items() if token not in given}
+    new = {token: dumps(value) for token, value in values.items() if token not in given}
     if not new:
         return
     with suppress(OSError):  # a worker that was lost meanwhile; all others have it
