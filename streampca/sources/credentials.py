@@ -46,7 +46,7 @@ def resolve(token: str) -> StoreArguments:
     Raises
     ------
     StoreError
-        If this process does not have them.
+        If this process does not have them, or a store that another process had opened cannot be opened here.
     """
     try:
         known = _registered[token]
@@ -56,7 +56,12 @@ def resolve(token: str) -> StoreArguments:
             "opened; without one, let workers find the credentials in their environment, and give no options"
         ) from None
     while callable(known):
-        known = _registered[token] = known()
+        try:
+            known = _registered[token] = known()
+        except Exception as error:  # noqa: BLE001 of a store of another library, whose words may hold secrets
+            raise StoreError(
+                f"a worker cannot open the store ({type(error).__name__}): expected its files where every worker finds them"
+            ) from None
     return known
 
 

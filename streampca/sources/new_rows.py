@@ -77,7 +77,8 @@ class NewRows:
             _require_same(old, table.fragments[position])
             before.append(position)
         sizes = tuple(fragment.n_rows for fragment in table.fragments)
-        added = tuple(position for position, size in enumerate(sizes) if position not in set(before) and size)
+        known = set(before)
+        added = tuple(position for position, size in enumerate(sizes) if position not in known and size)
         files = tuple(table.fragments[position].name for position in added)
         return cls(table, sizes, tuple(before), added, files)
 

@@ -17,7 +17,7 @@ from web import Web
 from zarr.storage import FsspecStore, LocalStore, ObjectStore, WrapperStore
 
 import streampca as sp
-from streampca.errors import ChangedInputError, DamagedChunkError, DataError, MissingChunkError
+from streampca.errors import ChangedInputError, DamagedChunkError, DataError, MissingChunkError, StoreError
 from streampca.sources import open_source
 
 
@@ -93,11 +93,13 @@ def test_a_store_that_is_gone_hinders_no_fit_on_a_cluster(tmp_path: Path, client
     place = tmp_path / "references.json"
     place.write_text(json.dumps({"version": 1, "refs": references}))
     files = fsspec.filesystem("reference", asynchronous=True, fo=str(place), remote_protocol="file", marker="key")
-    open_source(FsspecStore(files, read_only=True), array="x", missing_chunks="fill")
+    source = open_source(FsspecStore(files, read_only=True), array="x", missing_chunks="fill")
     place.unlink()
     store = write_store(tmp_path / "x.zarr", make_values(60, 8))
     with client.as_current():
         found = sp.PCA(2).fit(store)
+        with pytest.raises(StoreError, match=r"a worker cannot open the store \(FileNotFoundError\)"):
+            sp.PCA(1).fit(source)
     np.testing.assert_array_equal(found.components_, sp.PCA(2).fit(store).components_)
 
 
