@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -161,9 +161,24 @@ class Source(ABC):
         for source in self.sources:
             source.cancel()
 
-    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
-        """Enclose the reading of the blocks of `schedule`, which a source in a remote store requests ahead of their use."""
-        return nullcontext()
+    def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
+        """Return the sources that are read for rows `start` to `stop`, each with the first of its rows and the one behind the last.
+
+        There are none where this source reads stored data itself. Costs, keys and reading ahead follow from them.
+        """
+        return ()
+
+    def ahead(self, schedule: Schedule) -> AbstractContextManager[object]:
+        """Enclose the reading of the blocks of `schedule`, which a source in a remote store requests ahead of their use; sources share its memory."""
+        sources = [source for source, _, _ in self.spans(0, self.shape[0])] if self.reads_ahead else []
+
+        def rows_of(source: Source, span: Span) -> Span | None:
+            return next(((low, high) for each, low, high in self.spans(*span) if each is source), None)
+
+        with ExitStack() as stack:
+            for source in sources:
+                stack.enter_context(source.ahead(schedule.mapped(partial(rows_of, source), len(sources))))
+            return stack.pop_all()
 
     @property
     def chunk_rows(self) -> int:
@@ -172,6 +187,8 @@ class Source(ABC):
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
+        if spans := self.spans(start, stop):
+            return sum(source.reads_of(low, high) for source, low, high in spans)
         return self.grid.decoded(start, stop, self.shape[0]) * self.row_bytes
 
     def overhead_bytes(self, n_rows: int) -> int:
@@ -204,7 +221,7 @@ class Source(ABC):
 
     def keys(self, start: int, stop: int) -> list[str]:
         """Return the keys of the stored chunks that hold rows `start` to `stop`, for messages; none where there are no chunks."""
-        return []
+        return [key for source, low, high in self.spans(start, stop) for key in source.keys(low, high)]
 
     def slice(self, start: int, stop: int) -> Source:
         """Return a source for a worker that can read rows `start` to `stop`, but not necessarily others."""
@@ -291,7 +308,11 @@ class RowsOfSource(DerivedSource):
     def __init__(self, source: Source, start: int = 0, stop: int | None = None):
         self.source, self.start, self.stop = source, start, source.shape[0] if stop is None else stop
         self.shape, self.dtype = (self.stop - start, source.shape[1]), source.dtype
-        grid = source.grid if self.shape == source.shape else source.grid.from_row(start)
+        grid = (
+            source.grid
+            if self.shape == source.shape
+            else replace(source.grid, edges=None, skipped=start % source.grid.chunk_rows)
+        )
         self.grid = replace(grid, chunk_columns=0)  # of the features of that one
         for name in _OF_STORED_ROWS:
             setattr(self, name, getattr(source, name))
@@ -301,26 +322,14 @@ class RowsOfSource(DerivedSource):
         """Return the length of the rows of the other source."""
         return self.source.n_features_read
 
-    def _span(self, span: Span) -> Span:
-        """Return the rows of the other source that are read for rows in `span`."""
-        return self.start + span[0], self.start + span[1]
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
-        return self.source.reads_of(*self._span((start, stop)))
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return self.source.keys(*self._span((start, stop)))
+    def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
+        """Return the other source with the rows of it that are read."""
+        return ((self.source, self.start + start, self.start + stop),)
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of rows from `start` to `stop` that all equal one row, which is known without reading them."""
-        runs = self.source.equal_rows(*self._span((start, stop)))
+        runs = self.source.equal_rows(self.start + start, self.start + stop)
         return tuple((low - self.start, high - self.start) for low, high in runs)
-
-    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
-        """Enclose the reading of the blocks of `schedule`, whose stored rows may be requested ahead."""
-        return self.source.ahead(schedule.mapped(self._span))
 
 
 class ColumnsOfRows(SampleColumns):
@@ -465,25 +474,17 @@ class Features(Transposed):
     def __reduce__(self) -> tuple[object, ...]:
         return type(self.source).by_features, (self.source,)
 
-    def _span(self, span: Span) -> Span:
-        """Return the features of `stored` that are read for features in `span`."""
-        return span
+    def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
+        """Return the other features with those of them that are read."""
+        return ((self._stored, start, stop),)
 
     def cancel(self) -> None:
         """Cancel pending reads with an error."""
         self._stored.cancel()
 
-    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
-        """Enclose the reading of the blocks of `schedule`, whose stored features may be requested ahead."""
-        return self._stored.ahead(schedule.mapped(self._span))
-
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes that reading features `start` to `stop` takes."""
-        return self._stored.reads_of(*self._span((start, stop)))
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold features `start` to `stop`."""
-        return self._stored.keys(*self._span((start, stop)))
+        return Source.reads_of(self, start, stop)
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory that reading `n_rows` features takes."""
@@ -529,41 +530,20 @@ class Stacked(Source):
         """Return the mean size of a row as it is stored, in bytes."""
         return max(1, sum(source.row_bytes * source.shape[0] for source in self.sources) // self.shape[0])
 
-    def _spans(self, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
-        """Yield the sources that hold rows `start` to `stop`, and which of their rows these are."""
-        for index, low, high in parts_between(self.first_rows, start, stop):
-            yield self.sources[index], low, high
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return [key for source, low, high in self._spans(start, stop) for key in source.keys(low, high)]
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of decoded bytes that reading rows `start` to `stop` takes."""
-        return sum(source.reads_of(low, high) for source, low, high in self._spans(start, stop))
+    def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
+        """Return the sources that hold rows `start` to `stop`, and which of their rows these are."""
+        return [(self.sources[at], low, high) for at, low, high in parts_between(self.first_rows, start, stop)]
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory in bytes of reading rows of one of the sources."""
         return max(source.overhead_bytes(min(n_rows, source.shape[0])) for source in self.sources)
-
-    @contextmanager
-    def ahead(self, schedule: Schedule) -> Iterator[None]:
-        """Enclose the reading of the blocks of `schedule`, for which the sources share the memory."""
-
-        def rows_of(index: int, span: Span) -> Span | None:
-            return next(((low, high) for at, low, high in parts_between(self.first_rows, *span) if at == index), None)
-
-        with ExitStack() as stack:
-            for index, source in enumerate(self.sources if self.reads_ahead else ()):
-                stack.enter_context(source.ahead(schedule.mapped(partial(rows_of, index), len(self.sources))))
-            yield
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
         """Return the rows, still sparse where those of the sources are."""
         count, at, parts = ReadCount(), 0, list[Any]()
         if not self.sparse and out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
-        for source, low, high in self._spans(start, stop):
+        for source, low, high in self.spans(start, stop):
             target = None if out is None or self.sparse else out[at : at + high - low]
             values, cost = source.read(low, high, target)
             if target is None:

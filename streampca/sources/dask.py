@@ -371,15 +371,18 @@ class DaskSource(Source):
     def _span(self, start: int, stop: int) -> tuple[int, int]:
         return int(np.searchsorted(self.edges, start, "right")) - 1, int(np.searchsorted(self.edges, stop, "left"))
 
-    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
+    def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
         """Compute the blocks that hold the rows, in this thread, and return the rows."""
         first, last = self._span(start, stop)
         if self._kept is not None:
             rows = self._kept.values_of(self)[start:stop]
             return rows, ReadCount(last - first, rows.nbytes, rows.nbytes)
         if self.sparse:
+            stored = joined(self._blocks(range(first, last))).astype(self.dtype, copy=False)
+            n_bytes = round((stored.data.nbytes + stored.indices.nbytes + stored.indptr.nbytes) * self.repeats)
+            n_blocks = sum(len(self._keys[band]) for band in range(first, last))
             base = int(self.edges[first])
-            return self._read_sparse(first, last, start - base, stop - base)
+            return stored[start - base : stop - base], ReadCount(round(n_blocks * self.repeats), n_bytes, n_bytes)
         count = ReadCount()
         for index in range(first, last):
             low, high = int(self.edges[index]), int(self.edges[index + 1])
@@ -404,15 +407,11 @@ class DaskSource(Source):
             return cached[2], ReadCount()
         blocks = self._blocks(range(index, index + 1))[0]
         values = np.asarray(blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1))
-        return values, self._count(index, values.nbytes)
-
-    def _count(self, index: int, n_bytes: int) -> ReadCount:
-        """Return the `ReadCount` of a block of rows: its size, or its share of all reads if chunks are read repeatedly."""
-        if self._cost is None or self.repeats == 1.0:
-            return ReadCount(len(self._keys[index]), n_bytes, n_bytes)
-        reads = int(self._cost.reads[index])
-        n_bytes = round(reads / self._cost.n_sources * self.shape[0] * self.row_bytes)
-        return ReadCount(reads, n_bytes, n_bytes)
+        n_reads, n_bytes = len(self._keys[index]), values.nbytes
+        if self._cost is not None and self.repeats != 1.0:  # its share of all reads, as chunks are read repeatedly
+            n_reads = int(self._cost.reads[index])
+            n_bytes = round(n_reads / self._cost.n_sources * self.shape[0] * self.row_bytes)
+        return values, ReadCount(n_reads, n_bytes, n_bytes)
 
     def _blocks(self, bands: range) -> list[list[Any]]:
         """Return the blocks of some bands of rows, computed at once; `DataError` for one that is not of the declared type and shape."""
@@ -431,11 +430,3 @@ class DaskSource(Source):
             require_declared(block, shape, self.dtype, f"{self.description}: block ({band}, {column})")
         blocks = iter(computed)
         return [[next(blocks) for _ in self._widths] for _ in bands]
-
-    def _read_sparse(self, first: int, last: int, start: int, stop: int) -> tuple[Any, ReadCount]:
-        """Compute blocks `first` to `last` of rows; return rows `start` to `stop` of them, still sparse."""
-        rows = joined(self._blocks(range(first, last))).astype(self.dtype, copy=False)
-        n_bytes = rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes
-        n_blocks = sum(len(self._keys[band]) for band in range(first, last))
-        factor = self.repeats
-        return rows[start:stop], ReadCount(round(n_blocks * factor), round(n_bytes * factor), round(n_bytes * factor))

@@ -68,7 +68,13 @@ class Grid:
             edges = [0, *range(step - self.skipped, n_rows, step), n_rows]
         if edges is None:
             return None
-        return merged_edges(divided_edges(edges, most_rows) if self.whole or self.skipped else edges, most_rows)
+        if self.whole or self.skipped:
+            divided = [0]
+            for start, stop in pairwise(edges):
+                n_parts = -(-(stop - start) // most_rows)
+                divided += [start + (stop - start) * (i + 1) // n_parts for i in range(n_parts)]
+            edges = divided
+        return merged_edges(edges, most_rows)
 
     def joined_rows(self, n: int) -> Grid:
         """Return the grid of a table each row of which is made of `n` consecutive rows of this one."""
@@ -77,10 +83,6 @@ class Grid:
         rows, units = (math.lcm(size, n) // n if size else 0 for size in (self.chunk_rows, self.unit_rows))
         edges = None if self.edges is None else tuple(dict.fromkeys(-(-edge // n) for edge in self.edges))
         return replace(self, chunk_rows=rows, unit_rows=units, edges=edges)
-
-    def from_row(self, start: int) -> Grid:
-        """Return the grid of the rows from `start` on alone."""
-        return replace(self, edges=None, skipped=start % self.chunk_rows)
 
 
 def merged_edges(edges: Sequence[int], n_rows: int) -> tuple[int, ...] | None:
@@ -99,15 +101,6 @@ def merged_edges(edges: Sequence[int], n_rows: int) -> tuple[int, ...] | None:
         if following is None or following - merged[-1] > n_rows:
             merged.append(int(edge))
     return tuple(merged)
-
-
-def divided_edges(edges: Sequence[int], n_rows: int) -> list[int]:
-    """Return the `edges` of bands, of which those of more than `n_rows` rows are divided into equal parts of at most as many."""
-    divided = [0]
-    for start, stop in pairwise(edges):
-        n_parts = -(-(stop - start) // n_rows)
-        divided += [start + (stop - start) * (i + 1) // n_parts for i in range(n_parts)]
-    return divided
 
 
 def stacked_edges(parts: Iterable[Sequence[int]]) -> tuple[int, ...]:

@@ -19,7 +19,6 @@ from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.labels import Dimension, Labels
 from streampca.sources.base import ColumnsOfRows, ReadCount, RowsOfSource, Source
 from streampca.sources.grid import Grid
-from streampca.sources.schedule import Span
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, IntArray
 
@@ -147,10 +146,9 @@ class LaggedSource(RowsOfSource):
         )
         return (*super().plan_notes(), *(gaps if left else ()))
 
-    def _span(self, span: Span) -> Span:
-        """Return the first sample of some rows and the end of the last."""
-        start, stop = span
-        return int(self.starts[start]), int(self.starts[stop - 1]) + self.offsets[-1] + 1
+    def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
+        """Return the samples from the first of rows `start` to `stop` to the end of the last: they are read once."""
+        return ((self.source, int(self.starts[start]), int(self.starts[stop - 1]) + self.offsets[-1] + 1),)
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
         """Return nothing: whether windows are equal is not known without reading them."""
@@ -158,7 +156,8 @@ class LaggedSource(RowsOfSource):
 
     def slice(self, start: int, stop: int) -> LaggedSource:
         """Return a source for a worker that can read rows `start` to `stop`."""
-        return LaggedSource(self.source.slice(*self._span((start, stop))), self.offsets, self.starts)
+        ((_, first, last),) = self.spans(start, stop)
+        return LaggedSource(self.source.slice(first, last), self.offsets, self.starts)
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the samples of a block, and of what reading them takes."""
@@ -168,7 +167,7 @@ class LaggedSource(RowsOfSource):
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the rows, of samples that are read once."""
-        first, last = self._span((start, stop))
+        ((_, first, last),) = self.spans(start, stop)
         scratch = None
         if self.source.buffered:
             scratch = borrow(f"samples of lags {self.depth}", (last - first, self.source.shape[1]), self.source.dtype)

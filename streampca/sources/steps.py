@@ -16,7 +16,6 @@ from streampca.block import take_columns
 from streampca.errors import NotAvailableError, NotFittedError
 from streampca.sources.base import Features, ReadCount, RowsOfSource, Source, Transposed, as_rows
 from streampca.sources.grid import Grid
-from streampca.sources.schedule import Span
 from streampca.sources.sparse import DenseRows
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, IntArray
@@ -522,9 +521,11 @@ class _FeaturesAfterSteps(Features):
             edges = np.searchsorted(self._places, np.arange(0, stored.shape[0], stored.chunk_rows))
             self.grid = Grid.of_edges(sorted({*edges.tolist(), 0, self.shape[0]}), source.grid.chunk_bytes, whole=True)
 
-    def _span(self, span: Span) -> Span:
-        """Return the stored features that are read for features in `span`."""
-        return int(self._places[span[0]]) * self._joins, (int(self._places[span[1] - 1]) + 1) * self._joins
+    def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
+        """Return the stored features from the first of features `start` to `stop` to the last."""
+        return (
+            (self._stored, int(self._places[start]) * self._joins, (int(self._places[stop - 1]) + 1) * self._joins),
+        )
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of the stored features between the first and the last of a block, at most, and of the steps."""
@@ -539,7 +540,7 @@ class _FeaturesAfterSteps(Features):
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return features `start` to `stop` as rows."""
-        low, high = self._span((start, stop))
+        ((_, low, high),) = self.spans(start, stop)
         shape, columns = (high - low, self.shape[1]), self._stored.column_major
         scratch = None
         if self._stored.buffered:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -15,7 +14,6 @@ from streampca.errors import DataError, NotAvailableError, ParameterError, Partl
 from streampca.labels import Dimension, Labels, Variable, equal_values
 from streampca.sources.base import Features, ReadCount, Source, Stacked, require_table
 from streampca.sources.grid import Grid
-from streampca.sources.schedule import Schedule
 from streampca.sources.stored_variable import FROM_DATA, StoredVariable, feature_mask
 from streampca.typing import Array
 
@@ -113,25 +111,13 @@ class TableSource(Source):
         parts = [replace(part, source=part.source.slice(start, stop)) for part in self.parts]
         return TableSource(parts, self.labels, self.description)
 
-    @contextmanager
-    def ahead(self, schedule: Schedule) -> Iterator[None]:
-        """Enclose the reading of the blocks of `schedule`, for which the arrays share the memory."""
-        with ExitStack() as stack:
-            for part in self.parts:
-                stack.enter_context(part.source.ahead(schedule.mapped(lambda span: span, len(self.parts))))
-            yield
-
-    def reads_of(self, start: int, stop: int) -> int:
-        """Return the number of stored bytes, decoded, that reading rows `start` to `stop` takes."""
-        return sum(part.source.reads_of(start, stop) for part in self.parts)
+    def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
+        """Return the arrays of the variables, of which the same rows are read."""
+        return [(source, start, stop) for source in self.sources]
 
     def overhead_bytes(self, n_rows: int) -> int:
         """Return the memory of one array's rows as they are stored, and of what decodes them."""
         return max(rows.overhead_bytes(n_rows) for rows in self._rows)
-
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
-        return [key for part in self.parts for key in part.source.keys(start, stop)]
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Array, ReadCount]:
         """Return the rows, each variable in its columns."""

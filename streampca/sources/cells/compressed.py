@@ -107,10 +107,10 @@ class CompressedRows(Source):
         """Return the description of the source for a manifest."""
         return super().describe() | {"stored_values": int(self.indptr[-1])}
 
-    def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`."""
+    def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
+        """Return the vectors with the entries of rows `start` to `stop`; none where these are empty."""
         first, last = int(self.indptr[start]), int(self.indptr[stop])
-        return [key for source in self.sources for key in source.keys(first, last)] if first < last else []
+        return [(source, first, last) for source in self.sources] if first < last else []
 
     def reads_of(self, start: int, stop: int) -> int:
         """Return the number of decoded bytes of the whole chunks that hold rows `start` to `stop`."""
