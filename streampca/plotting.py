@@ -32,8 +32,6 @@ _MANY = 60
 """More components have no mark or bar each."""
 _DENSE = 700
 """More points are drawn as a density."""
-_LEAST_ERROR = 1e-16
-"""Bounds of errors below this are drawn here."""
 _DASHES = (0, (4, 3))
 _DATES = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")
 
@@ -160,30 +158,6 @@ def cumulative(axes: Axes, ratios: FloatArray, marks: Mapping[str, int], beyond:
         axes.plot(needed, reached[needed], "o", color=f"C{i}", markersize=5, label=name)
     axes.set_ylim(0, max(104.0, 1.02 * float(reached.max())))
     _components(axes, len(ratios), "share of the variance (%)", first=0)
-
-
-def errors(
-    axes: Axes,
-    relative: FloatArray,
-    sines: FloatArray,
-    mixed: Sequence[tuple[int, int]] = (),
-    tolerance: float | None = None,
-) -> None:
-    """Draw bounds of the relative errors of eigenvalues and of the sines of the angles of components, ``(n_components,)`` each.
-
-    `mixed` is as in `scree`; `tolerance` is the relative error that was asked for.
-    """
-    number = np.arange(1, len(relative) + 1)
-    axes.set_yscale("log")
-    _shade(axes, mixed)
-    style: dict[str, Any] = {"markersize": 4, "linewidth": 1.1}
-    for bound, mark, name in ((relative, "o-", "eigenvalue, relative"), (sines, "s-", "direction, sine of the angle")):
-        if np.isfinite(bound).any():
-            axes.plot(number, np.maximum(bound, _LEAST_ERROR), mark, label=name, **style)
-    if tolerance:
-        axes.axhline(tolerance, color=GREY, linewidth=1, linestyle=_DASHES, label=f"asked for: {100 * tolerance:.3g} %")
-    axes.set_ylim(top=1.5)
-    _components(axes, len(relative), "off by at most")
 
 
 @dataclass(frozen=True)

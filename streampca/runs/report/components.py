@@ -16,14 +16,16 @@ from streampca.runs.report.figures import (
     Chart,
     Picture,
     ReportTable,
+    Section,
     can_draw,
     directions_of_arrows,
     inline,
     picture,
 )
 from streampca.runs.report.layouts import Layout, charts_of_row, layout_of, picture_layout
+from streampca.runs.report.result import rows_section, score_charts
 from streampca.runs.report.run_files import ReportedSpectrum, RunFiles, field
-from streampca.runs.report.samples import Scores
+from streampca.runs.report.samples import Scores, Shown
 from streampca.typing import Array, FloatArray, IntArray, Json
 
 MAX_PICTURES = 32
@@ -42,8 +44,8 @@ def layout_of_run(run: RunFiles) -> Layout | None:
     """
     if not can_draw():
         return None
-    layout = None if run.labels is None or run.labels.n_features != run.n_features else layout_of(run.labels)
-    return layout or picture_layout(field(run.manifest, "source", "feature_shape"), run.n_features)
+    layout = None if run.labels is None or run.labels.n_features != run.model.n_features else layout_of(run.labels)
+    return layout or picture_layout(field(run.manifest, "source", "feature_shape"), run.model.n_features)
 
 
 def components(
@@ -59,7 +61,7 @@ def components(
     On a page of several models, `most` is how many components are shown, without the mean, `group` the name of the model and `salt`
     one that the charts of no other have.
     """
-    if layout is None or run.in_slabs:  # rows of components on disk are never read whole
+    if layout is None or run.model.in_slabs:  # rows of components on disk are never read whole
         return _largest_entries(run, spectrum, most or 3, group)
     if not layout.labelled:
         return _pictures(run, spectrum, layout, most, group)
@@ -72,10 +74,10 @@ def _by_dimensions(
     """Return the mean and the first components in the units of the data, along the dimensions of their features."""
     charts: list[Chart] = []
     if run.centred and most is None:
-        charts += charts_of_row(layout, run.mean, "Mean of all rows", "mean", signed=False)
-    shown = min(run.n_components, most or min(_MOST_MODES, max(1, _MOST_PANELS // layout.n_charts)))
+        charts += charts_of_row(layout, run.pca.mean, "Mean of all rows", "mean", signed=False)
+    shown = min(run.model.n_components, most or min(_MOST_MODES, max(1, _MOST_PANELS // layout.n_charts)))
     for i, row in enumerate(run.components[:shown]):
-        root = float(np.sqrt(max(0.0, run.explained_variance[i])))
+        root = float(np.sqrt(max(0.0, run.model.score_variances[i])))
         title = _title(spectrum, i, group)
         charts += charts_of_row(layout, run.amplitude(row) * root, title, f"{salt}-{i}", signed=True)
     variables = layout.labels.variables
@@ -91,7 +93,7 @@ def _title(spectrum: ReportedSpectrum, component: int, group: str) -> str:
 
 
 def _left(run: RunFiles, shown: int) -> str:
-    left = run.n_components - shown
+    left = run.model.n_components - shown
     return f" {left:,} more {'is' if left == 1 else 'are'} in the model." if left > 0 else ""
 
 
@@ -100,8 +102,8 @@ def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout, most: i
     drawn = []
     if run.centred and most is None:
         eight_bit = field(run.manifest, "source", "dtype") == "uint8"
-        low, high = (0.0, 255.0) if eight_bit else (float(np.min(run.mean)), float(np.max(run.mean)))
-        mean = picture(layout.picture(run.mean), low, high, GREYS)
+        low, high = (0.0, 255.0) if eight_bit else (float(np.min(run.pca.mean)), float(np.max(run.pca.mean)))
+        mean = picture(layout.picture(run.pca.mean), low, high, GREYS)
         drawn.append(Picture(mean, "The mean of all rows", "mean"))
     shown = most or MAX_PICTURES
     for i, row in enumerate(run.components[:shown]):
@@ -118,7 +120,7 @@ def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout, most: i
 
 def _largest_entries(run: RunFiles, spectrum: ReportedSpectrum, most: int, group: str) -> Json:
     """Return the largest entries of the first components, from one sweep over slabs of features."""
-    n = min(most, run.n_components)
+    n = min(most, run.model.n_components)
     places, values = np.empty((n, 0), dtype=np.int64), np.empty((n, 0))
     for features, slab in slabs_of(run.pca.components):
         places = np.hstack([places, np.broadcast_to(np.arange(features.start, features.stop), (n, slab.shape[1]))])
@@ -126,8 +128,8 @@ def _largest_entries(run: RunFiles, spectrum: ReportedSpectrum, most: int, group
         order = np.stack([largest(row, _ENTRIES) for row in values])
         places, values = np.take_along_axis(places, order, 1), np.take_along_axis(values, order, 1)
     note = f"The features that weigh most in each of the first components. {_SIGN}"
-    if run.in_slabs:
-        note += f" The components take {words.size(8 * run.n_components * run.n_features)} and are stored in slabs of features, so "
+    if run.model.in_slabs:
+        note += f" The components take {words.size(8 * run.model.n_components * run.model.n_features)} and are stored in slabs of features, so "
         note += "pictures of them, and rows on them or rebuilt from them, are left out."
     return {"bars": [_bars(run, _title(spectrum, i, group), places[i], values[i]) for i in range(n)], "note": note}
 
@@ -139,9 +141,9 @@ def _bars(run: RunFiles, title: str, chosen: IntArray, values: Array) -> Json:
         (run.feature_name(int(j)), f"{value:+.3f}".replace("-", "−"), round(50 * float(abs(value)) / longest, 2))
         for j, value in zip(chosen, values, strict=True)
     ]
-    left = run.n_features - len(drawn)
+    left = run.model.n_features - len(drawn)
     caption = (
-        f"The {len(drawn)} largest of {run.n_features:,} entries; {left:,} {'is' if left == 1 else 'are'} not shown."
+        f"The {len(drawn)} largest of {run.model.n_features:,} entries; {left:,} {'is' if left == 1 else 'are'} not shown."
         if left
         else "All entries."
     )
@@ -166,11 +168,18 @@ _LONGEST = 0.02
 """Arrows that are shorter than this share of the longest are not drawn."""
 
 
-def loadings(run: RunFiles, layout: Layout | None) -> Json | None:
+def components_section(shown: Shown) -> Section:
+    """Return the section of the components and of the loadings of their features."""
+    drawn = components(shown.run, shown.spectrum, shown.layout)
+    table = _loadings_table(shown.run, shown.layout)
+    return Section("components", "The components", parts=(("components", drawn), ("card", table)))
+
+
+def _loadings_table(run: RunFiles, layout: Layout | None) -> ReportTable | None:
     """Return the table of loadings of the first components; None where features have no names and are many, or are drawn."""
     if not _listed(run, layout):
         return None
-    n, d = min(run.n_components, _MOST_COMPONENTS), run.n_features
+    n, d = min(run.model.n_components, _MOST_COMPONENTS), run.model.n_features
     values = _loadings(run, n)
     chosen = np.arange(d) if d <= _MOST_FEATURES else largest(np.abs(values).max(axis=0), _MOST_FEATURES)
     rows = tuple((run.feature_name(int(j)), *row) for j, row in zip(chosen, _digits(values[:, chosen].T), strict=True))
@@ -179,16 +188,25 @@ def loadings(run: RunFiles, layout: Layout | None) -> Json | None:
     if d > len(chosen):
         among = "component 1" if n == 1 else f"components 1 to {n}"
         note += f" The {len(chosen)} of {d:,} features with the largest loadings on {among}."
-    if d > len(chosen) or run.n_components > n:
+    if d > len(chosen) or run.model.n_components > n:
         note += " streampca export RUN loadings.csv writes those of all features and components."
-    return {"table": ReportTable("Loadings", heads, rows), "note": note}
+    return ReportTable("Loadings", heads, rows, note=note)
 
 
-def biplot_charts(
-    run: RunFiles, spectrum: ReportedSpectrum, layout: Layout | None, scores: Scores, classes: plotting.Classes | None
-) -> tuple[Chart, ...]:
-    """Return the biplot of samples and features on the first two components; nothing where `loadings` has no table, or with one component."""
-    variances = run.explained_variance
+def component_rows(shown: Shown) -> Section | None:
+    """Return the section of rows on the axes of PCA, with a biplot where features are listed, or of kernel PCA."""
+    scores, spectrum = shown.scores, shown.spectrum
+    if scores is None:
+        return rows_section(shown, ())
+    labels = [f"axis {axis + 1:,} ({spectrum.share(axis)} of the variance)" for axis in scores.axes]
+    biplot = () if shown.run.model.linear is None else _biplot_charts(shown, scores)
+    return rows_section(shown, (*score_charts(scores, labels, shown.classes), *biplot))
+
+
+def _biplot_charts(shown: Shown, scores: Scores) -> tuple[Chart, ...]:
+    """Return the biplot of samples and features on the first two components; nothing where features are not listed, or with one component."""
+    run, spectrum, layout, classes = shown.run, shown.spectrum, shown.layout, shown.classes
+    variances = run.model.score_variances
     if not _listed(run, layout) or len(variances) < 2 or not variances[1] > _LEAST_VARIANCE * variances[0]:
         return ()
     values = _loadings(run, 2).T
@@ -207,8 +225,8 @@ def biplot_charts(
         classes=classes,
     )
     which = f"all {len(chosen)} features"
-    if len(chosen) < run.n_features:
-        which = f"{len(chosen)} of {run.n_features:,} features, those with the longest"
+    if len(chosen) < run.model.n_features:
+        which = f"{len(chosen)} of {run.model.n_features:,} features, those with the longest"
     caption = f"Points are scores over their {_deviations(run)}. Arrows are the loadings of {which}, times {factor:g}: {_meaning(run)}. "
     caption += "The inner product of a point and of the loadings of a feature approximates the feature in that row, "
     caption += f"{'less its mean' if run.centred else 'as it is'}{' and scaled' if run.scale is not None else ''} (Gabriel 1971)."
@@ -218,17 +236,21 @@ def biplot_charts(
 
 def _listed(run: RunFiles, layout: Layout | None) -> bool:
     """Return whether features are worth a list: not drawn as pictures, maps or lines, and with names or few."""
-    if layout is not None or run.in_slabs:
+    if layout is not None or run.model.in_slabs:
         return False
     names = field(run.manifest, "source", "feature_names")
     dimensions = () if run.labels is None else run.labels.features
     texts = any(d.coordinate is not None and d.coordinate.dtype.kind in "UTOS" for d in dimensions)
-    return texts or (isinstance(names, list) and len(names) == run.n_features) or run.n_features <= _MOST_FEATURES
+    return (
+        texts
+        or (isinstance(names, list) and len(names) == run.model.n_features)
+        or run.model.n_features <= _MOST_FEATURES
+    )
 
 
 def _loadings(run: RunFiles, n: int) -> FloatArray:
     """Return the loadings on the first `n` components, ``(n, n_features)``."""
-    deviations = np.sqrt(np.clip(run.explained_variance[:n], 0.0, None))
+    deviations = np.sqrt(np.clip(run.model.score_variances[:n], 0.0, None))
     components: FloatArray = np.nan_to_num(run.components[slice(0, n)].astype(np.float64))
     return components * deviations[:, None]
 

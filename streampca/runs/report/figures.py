@@ -6,10 +6,10 @@ import base64
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,28 @@ class ReportTable:
     """One heading for each column."""
     rows: tuple[tuple[str, ...], ...]
     """Cells; the first of each row is its heading."""
+    style: str = ""
+    """Class of the card around it in the style sheet."""
+    note: str = ""
+    """Sentences below."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of pages by the heading of their row."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page; one that does not apply to a run is None."""
+
+    identity: str
+    """Anchor of its heading; empty for a section without one."""
+    title: str
+    """Heading."""
+    lead: str = ""
+    """What it says first."""
+    parts: Sequence[tuple[str, Any]] = ()
+    """What it shows, from top to bottom: macros of ``parts.html`` with what each takes; empty ones are left out."""
+    style: str = ""
+    """Class of the section in the style sheet."""
 
 
 @dataclass(frozen=True)
@@ -255,9 +277,9 @@ def _environment() -> Environment:
     )
 
 
-def write_page(directory: Path, template: str, page: Json) -> Path:
-    """Write ``report.html`` in `directory` from a template and what it shows, whole or not at all; return its path."""
-    html = _environment().get_template(template).render(page=page, named=_Names())
+def write_page(directory: Path, page: Json) -> Path:
+    """Write ``report.html`` in `directory` with a heading and the sections of `page`, whole or not at all; return its path."""
+    html = _environment().get_template("page.html").render(page=page, named=_Names())
     target = directory / "report.html"
     write_atomically(target, [html.encode("utf-8")])
     return target

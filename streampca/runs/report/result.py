@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -10,11 +11,14 @@ import streampca.formatting as words
 import streampca.plotting as plotting
 from streampca.errors import ModelError
 from streampca.models import certificate_sentences as sentences
+from streampca.models.certificate_sentences import carried_at_least
 from streampca.models.certificates import ApproximateCertificate
 from streampca.models.sampling_errors import SamplingErrors
 from streampca.runs.report.figures import (
     Chart,
     ReportTable,
+    Section,
+    can_draw,
     centres_of_classes,
     inline,
     shares_of_components,
@@ -22,8 +26,8 @@ from streampca.runs.report.figures import (
     sums_of_components,
 )
 from streampca.runs.report.run_files import ReportedSpectrum, RunFiles, field
-from streampca.runs.report.samples import Scores
-from streampca.typing import FloatArray, Json
+from streampca.runs.report.samples import Scores, Shown, along_samples
+from streampca.typing import FloatArray
 
 Tile = tuple[str, str, str]
 """One number at the top of the page: what it counts, the number with its unit, and a few words more."""
@@ -31,36 +35,41 @@ Tile = tuple[str, str, str]
 
 def spectrum_of(run: RunFiles) -> ReportedSpectrum:
     """Return the spectrum: values from the model, shares from the manifest, or worked out from its total variance."""
-    values = np.nan_to_num(run.explained_variance, nan=0.0, posinf=0.0, neginf=0.0)
+    values = np.nan_to_num(run.model.score_variances, nan=0.0, posinf=0.0, neginf=0.0)
     ratios = np.array(
         words.numbers(field(run.manifest, "result", "explained_variance_ratio"), len(values)), dtype=np.float64
     )
     if len(ratios) != len(values):
         total = words.number(field(run.manifest, "result", "total_variance")) or float(values.sum())
         ratios = values / total if total > 0 else np.zeros_like(values)
-    return ReportedSpectrum(values, np.clip(ratios, 0.0, None))
+    ratios, certificate = np.clip(ratios, 0.0, None), run.model.certificate
+    carried = words.share(float(ratios.sum()))
+    if isinstance(certificate, ApproximateCertificate):
+        carried = carried_at_least(certificate)
+    return ReportedSpectrum(values, ratios, carried)
 
 
-def summary(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None) -> str:
-    """Return the result in one sentence of plain words; `carried` is the share of variance where it has bounds."""
-    k, d, n = len(spectrum.values), run.n_features, sample_count(run)
+def summary(shown: Shown) -> str:
+    """Return the result in one sentence of plain words."""
+    run, values = shown.run, shown.spectrum.values
+    k, d, n, memory = len(values), run.model.n_features, sample_count(run), field(run.manifest, "memory")
     possible = min(d, n) if n else d
     subject = f"All {k:,} components" if 1 < k == possible else f"First {k:,} of {possible:,} components"
     if k == 1:
         subject = "The only component" if possible == 1 else f"First of {possible:,} components"
     if field(run.manifest, "result", "rotation") is not None:
         subject = words.plural(k, "rotated component")
-    verb = "carries" if k == 1 else "carry"
-    if carried is None or spectrum.values.max() <= 0:
-        carried = words.share(float(spectrum.ratios.sum())) if spectrum.values.max() > 0 else "none"
-    sentence = f"{subject} {verb} {carried} of the variance of {words.plural(n, 'row')}"
-    passes, memory = words.whole(field(run.manifest, "passes")), field(run.manifest, "memory")
-    if passes:
-        sentence += f"; computed out of core in {words.times(passes)} of the data"
+    carried = shown.spectrum.carried if values.max() > 0 else "none"
+    sentence = f"{subject} {'carries' if k == 1 else 'carry'} {carried} of the variance of {words.plural(n, 'row')}"
     peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
-    if peak and allowed:
-        sentence += f", peak {words.size(peak)} of {words.size(allowed)} allowed"
-    return sentence + "."
+    used = f", peak {words.size(peak)} of {words.size(allowed)} allowed" if peak and allowed else ""
+    return f"{sentence}{out_of_core(run)}{used}."
+
+
+def out_of_core(run: RunFiles) -> str:
+    """Return how often the data were read, as the end of a sentence."""
+    passes = words.whole(field(run.manifest, "passes"))
+    return f"; computed out of core in {words.times(passes)} of the data" if passes else ""
 
 
 def sample_count(run: RunFiles) -> int | None:
@@ -87,20 +96,20 @@ def scores_note(run: RunFiles, scores: Scores | None) -> str:
     return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores{filled}."
 
 
-def tiles(run: RunFiles, spectrum: ReportedSpectrum, carried: str | None = None) -> tuple[Tile, ...]:
-    """Return the numbers for the top of the page; `carried` as in `summary`."""
+def tiles(shown: Shown) -> tuple[Tile, ...]:
+    """Return the numbers for the top of the page."""
+    run, spectrum = shown.run, shown.spectrum
     manifest, memory = run.manifest, field(run.manifest, "memory")
     peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
     used = f"{words.share(peak / allowed)} of {words.size(allowed)} allowed" if peak and allowed else ""
-    carrying = f"{carried or words.share(float(spectrum.ratios.sum()))} of the variance"
     rows_a_second, sides = "", words.dimensions(field(manifest, "source", "feature_shape"))
     fit, n = words.number(field(manifest, "seconds", "fit")), sample_count(run)
     if fit and n:
         rows_a_second = f"{float(f'{n / fit:.2g}'):,.0f} rows a second"
     return (
         ("Rows", words.count(n), words.clean(field(manifest, "source", "dtype")).replace(words.MISSING, "")),
-        ("Features", words.count(run.n_features), sides.replace(words.MISSING, "")),
-        ("Components", words.count(len(spectrum.values)), carrying),
+        ("Features", words.count(run.model.n_features), sides.replace(words.MISSING, "")),
+        ("Components", words.count(len(spectrum.values)), f"{spectrum.carried} of the {spectrum.total}"),
         _reads_tile(manifest),
         ("Peak memory", words.size(peak), used),
         ("Time", words.duration(field(manifest, "seconds", "total")), rows_a_second),
@@ -120,40 +129,36 @@ def _reads_tile(manifest: object) -> Tile:
     return ("Reads of the data", words.count(made), "; ".join(notes))
 
 
-def spectrum_charts(
-    run: RunFiles, spectrum: ReportedSpectrum, values: Chart | None = None, carried: str | None = None
-) -> tuple[Chart, ...]:
-    """Return the charts of eigenvalues, or `values` for it, and of their sums; `carried` as in `summary`."""
-    k, total = len(spectrum.values), float(spectrum.ratios.sum())
-    needed, certificate = {}, run.model.certificate
-    shown = {}
+def spectrum_section(shown: Shown) -> Section | None:
+    """Return the section of eigenvalues and of their sums; None without charts."""
+    if not can_draw():
+        return None
+    run, spectrum, certificate = shown.run, shown.spectrum, shown.run.model.certificate
+    approximate = certificate if isinstance(certificate, ApproximateCertificate) else None
+    k, needed, levels = len(spectrum.values), {}, {}
     for level, key in ((0.9, "0.9"), (0.95, "0.95"), (0.99, "0.99")):
         given = words.whole(field(run.manifest, "result", "components_for", key))
         positions = np.flatnonzero(np.cumsum(spectrum.ratios) >= level * (1 - 1e-12))
         reached = given if given is not None else int(positions[0]) + 1 if len(positions) else None
         if reached is not None and 1 <= reached <= k:
             needed[level] = reached
-        ends = certificate.components_for[key] if isinstance(certificate, ApproximateCertificate) else None
-        number = _range_of(ends, needed.get(level))
+        number = _range_of(None if approximate is None else approximate.components_for[key], needed.get(level))
         if number:
-            shown[level] = number
-    reaching = ", ".join(f"{100 * level:.0f}{words.SPACE}% with {number}" for level, number in shown.items())
-    together = f"Together the components carry {carried or words.share(total)} of the variance."
+            levels[level] = number
+    reaching = ", ".join(f"{100 * level:.0f}{words.SPACE}% with {number}" for level, number in levels.items())
+    together = f"Together the components carry {spectrum.carried} of the {spectrum.total}."
     beyond = 0.0
-    if isinstance(certificate, ApproximateCertificate) and not certificate.converted:
-        beyond = certificate.nuclear_error or 0.0  # the sums are lower bounds
-    marks = {f"{100 * level:.0f} %: {shown.get(level, number)}": number for level, number in needed.items()}
-    errors = sampling_of(run, k)
-    exact = _eigenvalue_chart(spectrum) if errors is None else sampling_chart(spectrum.values, errors)
-    return (
-        exact if values is None else values,
-        Chart(
-            "Share carried together",
-            inline("cumulative", partial(plotting.cumulative, ratios=spectrum.ratios, marks=marks, beyond=beyond)),
-            f"Chart of the cumulative share of variance. {sums_of_components(spectrum.ratios)} {together}{' It reaches ' + reaching + '.' if reaching else ''}",
-            f"Reaches {reaching}." if reaching else together,
-        ),
+    if approximate is not None and not approximate.converted:
+        beyond = approximate.nuclear_error or 0.0  # the sums are lower bounds
+    marks = {f"{100 * level:.0f} %: {levels.get(level, number)}": number for level, number in needed.items()}
+    sums = Chart(
+        "Share carried together",
+        inline("cumulative", partial(plotting.cumulative, ratios=spectrum.ratios, marks=marks, beyond=beyond)),
+        f"Chart of the cumulative share of variance. {sums_of_components(spectrum.ratios)} {together}{' It reaches ' + reaching + '.' if reaching else ''}",
+        f"Reaches {reaching}." if reaching else together,
     )
+    charts = (eigenvalue_chart(spectrum, sampling_of(run, k), approximate), sums)
+    return Section("spectrum", "How much each one carries", parts=(("pair", charts),))
 
 
 def _range_of(ends: tuple[int, int | None] | None, reached: int | None) -> str:
@@ -172,37 +177,64 @@ def _range_of(ends: tuple[int, int | None] | None, reached: int | None) -> str:
     return f"{low:,} or more" if high is None else f"{low:,} to {high:,}"
 
 
-def _eigenvalue_chart(spectrum: ReportedSpectrum) -> Chart:
-    k = len(spectrum.values)
-    first, last = words.figure(spectrum.values[0]), words.figure(spectrum.values[-1])
-    return Chart(
-        "Variance along each axis",
-        inline("eigenvalues", partial(plotting.scree, values=spectrum.values)),
-        f"Chart of {words.plural(k, 'eigenvalue')}, from {first} down to {last}. {shares_of_components(spectrum.ratios)}",
-        f"From {first} for the first component down to {last} for component {k:,}." if k > 1 else f"{first}.",
-    )
+def eigenvalue_chart(
+    spectrum: ReportedSpectrum, errors: SamplingErrors | None, certificate: ApproximateCertificate | None
+) -> Chart:
+    """Return the eigenvalues, with error bars where there are sampling errors, in the intervals of an approximate answer."""
+    values, k = spectrum.values, len(spectrum.values)
+    first, last = words.figure(values[0]), words.figure(values[-1])
+    bounds = None if certificate is None else Bounds(certificate)
+    ends = None if bounds is None else (bounds.lower, bounds.upper)
+    if errors is not None:
+        return _sampling_chart(values, errors, ends)
+    told = shares_of_components(spectrum.ratios)
+    if certificate is None or bounds is None:
+        svg = inline("eigenvalues", partial(plotting.scree, values=values))
+        alt = f"Chart of {words.plural(k, 'eigenvalue')}, from {first} down to {last}. {told}"
+        caption = f"From {first} for the first component down to {last} for component {k:,}." if k > 1 else f"{first}."
+        return Chart(spectrum.title, svg, alt, caption)
+    svg = inline("intervals", partial(plotting.scree, values=values, bounds=ends, mixed=bounds.pairs))
+    alt = f"Chart of {words.plural(k, 'eigenvalue')} with the intervals that they lie in. {told}"
+    if not certificate.bounded:
+        return Chart(spectrum.title, svg, alt, "No interval is known for these.")
+    caption = f"The widest interval is {words.share(certificate.largest_error)} of its upper end"
+    alt += f" {caption}."
+    caption += ": narrower than the dots." if certificate.largest_error < 0.02 else "."
+    return Chart(f"{spectrum.title}, and where it lies", svg, alt, caption)
 
 
 def score_charts(
-    spectrum: ReportedSpectrum, scores: Scores, classes: plotting.Classes | None = None
+    scores: Scores,
+    labels: Sequence[str],
+    classes: plotting.Classes | None = None,
+    titles: tuple[str, str] = ("Along the only axis", "First two axes"),
+    on: str = "axis 1 against axis 2",
 ) -> tuple[Chart, ...]:
-    """Return the samples on the first two axes, in the colours of their classes; along the only one where there is one."""
-    labels = [f"axis {axis + 1:,} ({spectrum.share(axis)} of the variance)" for axis in scores.axes]
+    """Return the samples on the first two axes, in the colours of their classes; along the only one where there is one.
+
+    `titles` are the headings of either, `labels` those of the axes, and `on` says what is drawn against what.
+    """
     m = words.plural(len(scores.values), "sample")
     if len(scores.axes) == 1:
         svg = inline("histogram", partial(plotting.scores, values=scores.values, titles=labels))
-        return (Chart("Along the only axis", svg, f"Histogram of {m}. {spread_of_points(scores.values, [1])}"),)
-    caption = ""
+        return (Chart(titles[0], svg, f"Histogram of {m}. {spread_of_points(scores.values, [1])}"),)
+    points, caption, alt = scores.values[:, :2], "", f"{m} plotted on {on}"
     if classes is not None and classes.others:
         caption = f"Samples of {words.plural(classes.others, 'other class', 'other classes')} are grey."
-    points = scores.values[:, :2]
-    draw = partial(plotting.scores, values=points, titles=labels, classes=classes)
-    svg = inline("plane", draw, height=3.9)
-    alt = f"{m} plotted on axis 1 against axis 2"
+    svg = inline("plane", partial(plotting.scores, values=points, titles=labels, classes=classes), height=3.9)
     alt += "." if classes is None else f", coloured by class: {', '.join(classes.names)}."
     alt += f" {spread_of_points(points, [1, 2])}"
     alt += "" if classes is None else f" {centres_of_classes(points, classes.numbers, classes.names)}"
-    return (Chart("First two axes", svg, alt, caption),)
+    return (Chart(titles[1], svg, alt, caption),)
+
+
+def rows_section(shown: Shown, charts: tuple[Chart, ...], *, along: bool = True) -> Section | None:
+    """Return the section of rows on the axes, with their scores `along` the dimensions of the samples; None without charts."""
+    series, note = along_samples(shown.run, shown.spectrum) if along and can_draw() else ([], "")
+    if not can_draw() or not (charts or series):
+        return None
+    lead = f"{scores_note(shown.run, shown.scores)} {note}".strip()
+    return Section("scores", "Rows on these axes", lead, (("pair", series), ("pair", charts)))
 
 
 def sampling_of(run: RunFiles, n_components: int) -> SamplingErrors | None:
@@ -215,7 +247,7 @@ def sampling_of(run: RunFiles, n_components: int) -> SamplingErrors | None:
         return None
 
 
-def sampling_chart(
+def _sampling_chart(
     values: FloatArray, errors: SamplingErrors, numerical: tuple[FloatArray, FloatArray] | None = None
 ) -> Chart:
     """Return the eigenvalues with error bars; `numerical` are the ends of the intervals of the certificate, None for an exact answer."""
@@ -257,51 +289,20 @@ class Bounds:
         self.pairs = [(first, last) for first, last, _ in certificate.clusters]
 
 
-def interval_chart(run: RunFiles, bounds: Bounds, spectrum: ReportedSpectrum) -> Chart:
-    """Return the eigenvalues in their intervals, with error bars where there are sampling errors."""
-    errors = sampling_of(run, len(spectrum.values))
-    if errors is not None:
-        return sampling_chart(spectrum.values, errors, (bounds.lower, bounds.upper))
-    ends = (bounds.lower, bounds.upper)
-    draw = partial(plotting.scree, values=spectrum.values, bounds=ends, mixed=bounds.pairs)
-    svg = inline("intervals", draw)
-    k, widest = len(spectrum.values), bounds.certificate.largest_error
-    alt = f"Chart of {words.plural(k, 'eigenvalue')} with the intervals that they lie in. {shares_of_components(spectrum.ratios)}"
-    if not bounds.certificate.bounded:
-        return Chart("Variance along each axis", svg, alt, "No interval is known for these.")
-    caption = f"The widest interval is {words.share(widest)} of its upper end"
-    caption += ": narrower than the dots." if widest < 0.02 else "."
-    alt += f" The widest interval is {words.share(widest)} of its upper end."
-    return Chart("Variance along each axis, and where it lies", svg, alt, caption)
-
-
-def accuracy(run: RunFiles, bounds: Bounds, spectrum: ReportedSpectrum) -> Json:
-    """Return the section on how sure the answer is."""
-    certificate = bounds.certificate
-    return {
-        "lead": sentences.how_sure(certificate),
-        "chart": _error_chart(run, bounds) if certificate.bounded else None,
-        "proven": sentences.proven(certificate),
-        "statistical": sentences.statistical(certificate),
-        "table": _bounds_table(bounds, spectrum) if certificate.bounded else None,
-        "counts": _counts(certificate) if certificate.bounded else None,
-        "facts": _accuracy_facts(run, certificate),
-    }
-
-
-def _error_chart(run: RunFiles, bounds: Bounds) -> Chart:
-    tolerance = words.number(field(run.manifest, "approximation", "tolerance"))
-    svg = inline(
-        "errors",
-        partial(plotting.errors, relative=bounds.relative, sines=bounds.sines, mixed=bounds.pairs, tolerance=tolerance),
-    )
-    alt = (
-        f"Bounds of the errors of {words.plural(len(bounds.relative), 'component')}: of eigenvalues and of directions. "
-        f"The largest bound of an eigenvalue is {words.share(bounds.certificate.largest_error)}"
-    )
-    largest_sine = float(np.nanmax(bounds.sines, initial=0.0))
-    alt += f", of the sine of an angle {largest_sine:.2g}." if largest_sine else "."
-    return Chart("How far off each one can be", svg, alt)
+def accuracy_section(shown: Shown) -> Section | None:
+    """Return the section on how sure an approximate answer is."""
+    run, certificate = shown.run, shown.run.model.certificate
+    if not isinstance(certificate, ApproximateCertificate):
+        return None
+    sizes, sine = field(run.manifest, "approximation"), certificate.subspace_angle_bound
+    tolerance, pilot = words.number(field(sizes, "tolerance")), words.whole(field(sizes, "pilot_rows"))
+    lead = sentences.how_sure(certificate)
+    lead += f" The tolerance was {words.share(tolerance)}." if tolerance else ""
+    lead += "" if sine is None else f" The span of all components is known to within {words.angle(sine)}."
+    lead += f" {words.plural(pilot, 'row')} were read beforehand." if pilot else ""
+    told = (("Proven", sentences.proven(certificate)), ("Statistical", sentences.statistical(certificate)))
+    bounded = (("lists", told), ("card", _bounds_table(Bounds(certificate), shown.spectrum)))
+    return Section("sure", "How sure this is", lead, bounded if certificate.bounded else ())
 
 
 def _bounds_table(bounds: Bounds, spectrum: ReportedSpectrum) -> ReportTable:
@@ -342,47 +343,13 @@ def _direction(sine: float, group: tuple[int, int, float | None] | None, *, conv
     return f"one of {first + 1:,}–{last + 1:,}{within}"
 
 
-def _counts(certificate: ApproximateCertificate) -> ReportTable:
-    """Return between which numbers of components 90, 95 and 99 % of the variance are reached."""
-    rows = []
-    for share, (low, high) in certificate.components_for.items():
-        most = "more than were found" if high is None else words.count(high)
-        rows.append((f"{100 * float(share):.0f}{words.SPACE}%", words.count(low), most))
-    return ReportTable("Components that carry so much of the variance", ("", "at least", "at most"), tuple(rows))
-
-
-def _accuracy_facts(run: RunFiles, certificate: ApproximateCertificate) -> words.Facts:
-    """Return how the answer came about: passes, pilot, columns."""
-    sizes, passes = field(run.manifest, "approximation"), words.whole(field(run.manifest, "passes"))
-    tolerance, most = words.number(field(sizes, "tolerance")), words.whole(field(sizes, "passes"))
-    pilot, taken = words.whole(field(sizes, "pilot_rows")), words.number(field(sizes, "pilot_bytes"))
-    sine = certificate.subspace_angle_bound
-    from_what = {"nystrom": "Nyström", "incremental": "incremental updates", "conversion": "conversion"}
-    read = words.count(passes)
-    if passes is not None and most is not None and most > passes:
-        read += f" of at most {most:,}"
-    pairs = [
-        ("passes over the data", read),
-        ("asked for", words.share(tolerance) if tolerance else words.MISSING),
-        ("reached", words.share(certificate.largest_error) if certificate.bounded else words.MISSING),
-        (
-            "rows read beforehand",
-            f"{pilot:,} ({words.size(taken)})" if pilot else "none" if pilot == 0 else words.MISSING,
-        ),
-        ("columns of the sketch", words.count(field(sizes, "columns"))),
-        ("columns held out", words.count(field(sizes, "held_out"))),
-        ("recovered by", from_what.get(certificate.eigen_solver, words.MISSING)),
-        ("span of all components", words.MISSING if sine is None else f"within {words.angle(sine)}"),
-    ]
-    return words.facts("How it came about", pairs)
-
-
 _FEWEST = 20
 """Eigenvalues that are drawn at least, if there are so many."""
 
 
-def component_count(run: RunFiles) -> Json | None:
+def component_count(shown: Shown) -> Section | None:
     """Return what the rules say of the model of a run; None where no rule applies."""
+    run = shown.run
     rows, numbers, edges, others = [], [], {}, dict[str, list[str]]()
     for rule in run.pca.component_rules.values():
         number = rule.n_components
@@ -390,8 +357,8 @@ def component_count(run: RunFiles) -> Json | None:
             others.setdefault(rule.statement.removeprefix("does not apply: "), []).append(rule.title)
             continue
         noise, edge = (rule.figures.get(name) for name in ("noise_variance", "threshold"))
-        shown = (words.figure(value) if value is not None else "" for value in (noise, edge))
-        rows.append((rule.title, rule.count, *shown, rule.statement))
+        levels = (words.figure(value) if value is not None else "" for value in (noise, edge))
+        rows.append((rule.title, rule.count, *levels, rule.statement))
         numbers.append(number)
         if edge is not None:
             edges[rule.title] = edge
@@ -401,25 +368,28 @@ def component_count(run: RunFiles) -> Json | None:
         "What each rule takes for more than noise",
         ("rule", "components", "noise variance", "threshold", ""),
         tuple(rows),
+        style="rules",
     )
     low, high = min(numbers), max(numbers)
     between = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    lead = f"{between} component{'' if high == 1 and low == 1 else 's'} by the rules that apply; the run has {run.n_components:,}."
+    lead = f"{between} component{'' if high == 1 and low == 1 else 's'} by the rules that apply; the run has {run.model.n_components:,}."
     if others:
         listed = "; ".join(f"{', '.join(titles)} ({reason})" for reason, titles in others.items())
         lead += f" Does not apply: {listed}."
-    chart = _rules_chart(run, edges, high) if edges else None
-    return {"lead": lead, "chart": chart, "table": table}
+    charts = (_rules_chart(run, edges, high),) if edges else ()
+    return Section("how-many", "How many are more than noise", lead, (("pair", charts), ("card", table)))
 
 
 def _rules_chart(run: RunFiles, edges: dict[str, float], highest: int) -> Chart:
     """Return the first eigenvalues, some more than the highest number of the rules, with the thresholds."""
-    known = run.explained_variance if run.eigenvalues is None else run.eigenvalues
-    values = np.clip(known[: max(_FEWEST, 2 * highest, run.n_components)], 0.0, None)
+    known = run.model.score_variances if run.pca.eigenvalues is None else run.pca.eigenvalues
+    values = np.clip(known[: max(_FEWEST, 2 * highest, run.model.n_components)], 0.0, None)
     listed = ", ".join(f"{title} {words.figure(edge)}" for title, edge in edges.items())
     return Chart(
         "Eigenvalues and the edges of noise",
-        inline("scree", partial(plotting.scree, values=values, n_kept=run.n_components, thresholds=edges), height=3.9),
+        inline(
+            "scree", partial(plotting.scree, values=values, n_kept=run.model.n_components, thresholds=edges), height=3.9
+        ),
         f"Chart of the first {words.plural(len(values), 'eigenvalue')} with the thresholds of the rules: {listed}. The first is {words.figure(values[0])}, the last {words.figure(values[-1])}.",
         f"Thresholds: {listed}.",
     )

@@ -109,36 +109,6 @@ class RunFiles:
         return components
 
     @property
-    def in_slabs(self) -> bool:
-        """Whether the components are saved in slabs of features, because they are large or on disk."""
-        return self.model.in_slabs
-
-    @property
-    def n_components(self) -> int:
-        """Number of components kept."""
-        return self.model.n_components
-
-    @property
-    def n_features(self) -> int:
-        """Number of features."""
-        return self.model.n_features
-
-    @property
-    def explained_variance(self) -> FloatArray:
-        """Variance of the scores along each axis, shape ``(n_components,)``."""
-        return self.model.score_variances
-
-    @property
-    def eigenvalues(self) -> FloatArray | None:
-        """All eigenvalues, largest first; None where the model has only those of its components."""
-        return self.pca.eigenvalues
-
-    @property
-    def mean(self) -> FloatArray:
-        """Mean of each feature, zeros if the data was not centred, shape ``(n_features,)``."""
-        return self.pca.mean
-
-    @property
     def centred(self) -> bool:
         """Whether the mean is subtracted from rows."""
         return self.model.linear is not None and self.model.center
@@ -170,7 +140,7 @@ class RunFiles:
     def standardised(self, rows: Array) -> FloatArray:
         """Return `rows` as the model sees them: centred, scaled; 0 for a missing value or a constant feature."""
         deviations: FloatArray = np.array(rows, dtype=np.float64)
-        deviations -= self.mean
+        deviations -= self.pca.mean
         if self.pca.weights is not None:
             deviations *= self.pca.weights
         deviations[~np.isfinite(deviations)] = 0.0
@@ -182,12 +152,12 @@ class RunFiles:
 
     def restored(self, deviations: FloatArray) -> FloatArray:
         """Return rows in the units of the source from rows as the model sees them."""
-        return self.amplitude(deviations) + self.mean
+        return self.amplitude(deviations) + self.pca.mean
 
     def feature_name(self, feature: int) -> str:
         """Return the name of a feature: as the source gives it, by its labels where they have coordinates, or by its number."""
         names = field(self.manifest, "source", "feature_names")
-        if isinstance(names, list) and len(names) == self.n_features:
+        if isinstance(names, list) and len(names) == self.model.n_features:
             return clean(names[feature], 60)
         labels = self.labels
         if labels is None or (len(labels.variables) == 1 and all(d.coordinate is None for d in labels.features)):
@@ -323,10 +293,15 @@ class ReportedSpectrum:
     values: FloatArray
     """Variance along each axis, shape ``(n_components,)``."""
     ratios: FloatArray
-    """Share of the total variance, shape ``(n_components,)``; zeros where there is no variance."""
-
+    """Share of the total, shape ``(n_components,)``; zeros where there is none."""
+    carried: str
+    """The share of all together, or its lower bound."""
     noun: str = "Component"
     """What an axis is called."""
+    title: str = "Variance along each axis"
+    """Heading of their chart."""
+    total: str = "variance"
+    """What they are shares of."""
 
     def share(self, component: int) -> str:
         """Return the share of a component, from 0, in words."""

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 import streampca.formatting as words
 import streampca.plotting as plotting
 from streampca.labels import Dimension, Labels, Variable
-from streampca.runs.report.figures import GREYS, RISING, SIGNED, Chart, ReportTable, inline, picture
+from streampca.runs.report.figures import GREYS, RISING, SIGNED, Chart, ReportTable, Section, inline, picture
 from streampca.runs.report.layouts import SMALL_SIDE, Layout, charts_of_row, layout_of, numbers, title_of, units_of
 from streampca.runs.report.run_files import (
+    BLOCK_BYTES,
     VALUES_OF_SAMPLES,
     FurtherRows,
     ReportedSpectrum,
@@ -43,9 +44,14 @@ class Scores:
     """Number of each sample among the samples that were kept, shape ``(n_samples,)``."""
 
 
-def score(run: RunFiles, samples: StoredArray) -> Scores:
-    """Return the scores of `samples` on the first two axes."""
-    axes = axes_of(run.n_components)
+def score(run: RunFiles) -> Scores | None:
+    """Return the scores of the samples on the first two axes; None where samples are not as the model sees them, or there are none.
+
+    Rows of components on disk are never read whole, and nothing is removed from samples.
+    """
+    if run.samples is None or run.model.in_slabs or run.removes:
+        return None
+    axes = axes_of(run.model.n_components)
     basis = run.components[list(axes)]
 
     def project(rows: Array) -> tuple[FloatArray, FloatArray]:
@@ -53,7 +59,7 @@ def score(run: RunFiles, samples: StoredArray) -> Scores:
         values = deviations @ basis.T
         return values, np.einsum("ij,ij->i", deviations, deviations) - np.einsum("ij,ij->i", values, values)
 
-    scores = scores_by(project, samples, axes)
+    scores = scores_by(project, run.samples, axes)
     return scores if run.divisors is None else replace(scores, values=scores.values / run.divisors[list(axes)])
 
 
@@ -80,12 +86,7 @@ def scores_by(
 
 def gather(samples: StoredArray, positions: IntArray) -> Iterator[tuple[IntArray, NDArray[np.generic]]]:
     """Yield the rows at ascending `positions` in pieces, each piece read once and only where it holds one of them."""
-    m, d = samples.shape[0], samples.shape[1]
-    if len(positions) == m:
-        for start, rows in blocks(samples):
-            yield np.arange(start, start + len(rows)), rows
-        return
-    step = max(1, (2 << 20) // (8 * d))
+    step = max(1, BLOCK_BYTES // (8 * samples.shape[1]))
     for group in np.split(positions, np.flatnonzero(np.diff(positions // step)) + 1):
         if len(group):
             first = int(group[0])
@@ -128,14 +129,9 @@ def rebuild(
         axes = run.components[done:count]
         rebuilt += (deviations @ axes.T) @ axes
         done = count
-        yield count, rebuilt, _error(deviations, rebuilt, length)
-
-
-def _error(deviations: FloatArray, rebuilt: FloatArray, length: FloatArray) -> FloatArray:
-    gaps = (row - back for row, back in zip(deviations, rebuilt, strict=True))
-    left = np.sqrt(np.array([gap @ gap for gap in gaps]))
-    error: FloatArray = np.divide(left, length, out=np.zeros_like(left), where=length > 0)
-    return error
+        gaps = (row - back for row, back in zip(deviations, rebuilt, strict=True))
+        left = np.sqrt(np.array([gap @ gap for gap in gaps]))
+        yield count, rebuilt, np.divide(left, length, out=np.zeros_like(left), where=length > 0)
 
 
 _MOST_SERIES = 4
@@ -143,44 +139,35 @@ _MOST_BYTES = 12 << 20
 """The scores that are drawn take so much memory at most."""
 
 
-@dataclass(frozen=True)
-class ScoresAlong:
-    """The scores along the dimensions of the samples."""
+def along_samples(run: RunFiles, spectrum: ReportedSpectrum) -> tuple[list[Chart], str]:
+    """Return the scores of the first components along the dimensions of the samples, and which they are and what is left out.
 
-    charts: tuple[Chart, ...] = ()
-    """Lines, where samples lie along one coordinate; maps or images, where they are places of two dimensions."""
-    note: str = ""
-    """Which scores these are, and what is left out."""
-
-
-def along_samples(run: RunFiles, spectrum: ReportedSpectrum) -> ScoresAlong:
-    """Return the scores of the first components along the dimensions of the samples; nothing without labels or scores."""
-    layout = None if run.labels is None else _layout_of_samples(run.labels)
-    values = None if run.labels is None else _scores_of_samples(run, run.labels.n_samples)
+    Lines, where samples lie along one coordinate; maps or images, where they are places of two dimensions; nothing without labels or
+    scores.
+    """
+    charts: list[Chart] = []
+    if run.labels is None:
+        return charts, ""
+    dimensions = run.labels.samples
+    sizes = tuple(dimension.size for dimension in dimensions)
+    layout = layout_of(Labels((), dimensions, (Variable(None, tuple(d.name for d in dimensions), sizes),)))
+    values = _scores_of_samples(run, run.labels.n_samples)
     if layout is None or values is None:
         many = layout is not None and run.scores is not None and layout.labels.n_features > _MOST_BYTES // 8
-        return ScoresAlong(note="The scores of all rows are too many to draw along their dimensions." if many else "")
-    charts: list[Chart] = []
+        return charts, "The scores of all rows are too many to draw along their dimensions." if many else ""
     for i, column in enumerate(values):
         title = f"Score of component {i + 1} · {spectrum.share(i)}"
         charts += charts_of_row(layout, column, title, f"series-{i}", signed=True)
     what = "maps and images" if layout.grids else "series"
-    note, left = f"The {what} hold all {words.plural(values.shape[1], 'row')}.", run.n_components - len(values)
+    note, left = f"The {what} hold all {words.plural(values.shape[1], 'row')}.", run.model.n_components - len(values)
     note += f" Those of {words.plural(left, 'more component')} are not shown." if left > 0 else ""
-    return ScoresAlong(tuple(charts), " ".join((note, *layout.left_out)))
-
-
-def _layout_of_samples(labels: Labels) -> Layout | None:
-    """Return how values of the samples, one for each, are drawn."""
-    dims = tuple(dimension.name for dimension in labels.samples)
-    shape = tuple(dimension.size for dimension in labels.samples)
-    return layout_of(Labels((), labels.samples, (Variable(None, dims, shape),)))
+    return charts, " ".join((note, *layout.left_out))
 
 
 def _scores_of_samples(run: RunFiles, n_samples: int) -> FloatArray | None:
     """Return the scores of the first components, ``(n_axes, n_samples)``; None without scores or where they are too large."""
-    count = min(run.n_components, _MOST_SERIES, _MOST_BYTES // max(1, 8 * n_samples))
-    if run.scores is None or count < 1 or run.scores.shape != (n_samples, run.n_components):
+    count = min(run.model.n_components, _MOST_SERIES, _MOST_BYTES // max(1, 8 * n_samples))
+    if run.scores is None or count < 1 or run.scores.shape != (n_samples, run.model.n_components):
         return None
     values = np.empty((count, n_samples))
     for start, rows in blocks(run.scores):
@@ -257,7 +244,7 @@ def row_pictures(run: RunFiles, layout: Layout | None, scores: Scores | None) ->
         return None
     if run.samples is None or scores is None:
         return RowPictures(layout)
-    origin = run.mean if layout.labelled and run.centred else None
+    origin = run.pca.mean if layout.labelled and run.centred else None
     if origin is None and field(run.manifest, "source", "dtype") == "uint8":
         return RowPictures(layout, 0.0, 255.0)
     some = scores.position[np.unique(np.linspace(0, len(scores.position) - 1, 64).astype(np.int64))]
@@ -272,30 +259,47 @@ def row_pictures(run: RunFiles, layout: Layout | None, scores: Scores | None) ->
     return RowPictures(layout, low, high) if origin is None else RowPictures(layout, low, max(-low, high), origin)
 
 
-def reconstruction(
-    run: RunFiles,
-    scores: Scores,
-    layout: Layout | None,
-    drawn: RowPictures | None,
-    further: FurtherRows | None = None,
-) -> Json | None:
-    """Return a few samples rebuilt from more and more components, from plain samples to intricate ones, and `further` rows."""
-    if run.samples is None:
+@dataclass(frozen=True)
+class Shown:
+    """What the sections of a page have in common, read and computed once."""
+
+    run: RunFiles
+    """The files of the run."""
+    spectrum: ReportedSpectrum
+    """Its eigenvalues, or strengths of pairs."""
+    layout: Layout | None
+    """How rows are drawn; None where they are not."""
+    scores: Scores | None
+    """The samples on the axes; None where there are none, or none that can be projected."""
+    pictures: RowPictures | None
+    """How rows become pictures; None where they are none."""
+    classes: plotting.Classes | None
+    """Classes of the samples."""
+    further: FurtherRows | None = None
+    """Rows that the user asked for."""
+
+
+def reconstruction(shown: Shown) -> Section | None:
+    """Return a few samples rebuilt from more and more components, from plain samples to intricate ones, and further rows."""
+    run, scores, layout, drawn, further = shown.run, shown.scores, shown.layout, shown.pictures, shown.further
+    if run.samples is None or scores is None:
         return None
-    wanted = n_reconstructed(run.n_features, 6 if drawn else 3)
+    wanted = n_reconstructed(run.model.n_features, 6 if drawn else 3)
     chosen = easy_to_hard(scores, wanted)
     positions = scores.position[chosen]
     ascending = np.argsort(positions, kind="stable")
     original = np.concatenate([rows for _, rows in gather(run.samples, positions[ascending])])
     original = original[np.argsort(ascending, kind="stable")]
-    names = [_sample_name(run, int(position)) for position in positions]
+    index = run.sample_index
+    names = [f"sample {at:,}" if index is None else name_of_row(run, int(index[at])) for at in positions]
     if further is not None:
         original = np.concatenate([original, further.values])
         names += [name_of_row(run, int(index)) for index in further.index]
     note = "A few rows, from plain to intricate, rebuilt from rising numbers of components. The percentage is what is "
     note += "still missing: the length of what is not rebuilt, over the row’s distance from "
     note += "the mean." if run.centred else "zero."
-    return rebuilt_rows(run, original, names, layout, drawn, note)
+    rebuilt = rebuilt_rows(run, original, names, layout, drawn, note)
+    return Section("reconstruction", "Rebuilt from a few numbers", rebuilt["note"], (("rebuilt", rebuilt),))
 
 
 def rebuilt_rows(
@@ -313,7 +317,7 @@ def rebuilt_rows(
     """
     deviations = run.standardised(original)
     features, places, title = _profile_axis(run, layout)
-    counts = rising_counts(run.n_components)
+    counts = rising_counts(run.model.n_components)
     errors: list[tuple[str, ...]] = []
     cells: list[list[str]] = [[] for _ in names]
     lines: list[FloatArray] = []
@@ -326,7 +330,7 @@ def rebuilt_rows(
     for i, row in enumerate(original):
         if drawn is not None:
             values = row.astype(np.float64)
-            cells[i].append(drawn.picture(np.where(np.isfinite(values), values, run.mean)))
+            cells[i].append(drawn.picture(np.where(np.isfinite(values), values, run.pca.mean)))
     lined = drawn is None and len(places) > 1
     return {
         "heads": [f"{count:,}" for count in counts],
@@ -337,11 +341,6 @@ def rebuilt_rows(
         "note": note + ("" if drawn is None else drawn.note),
         "aspect": 1.0 if drawn is None else drawn.layout.grids[0].aspect,
     }
-
-
-def _sample_name(run: RunFiles, position: int) -> str:
-    """Return the name of a sample: that of its row, or its number among the samples where that is not known."""
-    return f"sample {position:,}" if run.sample_index is None else name_of_row(run, int(run.sample_index[position]))
 
 
 def name_of_row(run: RunFiles, index: int) -> str:
@@ -371,7 +370,7 @@ def _profile_axis(run: RunFiles, layout: Layout | None) -> tuple[IntArray, Float
     """
     line = layout.lines[0] if layout is not None and layout.lines else None
     numbered = None if line is None else numbers(line.dimension)
-    features, title = np.arange(run.n_features), "feature"
+    features, title = np.arange(run.model.n_features), "feature"
     places = features.astype(np.float64)
     if layout is not None and line is not None and numbered is not None:
         along = line.part.values(layout.fields(features)[line.part.variable])  # NaN where a feature is masked
@@ -405,26 +404,29 @@ _POINTS = 4000
 _PIECE = 1 << 16
 
 
-def outliers(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) -> Json | None:
+def outliers(shown: Shown) -> Section | None:
     """Return the section of rows that do not fit; None where the run has no T² and Q."""
+    run, drawn = shown.run, shown.pictures
     summary = field(run.manifest, "diagnostics")
     if not isinstance(summary, dict) or run.distances is None:
         return None
     limits = words.number(summary.get("t2_limit")), words.number(summary.get("q_limit"))
     listed = [row for row in summary.get("unusual_rows") or [] if isinstance(row, dict)]
-    return {
-        "lead": _lead(summary, limits),
-        "chart": _chart(run, listed, limits),
-        "table": _table(run, listed, limits, names=drawn is None),
-        "rebuilt": None if run.removes or run.in_slabs else _rebuilt(run, layout, drawn),
-    }
+    rebuilt = None if run.removes or run.model.in_slabs else _rebuilt(run, shown.layout, drawn)
+    parts = (
+        ("pair", _chart(run, listed, limits)),
+        ("card", _table(run, listed, limits, names=drawn is None)),
+        ("between", rebuilt and rebuilt["note"]),
+        ("rebuilt", rebuilt),
+    )
+    return Section("outliers", "Rows that do not fit", _lead(summary, limits), parts)
 
 
 def _rebuilt(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) -> Json | None:
     """Return the rows that fit least, rebuilt from rising numbers of components, as many as there is memory for."""
     if run.unusual is None:
         return None
-    n = n_reconstructed(run.n_features, len(run.unusual.index) if drawn else 6)
+    n = n_reconstructed(run.model.n_features, len(run.unusual.index) if drawn else 6)
     names = [name_of_row(run, int(index)) for index in run.unusual.index[:n]]
     note = "The rows that fit least, most unusual first, rebuilt from rising numbers of components."
     return rebuilt_rows(run, run.unusual.values[:n], names, layout, drawn, note, "unusual")
@@ -454,19 +456,21 @@ def _lead(summary: dict[str, object], limits: tuple[float | None, float | None])
     return lead
 
 
-def _chart(run: RunFiles, listed: list[dict[str, object]], limits: tuple[float | None, float | None]) -> Chart | None:
+def _chart(
+    run: RunFiles, listed: list[dict[str, object]], limits: tuple[float | None, float | None]
+) -> tuple[Chart, ...]:
     """Return T² and Q of rows all over the data, and of those that are listed."""
     points = _points(run)
     unusual = _pair([words.number(row.get("t2")) for row in listed], [words.number(row.get("q")) for row in listed])
     every = [np.concatenate(pair) for pair in zip(points, unusual, strict=True)]
     if not all((values > 0).any() for values in every):
-        return None
+        return ()
     shown = words.plural(len(points[0]), "row")
     alt = f"T² against Q of {shown} on logarithmic scales, with their limits at 99 % and {len(listed)} unusual rows. {_beyond(every, limits)}"
     all_of_them = run.distances is not None and len(points[0]) == run.distances[0].shape[0]
     caption = f"All {shown}." if all_of_them else f"{shown}, evenly spread, and the {len(listed)} most unusual ones."
     draw = partial(plotting.distances, points=points, unusual=unusual, limits=limits)
-    return Chart("T² and Q", inline("distances", draw, height=3.9), alt, caption)
+    return (Chart("T² and Q", inline("distances", draw, height=3.9), alt, caption),)
 
 
 def _beyond(distances: list[FloatArray], limits: tuple[float | None, float | None]) -> str:
@@ -522,12 +526,12 @@ def _table(
 
 def _largest_residuals(run: RunFiles) -> dict[int, str]:
     """Return the name of the feature with the largest squared residual, and its share of Q, of the copied rows."""
-    if run.unusual is None or run.removes or run.in_slabs:
+    if run.unusual is None or run.removes or run.model.in_slabs:
         return {}
-    n = n_reconstructed(run.n_features, len(run.unusual.index))
+    n = n_reconstructed(run.model.n_features, len(run.unusual.index))
     deviations = run.standardised(run.unusual.values[:n])
     named = {}
-    for _, rebuilt, _ in rebuild(run, deviations, [run.n_components]):
+    for _, rebuilt, _ in rebuild(run, deviations, [run.model.n_components]):
         for index, row, back in zip(run.unusual.index[:n], deviations, rebuilt, strict=True):
             squares = (row - back) ** 2
             place, total = int(squares.argmax()), float(squares.sum())

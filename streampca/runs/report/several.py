@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from streampca.models.certificate_sentences import carried
 from streampca.models.certificates import any_certificate_of
 from streampca.runs.manifest import read_json
 from streampca.runs.report.components import components, layout_of_run
-from streampca.runs.report.figures import RISING, WIDTH, Chart, ReportTable, inline, write_page
+from streampca.runs.report.figures import RISING, WIDTH, Chart, ReportTable, Section, inline, write_page
 from streampca.runs.report.layouts import mesh
 from streampca.runs.report.result import spectrum_of
 from streampca.runs.report.run_files import RunFiles, read_model
@@ -29,6 +29,14 @@ _MOST_DRAWN = 24
 """Models whose components are drawn, and about how many charts."""
 _MOST_EIGENVALUES = 10
 """Eigenvalues of each group that the table has."""
+_OF_GROUPS = (
+    "Each group has the covariance of its rows about their mean. “pooled” is the covariance within groups, “between” that of the "
+    "group means."
+)
+_OF_SIMILARITY = (
+    "The mean squared cosine of the principal angles between the components of two groups: 1 for the same subspace, 0 for "
+    "orthogonal ones."
+)
 _HEADS = ("group", "samples", "components", "variance carried", "first eigenvalue", "total variance")
 
 
@@ -40,17 +48,26 @@ def write_groups_report(directory: Path) -> Path:
     samples, features = manifest["source"]["shape"]
     by = clean(manifest["group_by"], 120)
     shown = {_name(entry): entry for entry in (*entries[: min(n_groups, _MOST_SHOWN)], *entries[n_groups:])}
-    page = {
-        "name": clean(manifest["name"], 120),
-        "summary": f"{n_groups} groups of {samples:,} samples x {features:,} features by {by}, from one reading.",
-        "models": ReportTable("Models of the groups", _HEADS, tuple(map(_row, shown, shown.values()))),
-        "eigenvalues": _eigenvalues(shown),
-        "warnings": [f"{name}: {clean(each, 600)}" for name, entry in shown.items() for each in entry["warnings"]],
-        "components": _components(directory, manifest, shown, min(n_groups, _MOST_SHOWN)),
-        "similarity": _similarity(manifest, n_groups) if n_groups > 1 else None,
-        "notes": [clean(note, 600) for note in manifest["notes"]],
-    }
-    return write_page(directory, "groups.html", page)
+    table = ReportTable("Models of the groups", _HEADS, tuple(map(_row, shown, shown.values())))
+    told = [f"{name}: {clean(each, 600)}" for name, entry in shown.items() for each in entry["warnings"]]
+    drawn = _components(directory, manifest, shown, min(n_groups, _MOST_SHOWN))
+    sections = [
+        Section("models", "Models", _OF_GROUPS, (("card", table), ("card", _eigenvalues(shown)))),
+        Section("warnings", "Warnings", parts=(("list", told),), style="warnings") if told else None,
+        Section("components", "The components", parts=(("components", drawn),)),
+        _similarity(manifest, n_groups) if n_groups > 1 else None,
+    ]
+    summary = f"{n_groups} groups of {samples:,} samples x {features:,} features by {by}, from one reading."
+    return _written(directory, manifest, "groups", summary, sections)
+
+
+def _written(directory: Path, manifest: Json, subject: str, summary: str, sections: Iterable[Section | None]) -> Path:
+    """Write the page of a run with the `sections` that apply, and its notes below; return its path."""
+    notes = [clean(note, 600) for note in manifest["notes"]]
+    shown = [section for section in sections if section is not None]
+    shown += [Section("", "", parts=(("list", notes),))] if notes else []
+    page = {"name": clean(manifest["name"], 120), "subject": subject, "summary": summary, "sections": shown}
+    return write_page(directory, page)
 
 
 def _name(entry: Json) -> str:
@@ -105,7 +122,7 @@ def _eigenvalues(shown: dict[str, Json]) -> ReportTable:
     )
 
 
-def _similarity(manifest: Json, n_groups: int) -> Json:
+def _similarity(manifest: Json, n_groups: int) -> Section:
     """Return how similar the subspaces of the groups are, as a chart and tables."""
     m = min(n_groups, _MOST_SHOWN)
     names = [_name(entry) for entry in list(manifest["models"].values())[:m]]
@@ -122,12 +139,12 @@ def _similarity(manifest: Json, n_groups: int) -> Json:
         f"Map of the similarity of {m} groups. {pairs}",
         "The lighter the colour, the more similar.",
     )
-    return {
-        "pairs": pairs + more,
-        "chart": chart,
-        "cosines": _square("Mean squared cosine", names, similar, 3),
-        "angles": _square("Largest principal angle in degrees", names, angles, 1),
-    }
+    tables = (
+        ("card", _square("Mean squared cosine", names, similar, 3)),
+        ("card", _square("Largest principal angle in degrees", names, angles, 1)),
+    )
+    lead = f"{_OF_SIMILARITY} {pairs}{more}"
+    return Section("similarity", "Similarity of the subspaces", lead, (("pair", (chart,)), *tables))
 
 
 def _square(caption: str, names: Sequence[str], values: FloatArray, digits: int) -> ReportTable:
@@ -158,16 +175,11 @@ def write_models_report(directory: Path, runs: Mapping[str, Path]) -> Path:
     """Write ``report.html`` of the run of several models in `directory`, with `runs` by name, and return its path."""
     manifest = read_json(directory, "manifest.json")
     samples, features = manifest["source"]["shape"]
-    page = {
-        "name": clean(manifest["name"], 120),
-        "summary": f"{len(runs)} models of {samples:,} samples x {features:,} features from {manifest['passes']} reading(s).",
-        "models": ReportTable(
-            "Models of the run", _HEADS_OF_MODELS, tuple(_row_of_model(name, path) for name, path in runs.items())
-        ),
-        "links": {name: f"models/{name}/report.html" for name, path in runs.items() if (path / "report.html").exists()},
-        "notes": [clean(note, 600) for note in manifest["notes"]],
-    }
-    return write_page(directory, "models.html", page)
+    links = {name: f"models/{name}/report.html" for name, path in runs.items() if (path / "report.html").exists()}
+    rows = tuple(_row_of_model(name, path) for name, path in runs.items())
+    table = ReportTable("Models of the run", _HEADS_OF_MODELS, rows, links=links)
+    summary = f"{len(runs)} models of {samples:,} samples x {features:,} features from {manifest['passes']} reading(s)."
+    return _written(directory, manifest, "models", summary, [Section("models", "Models", parts=(("card", table),))])
 
 
 def _row_of_model(name: str, path: Path) -> tuple[str, ...]:

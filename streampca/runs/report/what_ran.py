@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -11,9 +11,10 @@ import streampca.formatting as words
 import streampca.plotting as plotting
 from streampca.accumulators.quality import STATISTICS
 from streampca.models import certificate_sentences as sentences
-from streampca.runs.report.figures import Chart, ReportTable, inline
+from streampca.runs.report.figures import Chart, ReportTable, Section, inline
 from streampca.runs.report.run_files import ReportedSpectrum, RunFiles, field
-from streampca.typing import FloatArray, Json
+from streampca.runs.report.samples import Shown
+from streampca.typing import FloatArray
 
 _PURPOSES = {
     "process": "Python and its libraries",
@@ -36,18 +37,21 @@ _PURPOSES = {
 }
 
 
-def parts(run: RunFiles) -> Json:
-    """Return what the pages of all kinds of models say of a run."""
-    return {
-        "name": words.clean(field(run.manifest, "name") or run.name, 120),
-        "byline": byline(run),
-        "warnings": warnings(run),
-        "memory": memory_bar(run),
-        "time": time_bar(run),
-        "certificate": sentences.paragraph(run.model.certificate, run.n_components),
-        "comparison": comparison(run),
-        "facts": (_source(run), _plan(run), _versions(run)),
-    }
+def what_ran(
+    shown: Shown, table: ReportTable, facts: Sequence[words.Facts] = (), certificate: Sequence[str] | None = None
+) -> Section:
+    """Return the section on plan and measurement, certificate, the eigenvalues in digits, source and versions.
+
+    `table` holds the eigenvalues, `facts` what only a kind of models has, and `certificate` sentences other than those of PCA.
+    """
+    run = shown.run
+    if certificate is None:
+        certificate = sentences.paragraph(run.model.certificate, run.model.n_components)
+    told = (("How accurate it is", certificate),) if certificate else ()
+    boxes = (*facts, _source(run), _plan(run), _versions(run))
+    return Section(
+        "ran", "What ran", parts=(("card", comparison(run)), ("lists", told), ("card", table), ("facts", boxes))
+    )
 
 
 def byline(run: RunFiles) -> tuple[str, ...]:
@@ -71,48 +75,6 @@ def _time(stamp: object) -> str:
     return shown.replace("T", " ", 1) if shown[:4].isdigit() else shown
 
 
-def memory_bar(run: RunFiles) -> Json | None:
-    """Return peak, projection and ceiling on one scale, or None where the run did not measure."""
-    memory = field(run.manifest, "memory")
-    peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
-    projected = words.number(field(memory, "projected_bytes"))
-    if not peak or not allowed or peak < 0 or allowed < 0:
-        return None
-    whole = max(peak, allowed, projected or 0)
-    within = peak <= allowed
-    sentence = f"The peak was {words.size(peak)}"
-    if projected:
-        sentence += f", {words.share(peak / projected)} of the {words.size(projected)} projected before the first read"
-    sentence += (
-        f"; {words.size(allowed)} were allowed." if within else f": more than the {words.size(allowed)} allowed."
-    )
-    place = round(100 * projected / whole, 2) if projected else None
-    peak, allowed = (round(100 * value / whole, 2) for value in (peak, allowed))
-    return {"peak": peak, "projected": place, "allowed": allowed, "within": within, "words": sentence}
-
-
-def time_bar(run: RunFiles) -> list[tuple[str, str, float, str]]:
-    """Return pieces of one bar of where the time went: label, duration, percentage, colour; nothing where the run did not measure."""
-    seconds = field(run.manifest, "seconds")
-    phases = [
-        ("read and accumulate", "fit", "accent"),
-        ("solve", "solve", "second"),
-        ("write scores", "scores", "third"),
-    ]
-    taken = [(label, max(0.0, words.number(field(seconds, key)) or 0.0), colour) for label, key, colour in phases]
-    known = sum(value for _, value, _ in taken)
-    whole = max(known, words.number(field(seconds, "total")) or 0.0)
-    if whole <= 0:
-        return []
-    if whole - known > 0.005 * whole:
-        taken.append(("everything else", whole - known, "muted"))
-    return [
-        (label, words.duration(value), round(100 * value / whole, 2), colour)
-        for label, value, colour in taken
-        if value > 0
-    ]
-
-
 def comparison(run: RunFiles) -> ReportTable:
     """Return the plan against what was measured."""
     plan, manifest = run.plan, run.manifest
@@ -128,6 +90,9 @@ def comparison(run: RunFiles) -> ReportTable:
     ]  # fmt: skip
     if isinstance(written, dict):
         rows.append(("Bytes read again for scores", words.MISSING, words.size(written.get("bytes")), ""))
+    for label, key in (("read and accumulate", "fit"), ("solve", "solve"), ("write scores", "scores")):
+        if (taken := words.number(field(manifest, "seconds", key)) or 0.0) > 0:
+            rows.append((f"Time to {label}", words.MISSING, words.duration(taken), ""))
     seconds, total = words.number(field(fit, "seconds")), words.number(field(fit, "bytes"))
     if seconds and total:
         rows.append(("Rate of reading", words.MISSING, f"{words.size(total / seconds)} a second", ""))
@@ -141,22 +106,29 @@ def _ratio(measured: object, planned: object) -> str:
     return words.share(above / below) if above and below else ""
 
 
-def spectrum_table(spectrum: ReportedSpectrum, most: int = 20) -> ReportTable:
-    """Return the first eigenvalues in digits."""
-    total = np.cumsum(spectrum.ratios)
-    k = len(spectrum.values)
-    rows = tuple(
-        (
-            f"{i + 1}",
-            words.figure(value, 7),
-            words.figure(float(np.sqrt(max(0.0, value))), 7),
-            spectrum.share(i),
-            words.share(total[i]),
-        )
-        for i, value in enumerate(map(float, spectrum.values[:most]))
-    )
-    caption = f"First {most} of {k:,} eigenvalues" if k > most else "Eigenvalues"
-    return ReportTable(caption, ("component", "variance", "standard deviation", "share", "together"), rows)
+def spectrum_table(spectrum: ReportedSpectrum) -> ReportTable:
+    """Return the first eigenvalues of PCA in digits."""
+    values, together = spectrum.values, np.cumsum(spectrum.ratios)
+    columns: dict[str, Callable[[int], str]] = {
+        "variance": lambda i: words.figure(float(values[i]), 7),
+        "standard deviation": lambda i: words.figure(float(np.sqrt(max(0.0, values[i]))), 7),
+        "share": spectrum.share,
+        "together": lambda i: words.share(float(together[i])),
+    }
+    return table_of_values(len(values), "component", columns)
+
+
+def table_of_values(
+    k: int,
+    noun: str,
+    columns: Mapping[str, Callable[[int], str]],
+    caption: str = "Eigenvalues",
+    plural: str = "eigenvalues",
+) -> ReportTable:
+    """Return the first of `k` values in digits: a row for each `noun`, and `columns` with the cell of each number from 0."""
+    rows = tuple((f"{i + 1}", *(cell(i) for cell in columns.values())) for i in range(min(k, _MOST_VALUES)))
+    shown = f"First {_MOST_VALUES} of {k:,} {plural}" if k > _MOST_VALUES else caption
+    return ReportTable(shown, (noun, *columns), rows)
 
 
 def _source(run: RunFiles) -> words.Facts:
@@ -216,10 +188,11 @@ def _versions(run: RunFiles) -> words.Facts:
 
 def warnings(run: RunFiles) -> list[str]:
     """Return what the run warned of, and what its own numbers give reason to warn of."""
-    bar, sentences = memory_bar(run), _sentences(run, "warnings")
-    if bar is not None and not bar["within"]:
-        sentences.append(bar["words"])
-    if run.explained_variance.max() <= 0:
+    sentences, memory = _sentences(run, "warnings"), field(run.manifest, "memory")
+    peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
+    if peak and allowed and peak > allowed > 0:
+        sentences.append(f"The peak was {words.size(peak)}: more than the {words.size(allowed)} allowed.")
+    if run.model.score_variances.max() <= 0:
         sentences.append(
             "All rows are equal: there is no variance to explain, and the components are a matter of choice."
         )
@@ -240,18 +213,23 @@ def _sentences(run: RunFiles, key: str) -> list[str]:
     return [words.clean(sentence, 600) for sentence in given[:20]] if isinstance(given, list) else []
 
 
+_MOST_VALUES = 20
+"""Eigenvalues in a table."""
 _MOST_NAMED = 6
 """Features that are named in a cell."""
 
 
-def data_quality(run: RunFiles) -> Json | None:
+def data_quality(shown: Shown) -> Section | None:
     """Return what the manifest of a run says of the quality of its data; None where it says nothing."""
+    run = shown.run
     figures = run.manifest.get("quality")
     if not isinstance(figures, dict):
         return None
     n_rows, parts = field(figures, "examined", "rows"), words.whole(field(figures, "examined", "parts")) or 1
     features = words.whole(field(figures, "examined", "features")) or 0
-    of_features = "" if features == run.n_features else f" and {features:,} of the {run.n_features:,} features"
+    of_features = (
+        "" if features == run.model.n_features else f" and {features:,} of the {run.model.n_features:,} features"
+    )
     lead = f"From the reading of the fit. Drift and values that hardly vary are those of {words.count(n_rows)} evenly spaced rows{of_features}"
     lead += f", in {words.plural(parts, 'part')} of the file." if parts > 1 else "."
     edges = np.array(words.numbers(field(figures, "examined", "edges")))
@@ -259,8 +237,10 @@ def data_quality(run: RunFiles) -> Json | None:
     rows = list(_rows(figures, run))
     none = [name for name, found, *_ in rows if found == "0" or found.startswith("0 of ")]
     lead += f" Not found: {', '.join(none)}." if none else ""
-    table = ReportTable("What was found", ("", "found", "where"), tuple(row for row in rows if row[0] not in none))
-    return {"lead": lead, "charts": [chart for chart in charts if chart is not None], "table": table}
+    found = tuple(row for row in rows if row[0] not in none)
+    table = ReportTable("What was found", ("", "found", "where"), found, style="found")
+    drawn = tuple(chart for chart in charts if chart is not None)
+    return Section("quality", "Quality of the data", lead, (("pair", drawn), ("card", table if found else None)))
 
 
 def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, str, str]]:
@@ -292,7 +272,7 @@ def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, str,
         yield (
             "tails of scores",
             f"excess kurtosis {words.figure(largest, 3)}",
-            f"component {(words.whole(component) or 0) + 1}, the largest of {words.plural(min(run.n_components, 100), 'component')}; "
+            f"component {(words.whole(component) or 0) + 1}, the largest of {words.plural(min(run.model.n_components, 100), 'component')}; "
             "0 for Gaussian scores",
         )
 

@@ -144,4 +144,3 @@ def test_bounds_and_errors_are_drawn(tmp_path: Path) -> None:
     )
     plain, bounded = marks_of(written(run)), marks_of(written(certify(run, changes)))
     assert len(bounded["Variance along each axis, and where it lies"]) == len(plain["Variance along each axis"]) + 6
-    assert len(bounded["How far off each one can be"]) == 2 * (3 + 2)  # lines and their marks
