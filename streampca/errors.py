@@ -125,7 +125,7 @@ class AlteredChunkError(DamagedChunkError):
 
 
 class OutsideStoreError(DataError):
-    """A file of a local store is a symbolic link to a place outside of it, and links are not followed."""
+    """A dataset of an HDF5 file is stored in another file, by an external link, a virtual layout or external storage."""
 
 
 class StoreError(DataError):

@@ -28,7 +28,7 @@ _MEMORY = click.option("--memory", metavar="SIZE", help='Ceiling for the process
 @click.argument("out", type=click.Path(path_type=Path))
 @source_options
 @_MEMORY
-@click.option("--follow-symlinks", is_flag=True, help="Files of SOURCE may be links to places outside of it.")
+@click.option("--follow-symlinks", is_flag=True, hidden=True)
 @click.option("--overwrite", is_flag=True, help="Replace scores that are there already.")
 @click.option("--diagnostics", is_flag=True, help="Write T² and Q of the rows beside their scores.")
 def transform(

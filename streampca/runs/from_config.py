@@ -250,8 +250,7 @@ def source_of(config: RunConfig, **others: Any) -> Source:
 
     Reads metadata and coordinates only, unless `source.mask` needs rows.
     """
-    keywords = keywords_of(config.source)
-    keywords.update(others)
+    keywords = keywords_of(config.source) | {"follow_symlinks": config.source.follow_symlinks, **others}
     if others.get("mask") is not None:
         keywords["mask_var"] = None
     return open_source(config.source.path, **keywords)
@@ -272,7 +271,7 @@ def _removal_of(config: RunConfig, read: Callable[[str, str], Array]) -> dict[st
 
 def keywords_of(source: SourceConfig) -> dict[str, Any]:
     """Return the keywords of `open_source` that `source` describes."""
-    keywords = source.model_dump(exclude={"path", "labels", "storage_options"})
+    keywords = source.model_dump(exclude={"path", "labels", "storage_options", "follow_symlinks"})
     return keywords | {"storage_options": plain_options(source.storage_options) or None}
 
 

@@ -18,7 +18,7 @@ _TABLE = frozenset({"missing_value", "lags"})
 _ARRAY = _TABLE | {"samples", "features", "mask", "orientation"}
 _COLUMNS = _TABLE | {*OF_COLUMNS, "mask"}
 _PACKED = _ARRAY | {"decode", "missing_chunks"}
-_ZARR = _PACKED | {"verify", "follow_symlinks", "storage_options"}
+_ZARR = _PACKED | {"verify", "storage_options"}
 _CELLS = _TABLE | {"array", "mask", "layer", "mask_var", "normalize"}
 _CHOICE = frozenset({"array", "variables"})
 
@@ -60,8 +60,8 @@ FORMATS = (
     Format("a lazy array", _ARRAY),
     Format("a sparse matrix", frozenset({"lags", "orientation"})),
     Format("a data frame", _TABLE | {*OF_COLUMNS}),
-    Format("a DataArray", _PACKED | {"follow_symlinks", "max_reads"}),
-    Format("a Dataset", _PACKED | {"follow_symlinks", "max_reads"} | _CHOICE),
+    Format("a DataArray", _PACKED | {"max_reads"}),
+    Format("a Dataset", _PACKED | {"max_reads"} | _CHOICE),
     Format("built-in data", _ARRAY, "builtin:open_builtin", prefix="builtin:"),
     Format("an .npy file", _ARRAY - {"orientation"}, "files.npy:open_npy", (".npy",)),
     Format(

@@ -143,7 +143,7 @@ def read_vector(key: str, name: str, path: str, options: ReadOptions) -> Array:
     path : str
         Path or URL of the data.
     options : ReadOptions
-        How the data are opened: the array in the group, the options of the store, and whether links are followed.
+        How the data are opened: the array in the group, and the options of the store.
 
     Raises
     ------

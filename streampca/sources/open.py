@@ -115,7 +115,7 @@ def open_source(
     storage_options : dict, optional
         Options of obstore for URLs such as ``s3://``, ``gs://``, ``az://`` and ``https://``, of fsspec for others.
     follow_symlinks : bool
-        Whether files of a local store may be symbolic links to places outside of it.
+        Ignored with a `FutureWarning`, and ends with the next minor version: symbolic links in a store are followed.
     max_reads : float, optional
         How many times the chunks behind a Dask array may be read or made in one pass, on average, because several of its
         blocks need them; plans are refused with `RepeatedReadsError` above it. By default 4; where chunks would be read again at

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,8 @@ class ReadOptions:
     """Options of obstore or fsspec, for URLs."""
     verify: str | Path | None = None
     """File of the fingerprint, a run with a state, or ``"manifest"``."""
-    follow_symlinks: bool = False
-    """Whether files of a local store may be links to places outside of it."""
+    follow_symlinks: InitVar[bool] = False
+    """Ignored with a `FutureWarning`: links of a store are followed."""
     decode: str = _option("auto", choices=("auto", "raw"))
     """``"auto"`` to decode packed values, ``"raw"`` to read them as they are stored."""
     max_reads: float | None = None
@@ -72,7 +73,14 @@ class ReadOptions:
     lags: int | Sequence[int] | None = None
     """How many consecutive samples make a row, or at which lags; None = one."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, follow_symlinks: bool) -> None:
+        if follow_symlinks:
+            warnings.warn(
+                "follow_symlinks is ignored: symbolic links in a store are followed, and the option ends with the next minor version; "
+                "leave it out",
+                FutureWarning,
+                stacklevel=4,  # this function, that of the dataclass, `open_source`
+            )
         for each in fields(self):
             choices, given = each.metadata.get("choices"), getattr(self, each.name)
             if choices and given not in (*choices, each.default):

@@ -185,7 +185,7 @@ def _read_natively(
     from streampca.sources.zarr.strictness import as_stored
 
     place = place_of(stored)
-    array = as_stored(stored, place, options.follow_symlinks)
+    array = as_stored(stored, place)
     packing = None
     if decoding is not None and options.decode != "raw":
         if options.missing_value is not None:  # a number among those that xarray shows, not among the stored ones
@@ -196,7 +196,7 @@ def _read_natively(
         if not _decodes_alike(packing, decoding, np.dtype(array.dtype)):
             return None
     fill = options.fills_data
-    return StoredVariable(ZarrSource(array, place, None, axes, fill, None, options.follow_symlinks), packing)
+    return StoredVariable(ZarrSource(array, place, None, axes, fill), packing)
 
 
 def _decodes_alike(packing: Packing | None, decoding: Mapping[str, Any], stored: DType) -> bool:

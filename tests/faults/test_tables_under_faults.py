@@ -22,7 +22,6 @@ from streampca.errors import (
     ChangedInputError,
     DamagedChunkError,
     MissingChunkError,
-    OutsideStoreError,
     StreamPCAError,
 )
 from streampca.sources import Source
@@ -178,15 +177,6 @@ def test_variable_that_changes_during_a_pass_raises_named_error(field: Path) -> 
 
     with pytest.raises(ChangedInputError):
         sp.PCA(2, solver="covariance", progress=change).fit(opened(field))
-
-
-def test_link_out_of_the_store_is_refused_unless_allowed(field: Path, tmp_path: Path) -> None:
-    chunk = chunk_of(field, "v")
-    chunk.rename(tmp_path / "elsewhere")
-    chunk.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OutsideStoreError):
-        sp.PCA(2, solver="covariance").fit(opened(field))
-    sp.PCA(2, solver="covariance").fit(opened(field, follow_symlinks=True))
 
 
 @pytest.mark.parametrize("chain", ["none", "zstd"])

@@ -212,7 +212,7 @@ def test_attributes_are_sealed(saved, change):
     assert sp.load(saved).n_components_ == 3
 
 
-def test_a_model_larger_than_memory_or_incomplete_or_linked_is_refused(saved, tmp_path):
+def test_a_model_larger_than_memory_or_incomplete_is_refused(saved, tmp_path):
     place = saved / "mean/zarr.json"
     whole = place.read_text()
     for shape, chunk, words in (
@@ -232,10 +232,6 @@ def test_a_model_larger_than_memory_or_incomplete_or_linked_is_refused(saved, tm
     with pytest.raises(ModelError, match="does not exist"):
         sp.load(saved)
     chunk.symlink_to(tmp_path / "away")
-    with pytest.raises(ModelError, match="outside of the store"):
-        sp.load(saved)
-    chunk.unlink()
-    (tmp_path / "away").rename(chunk)
     assert sp.load(saved).n_components_ == 3
 
 

@@ -274,7 +274,7 @@ def digest(values: Array) -> str:
 
 
 def open_strictly(path: Path) -> zarr.Group:
-    """Open the group at `path` for reading, by the metadata of each array and without links to files outside."""
+    """Open the group at `path` for reading, by the metadata of each array."""
     store = StrictStore(LocalStore(path, read_only=True))
     return zarr.open_group(store, mode="r", use_consolidated=False)
 

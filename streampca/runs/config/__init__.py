@@ -119,7 +119,7 @@ class SourceConfig(Section):
     )
     """Fingerprint that every chunk is compared with; ``manifest``: the one that ``streampca fingerprint`` writes."""
     follow_symlinks: Flag = False
-    """Whether files of a local store may be links to places outside of it."""
+    """Ignored with a warning, and ends with the next minor version: links in a store are followed."""
     decode: Literal["auto", "raw"] = "auto"
     """Whether packed values of zarr arrays (CF conventions) are decoded, or read as they are stored."""
     layer: Text | None = Field(default=None, description="the name of a layer of AnnData, or null")

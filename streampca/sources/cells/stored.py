@@ -293,21 +293,21 @@ class ZarrCells(StoredCells):
 
     def table(self, node: Any, name: str) -> Source:
         """Return the rows of a dense matrix, or the entries of an array of one axis as those of a table of one column."""
-        links, label = self._options.follow_symlinks, self.label
+        label = self.label
         if node.ndim != 1:
             plain = replace(self._options, array=name, mask=None, mask_var=None, layer=None, normalize=None)
             rows = open_named(ZarrArrays(self._group, plain, label), plain)
             rows.labels = rows.feature_names = None
             rows.description = label
             return rows
-        array, digests = as_stored(node, label, links), verified_by(self._options.verify, label, name)
-        source = ZarrSource(array, label, name, ((0,), ()), self._options.fills_data, digests, links)
+        array, digests = as_stored(node, label), verified_by(self._options.verify, label, name)
+        source = ZarrSource(array, label, name, ((0,), ()), self._options.fills_data, digests)
         source.require_fingerprinted()
         return source
 
     def array(self, read: Callable[[Any], Any], node: Any, label: str, *, filled: bool) -> Any:
         """Return what `read` returns for an array whose chunks are all there."""
-        array = as_stored(node, label, self._options.follow_symlinks)
+        array = as_stored(node, label)
         if np.dtype(array.dtype).kind in "biufMm":
             require_readable(array.metadata, np.dtype(array.dtype).itemsize, label)
         return read_labels(array, label, fill=filled or self._options.fills_labels, read=read)

@@ -29,7 +29,6 @@ from streampca.sources.zarr.chains import Chain, ChainOfZarr, chain_of_array
 from streampca.sources.zarr.codecs import require_codecs
 from streampca.sources.zarr.digests import ChunkDigests, Digests, note, place_of_key
 from streampca.sources.zarr.layout import Layout, Spans, Target, copy_values
-from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.shards import NOT_IN_SHARD, ShardIndex, Shards
 from streampca.storage.regular_files import open_regular
 from streampca.storage.zarr_interface import ZarrArray, sync
@@ -73,8 +72,6 @@ class ChunkReader:
     """Whether a chunk that does not exist is the fill value."""
     stored: Callable[[], BoolArray | None] = lambda: None
     """Returns which objects are stored, None where it is not known."""
-    bounds: Path | None = None
-    """Directory of the store, which no file may leave by a symbolic link; None where links are followed."""
     known: Digests | None = None
     """Where the digests of objects that are read whole are noted, or None."""
     _requests: dict[int, ReadAhead] = field(
@@ -94,7 +91,6 @@ class ChunkReader:
         digests: ChunkDigests | None,
         fill: bool,
         stored: Callable[[], BoolArray | None],
-        bounds: Path | None = None,
     ) -> ChunkReader:
         """Return what reads an array; parameters are the fields."""
         shards: Shards | None = None
@@ -102,7 +98,7 @@ class ChunkReader:
         if chain is None and (sharded := Shards.of(array, layout, fill)) is not None:
             shards, chain = sharded
         chain = chain or ChainOfZarr.of(array, None, layout.grid, fill)
-        return cls(array, layout, chain, shards, place, label, digests, fill, stored, bounds)
+        return cls(array, layout, chain, shards, place, label, digests, fill, stored)
 
     @property
     def inner(self) -> Layout:
@@ -325,8 +321,6 @@ class ChunkReader:
 
         def opened() -> Generator[Run, None, None]:
             for place, key in self._objects(boxes):
-                if self.bounds is not None:
-                    require_inside(self.bounds, f"{self.array.path}/{key}".lstrip("/"))
                 try:
                     file = open_regular(root / key, buffering=0)
                 except FileNotFoundError:

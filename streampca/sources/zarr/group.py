@@ -133,16 +133,16 @@ class ZarrArrays(NamedArrays):
         self._require_regular(array)
         digests = verified_by(options.verify, self.description or "", array.name)
         place = self.description or place_of(array.stored)
-        stored = as_stored(array.stored, place, options.follow_symlinks)
+        stored = as_stored(array.stored, place)
         packed = None if options.decode == "raw" else Packing.of(stored.metadata, self.title(array))
-        source = ZarrSource(stored, place, array.name, axes, options.fills_data, digests, options.follow_symlinks)
+        source = ZarrSource(stored, place, array.name, axes, options.fills_data, digests)
         source.require_fingerprinted()
         return StoredVariable(source, packed)
 
     def read(self, array: NamedArray, label: str) -> Array:
         """Return the stored values of an array beside the data."""
         self._require_regular(array)
-        stored = as_stored(array.stored, label, self.options.follow_symlinks)
+        stored = as_stored(array.stored, label)
         if array.dtype.kind in "biufMm":
             require_readable(stored.metadata, array.dtype.itemsize, label)
         return read_labels(stored, label, fill=self.options.fills_labels)

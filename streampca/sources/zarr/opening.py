@@ -41,7 +41,7 @@ def open_path(path: str, options: ReadOptions) -> Source:
 
 def open_stored(store: Store, options: ReadOptions, label: str) -> Source:
     """Open the array or group in `store`, which messages call `label`; raises what `open_path` raises."""
-    return _open_node(_node_of(store, label, links=options.follow_symlinks), label, options)
+    return _open_node(_node_of(store, label), label, options)
 
 
 def _open_node(node: ZarrArray | zarr.Group, label: str, options: ReadOptions) -> Source:
@@ -53,13 +53,13 @@ def _open_node(node: ZarrArray | zarr.Group, label: str, options: ReadOptions) -
 def node_at(path: str, options: ReadOptions) -> tuple[ZarrArray | zarr.Group, str]:
     """Return the zarr array or group at `path`, and its name in messages; `DataError` if there is none."""
     store, label = _store_at(path, options.storage_options)
-    return _node_of(store, label, links=options.follow_symlinks), label
+    return _node_of(store, label), label
 
 
 def cells_at(path: str, options: ReadOptions) -> ZarrCells:
     """Return the AnnData store at `path`; `DataError` if there is none."""
     store, label = _store_at(path, options.storage_options)
-    node = _node_of(store, label, links=options.follow_symlinks)
+    node = _node_of(store, label)
     if not isinstance(node, zarr.Group) or not is_anndata_group(node):
         raise DataError(f"{label} is no AnnData store: expected AnnData, the only stores of zarr that make one table")
     return ZarrCells(strict_group(node), options, label)
@@ -78,11 +78,11 @@ def _store_at(path: str, storage_options: StorageOptions | None) -> tuple[Store,
     return LocalStore(place, read_only=True), path
 
 
-def _node_of(store: Store, label: str, *, links: bool) -> ZarrArray | zarr.Group:
+def _node_of(store: Store, label: str) -> ZarrArray | zarr.Group:
     """Return the zarr array or group in `store`, read strictly."""
     try:
         with quietly():
-            node = _opened(StrictStore(retrying(store), follow_symlinks=links))
+            node = _opened(StrictStore(retrying(store)))
     except DataError as error:
         raise type(error)(str(error) if label in str(error) else f"{label} cannot be opened: {error}") from error
     except StreamPCAError:

@@ -67,10 +67,9 @@ class ZarrSource(Source):
         axes: Axes,
         fill: bool,
         digests: ChunkDigests | None = None,
-        follow_symlinks: bool = False,
     ):
         self.description, self.name, self.fill = description, name, fill
-        self.digests, self.follow_symlinks = digests, follow_symlinks
+        self.digests = digests
         label = self.label
         shape, grid = (tuple(int(n) for n in sizes) for sizes in (array.shape, array.shards or array.chunks))
         if array.ndim == sum(map(len, axes)):
@@ -81,7 +80,7 @@ class ZarrSource(Source):
         self.dtype, metadata = np.dtype(array.dtype), array.metadata
         require_readable(metadata, self.dtype.itemsize, label)
         most = most_stored_object(metadata, self.dtype.itemsize)
-        self.store = StrictStore(store, fill, most, follow_symlinks)
+        self.store = StrictStore(store, fill, most)
         self.array = array_of(metadata, self.store, array.path)
         self.shape = self.layout.table_shape
         self.feature_shape = feature_shape(metadata.attributes, self.shape[1])
@@ -102,8 +101,7 @@ class ZarrSource(Source):
             if isinstance(store, RemoteStore)
             else StoreOfZarr(store, label)
         )
-        bounds = None if follow_symlinks or not isinstance(store, LocalStore) else Path(store.root)
-        self.direct = ChunkReader.of(self.array, self.layout, place, label, digests, fill, lambda: self.stored, bounds)
+        self.direct = ChunkReader.of(self.array, self.layout, place, label, digests, fill, lambda: self.stored)
         chunk_bytes, n_decoded = math.prod(grid) * self.dtype.itemsize, self.direct.inner.chunk_rows
         is_whole = not self.direct.scatters
         self.grid = Grid(
@@ -112,9 +110,9 @@ class ZarrSource(Source):
         self.reads_ahead = self.remote
         self._knows_missing, self._n_missing_values = False, 0
 
-    def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None, bool]:
+    def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None]:
         """Return the arguments that make a source of the same array."""
-        return self.array, self.description, self.name, axes, self.fill, self.digests, self.follow_symlinks
+        return self.array, self.description, self.name, axes, self.fill, self.digests
 
     @property
     def _missing_chunks(self) -> dict[str, object]:

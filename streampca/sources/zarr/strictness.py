@@ -1,4 +1,4 @@
-"""A store that is read strictly: missing, oversized or linked chunks are errors, and so are metadata beyond limits."""
+"""A store that is read strictly: missing and oversized chunks are errors, and so are metadata beyond limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from streampca.errors import DamagedChunkError, DataError, MissingChunkError, St
 from streampca.formatting import one_line
 from streampca.sources.remote import RemoteStore, retrying
 from streampca.sources.zarr.codecs import bounded, require_codecs
-from streampca.sources.zarr.links import require_inside
 from streampca.sources.zarr.metadata import (
     MAX_CODED_BYTES,
     MAX_NAMED_DOCUMENT_BYTES,
@@ -55,25 +54,17 @@ class StrictStore(GetOnlyStore):
         Whether chunks may be missing.
     most : int, optional
         Largest size in bytes of a stored chunk, if known.
-    follow_symlinks : bool
-        Whether files of a local store may lie outside of it.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        fill: bool = False,
-        most: int | None = None,
-        follow_symlinks: bool = False,
-    ):
+    def __init__(self, store: Store, fill: bool = False, most: int | None = None):
         super().__init__(store)
-        self.fill, self.most, self.follow_symlinks = fill, most, follow_symlinks
+        self.fill, self.most = fill, most
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._store, self.fill, self.most, self.follow_symlinks)
+        return type(self), (self._store, self.fill, self.most)
 
     def _with_store(self, store: Store) -> StrictStore:
-        return type(self)(store, self.fill, self.most, self.follow_symlinks)
+        return type(self)(store, self.fill, self.most)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes behind `key`.
@@ -84,8 +75,6 @@ class StrictStore(GetOnlyStore):
             If it is a chunk and there are none.
         DamagedChunkError
             If it is a chunk that is empty or larger than any can be.
-        OutsideStoreError
-            If it is a link that leaves the store.
         DataError
             If it is metadata out of bounds (see `require_document`).
         """
@@ -128,8 +117,6 @@ class StrictStore(GetOnlyStore):
         if not isinstance(self._store, LocalStore):
             return
         root = Path(self._store.root)
-        if not self.follow_symlinks:
-            require_inside(root, key)
         try:
             status = require_regular(root / key)
         except NotRegularFileError as error:
@@ -191,9 +178,7 @@ def strict(array: ZarrArray, *, fill: bool = False) -> ZarrArray:
     """Return `array` so that chunks that do not exist (unless `fill`), or decode to more than it declares, are errors."""
     inner, is_fixed = inner_store(array.store), np.dtype(array.dtype).kind in "biufcSUMm"
     most = most_stored_object(array.metadata, np.dtype(array.dtype).itemsize) if is_fixed else MAX_CODED_BYTES
-    links = isinstance(array.store, StrictStore) and array.store.follow_symlinks
-    store = StrictStore(inner, fill, most, follow_symlinks=links)
-    return bounded(array_of(array.metadata, store, array.path), fill)
+    return bounded(array_of(array.metadata, StrictStore(inner, fill, most), array.path), fill)
 
 
 def strict_group(group: zarr.Group) -> zarr.Group:
@@ -248,7 +233,7 @@ def read_labels(
         raise DataError(f"{label} cannot be decoded: a chunk is damaged or cut short ({one_line(error)})") from error
 
 
-def as_stored(array: ZarrArray, label: str, follow_symlinks: bool = False) -> ZarrArray:
+def as_stored(array: ZarrArray, label: str) -> ZarrArray:
     """Return `array` with the metadata that stand beside its chunks.
 
     Raises
@@ -256,7 +241,7 @@ def as_stored(array: ZarrArray, label: str, follow_symlinks: bool = False) -> Za
     DataError
         If it was opened with metadata that differ from the stored ones: outdated or wrong consolidated metadata.
     """
-    place = StorePath(StrictStore(retrying(inner_store(array.store)), follow_symlinks=follow_symlinks), array.path)
+    place = StorePath(StrictStore(retrying(inner_store(array.store))), array.path)
     try:
         with quietly():
             stored_metadata = sync(zarr.AsyncArray.open(place, zarr_format=array.metadata.zarr_format)).metadata
