@@ -256,7 +256,8 @@ def decode_by_zarr(source: Any) -> None:
     reader = source.direct
     codecs = None if reader.shards is None else source.array.metadata.codecs[0].codecs
     chain = ChainOfZarr.of(source.array, codecs, reader.inner.grid, source.fill)
-    source.direct = replace(reader, chain=chain)
+    given = reader.array, reader.layout, reader.place, reader.label, reader.digests, reader.fill, reader.stored
+    source.direct = type(reader)(*given, chain)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,6 @@ import zarr
 from streampca.errors import ParameterError
 from streampca.models.pca import PCAModel
 from streampca.sources.cells.stored import anndata_module
-from streampca.sources.zarr.metadata import quietly
 from streampca.sources.zarr.strictness import strict
 from streampca.typing import Array, FloatArray
 
@@ -119,7 +119,11 @@ def write_elements(root: Any, results: Results, scores: Array | da.Array, of_arr
     write = anndata_module("io").write_elem
     figures = {"variance": results.variance, "variance_ratio": results.variance_ratio, "params": results.parameters}
     values = (scores, results.loadings, *results.of_genes, figures)
-    with quietly(), dask.config.set(num_workers=1), zarr.config.set({"array.write_empty_chunks": True}):
+    with (
+        warnings.catch_warnings(action="ignore"),
+        dask.config.set(num_workers=1),
+        zarr.config.set({"array.write_empty_chunks": True}),
+    ):
         for place, value in zip(results.keys.paths, values, strict=True):
             mapping, _, key = place.partition("/")
             if mapping not in root:
@@ -137,7 +141,7 @@ def with_columns(order: Any, places: Iterable[str]) -> list[str]:
 def run_id_in(root: Any, keys: Keys) -> str | None:
     """Return the identifier of the run whose results stand in a group of zarr or h5py, None if none is known."""
     try:
-        with quietly():
+        with warnings.catch_warnings(action="ignore"):
             return str(anndata_module("io").read_elem(root[f"{keys.paths[-1]}/params/{RUN_ID}"]))
     except Exception:  # noqa: BLE001 results of somebody else, of any form
         return None

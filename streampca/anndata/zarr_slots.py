@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from zarr.storage import MemoryStore
 from streampca.anndata.results import Keys, Results, with_columns, write_elements
 from streampca.anndata.slots import Slots
 from streampca.errors import DataError, OutputError
-from streampca.sources.zarr.metadata import METADATA_NAMES, quietly, read_document
+from streampca.sources.zarr.metadata import METADATA_NAMES, read_document
 from streampca.storage.directories import require_space
 from streampca.storage.files import TEMPORARY, flush, flush_one, write_atomically, writing
 from streampca.storage.regular_files import read_regular
@@ -101,7 +102,7 @@ class ZarrSlots(Slots):
         """Write results; the directory was made before."""
         require_space(self.path, int(scores.nbytes) + results.loadings.nbytes)
         with writing(self.path):
-            with quietly():
+            with warnings.catch_warnings(action="ignore"):
                 self._build(results, scores)
             flush(self.staging)
             journal = {"format": _FORMAT, "slots": list(results.keys.paths), "replace": replace}
@@ -159,7 +160,7 @@ class ZarrSlots(Slots):
         for key in _documents(self.path):
             if not any(key.startswith(f"{slot}/") for slot in without):
                 sync(store.set(key, prototype.buffer.from_bytes((self.path / key).read_bytes())))
-        with quietly():
+        with warnings.catch_warnings(action="ignore"):
             zarr.consolidate_metadata(store, zarr_format=self.version)
         document = sync(store.get(name, prototype))
         assert document is not None  # noqa: S101 for the type checker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from abc import abstractmethod
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -23,7 +24,6 @@ from streampca.models.rows import require_finite_scores
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
 from streampca.sources.residuals import RowResiduals
-from streampca.sources.zarr.metadata import quietly
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, DIAGNOSTICS, require_space
 from streampca.storage.zarr_interface import opened_for_writing
 from streampca.system.workspace import borrow
@@ -255,7 +255,7 @@ def write_coordinates(group: zarr.Group, dimensions: Iterable[Dimension], taken:
         elif values.dtype.kind not in "iufb":
             values = values.astype(str)
         text, chunks = values.dtype.kind not in "iufb", (max(1, min(_CHUNK, len(values))),)
-        with quietly():
+        with warnings.catch_warnings(action="ignore"):
             array = new_array(group, name, values.shape, chunks, str if text else values.dtype, (name,), attributes)
             array[:] = values.astype(object) if text else values
         names.append(name)

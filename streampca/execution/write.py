@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import iadd
@@ -50,7 +51,6 @@ from streampca.sources.naming import naming_places
 from streampca.sources.residuals import subtract_fitted
 from streampca.sources.steps import Step, SteppedSource
 from streampca.sources.subsets import part_of
-from streampca.sources.zarr.metadata import quietly
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, arrays_beside, require_space
 from streampca.storage.files import flush_one, writing
@@ -510,7 +510,7 @@ class _RowsTask(Writer):
             shape, dims = (n, *variable.shape), (axis, *variable.dims)
             array = new_array(group, name, shape, (min(n, rows_per_chunk), *variable.shape), dtype, dims)
             array.attrs.update(dict(variable.attributes))
-        with quietly():
+        with warnings.catch_warnings(action="ignore"):
             zarr.consolidate_metadata(self.path)  # so that xarray opens it without listing the files
 
     def update(self, state: Arrays, block: Block) -> Arrays:

@@ -266,13 +266,14 @@ def is_store_path(path: str) -> bool:
 
 
 def _open_zarr(path: str, options: ReadOptions) -> Source:
-    from streampca.sources.zarr.opening import open_path
+    from streampca.sources.zarr.opening import node_at, open_node
 
     of_columns = not set(OF_COLUMNS).isdisjoint(options.given)
     try:
         if of_columns:  # of no store, so none is looked for
             options.require_only("a zarr group", redacted(path))
-        return open_path(path, options)
+        node, label = node_at(path, options)
+        return open_node(node, options, label)
     except StreamPCAError as error:
         if not of_columns and not isinstance(error.__cause__, FileNotFoundError):
             raise
@@ -303,17 +304,15 @@ def _open_dask(data: da.Array, options: ReadOptions) -> Source:
 
 def _open_zarr_store(data: Store, options: ReadOptions) -> Source:
     from streampca.sources.remote import name_of
-    from streampca.sources.zarr.opening import open_stored
+    from streampca.sources.zarr.opening import node_of, open_node
 
-    return open_stored(data, options, name_of(data))
+    return open_node(node_of(data, name_of(data)), options, name_of(data))
 
 
 def _open_zarr_node(data: ZarrArray | zarr.Group, options: ReadOptions) -> Source:
-    import zarr
+    from streampca.sources.zarr.opening import open_node
 
-    from streampca.sources.zarr.opening import open_array, open_group
-
-    return open_group(data, options) if isinstance(data, zarr.Group) else open_array(data, options)
+    return open_node(data, options)
 
 
 def _open_lazy(data: Any, options: ReadOptions) -> Source:

@@ -19,8 +19,8 @@ class NotRegularFileError(OSError):
     """A path that should be read is a named pipe, a device or a socket."""
 
 
-def require_regular(path: str | os.PathLike[str]) -> os.stat_result:
-    """Return the status of the file at `path`, links followed; it is not opened.
+def require_regular(path: str | os.PathLike[str], handle: int | None = None) -> os.stat_result:
+    """Return the status of the file at `path`, links followed, or of the file that is open as `handle`; it is not opened.
 
     Raises
     ------
@@ -29,8 +29,12 @@ def require_regular(path: str | os.PathLike[str]) -> os.stat_result:
     OSError
         If there is none.
     """
-    status = os.stat(path)
-    _require(status.st_mode, path)
+    status = os.stat(path if handle is None else handle)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
+        raise NotRegularFileError(errno.EINVAL, f"it is {kind}, expected a regular file", os.fspath(path))
     return status
 
 
@@ -40,29 +44,16 @@ def open_regular(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
     A path that is replaced by a named pipe after the check is opened without blocking, and refused.
     """
     require_regular(path)
-    return open(path, "rb", buffering=buffering, opener=_opened)
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        require_regular(path, handle)
+    except OSError:
+        os.close(handle)
+        raise
+    return open(handle, "rb", buffering=buffering)
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
     """Return the content of the regular file at `path`; raises what `require_regular` raises."""
     with open_regular(path) as file:
         return file.read()
-
-
-def _opened(path: str, flags: int) -> int:
-    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    try:
-        _require(os.fstat(handle).st_mode, path)
-    except NotRegularFileError:
-        os.close(handle)
-        raise
-    return handle
-
-
-def _require(mode: int, path: str | os.PathLike[str]) -> None:
-    if stat.S_ISREG(mode):
-        return
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
-    raise NotRegularFileError(errno.EINVAL, f"it is {kind}, expected a regular file", os.fspath(path))

@@ -126,7 +126,6 @@ def has_regular_chunks(metadata: ArrayMetadata) -> bool:
     """Return whether all chunks of an array have one shape, but for those at the edges: always in version 2 of the format."""
     if metadata.zarr_format == 2:
         return True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of types that have no specification
+    with warnings.catch_warnings(action="ignore"):  # of types that have no specification
         grid = metadata.to_dict().get("chunk_grid")
     return isinstance(grid, Mapping) and grid["name"] == "regular"

@@ -6,6 +6,7 @@ Matrices are named by `anndata.io.sparse_dataset` and read by `CompressedRows`, 
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -37,7 +38,7 @@ from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.group import ZarrArrays
-from streampca.sources.zarr.metadata import quietly, require_readable
+from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.sources.zarr.strictness import as_stored, read_labels
 from streampca.system.optional import optional_module
@@ -52,7 +53,7 @@ _MOST_EDGES = 2**31  # bytes of indptr, which is held in memory
 
 def anndata_module(name: str) -> ModuleType:
     """Return a module of anndata; `NotAvailableError` with the command that installs it if it is not installed."""
-    with quietly():
+    with warnings.catch_warnings(action="ignore"):
         return optional_module(f"anndata.{name}", "stored AnnData", "anndata")
 
 
@@ -248,7 +249,7 @@ class StoredCells(ABC):
             return self.array(read, part, label, filled=filled)
 
         try:
-            with quietly():
+            with warnings.catch_warnings(action="ignore"):
                 return anndata_module("experimental").read_dispatched(node, one)
         except StreamPCAError:
             raise
@@ -284,7 +285,7 @@ class ZarrCells(StoredCells):
     def child(self, group: Any, name: str) -> Any:
         """Return the node `name` of a group, None if there is none; `DataError` if it cannot be opened."""
         try:
-            with quietly():
+            with warnings.catch_warnings(action="ignore"):
                 return group.get(name)
         except StreamPCAError:
             raise
@@ -300,9 +301,12 @@ class ZarrCells(StoredCells):
             rows.labels = rows.feature_names = None
             rows.description = label
             return rows
-        array, digests = as_stored(node, label), verified_by(self._options.verify, label, name)
+        array, digests = as_stored(node, label), None
+        if self._options.verify is not None:
+            digests = verified_by(self._options.verify, label, name)
         source = ZarrSource(array, label, name, ((0,), ()), self._options.fills_data, digests)
-        source.require_fingerprinted()
+        if digests is not None:
+            source.require_form_of(digests)
         return source
 
     def array(self, read: Callable[[Any], Any], node: Any, label: str, *, filled: bool) -> Any:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numcodecs.blosc import Blosc
+from numcodecs.gzip import GZip
+from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 from streampca.sources.zarr.codecs import Decoder, bounded, chain_of, decode_into
 from streampca.sources.zarr.layout import Layout
-from streampca.sources.zarr.metadata import most_stored, most_stored_object, quietly
+from streampca.sources.zarr.metadata import most_stored, most_stored_object
 from streampca.storage.zarr_interface import ZarrArray, array_of, configuration_of, default_buffer_prototype
 from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
     from zarr.abc.codec import Codec
 
-    from streampca.storage.zarr_interface import ArrayV2Metadata, ArrayV3Metadata
+    from streampca.storage.zarr_interface import ArrayMetadata
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,32 @@ class Chain:
 
     decoding = 0
     """Decoded chunks that decoding takes the memory of, beside the chunk itself."""
+
+    @classmethod
+    def of(cls, metadata: ArrayMetadata, codecs: Iterable[Codec] | None = None) -> Chain | None:
+        """Return how chunks are decoded, with `codecs` instead of those of the array if given; None if only zarr decodes them."""
+        if metadata.zarr_format == 2:
+            compressor = metadata.compressor
+            name = "none" if compressor is None else str(getattr(compressor, "codec_id", "?"))
+            known = name in ("none", "zstd", "blosc", "gzip", "zlib", "lz4")
+            if metadata.order != "C" or metadata.filters or not known:
+                return None
+            return cls(compressor, False, np.dtype(metadata.dtype.to_native_dtype()), name)
+        remaining = list(metadata.codecs if codecs is None else codecs)
+        if not remaining or not isinstance(first := remaining.pop(0), BytesCodec):
+            return None
+        is_little = configuration_of(first).get("endian", "little") == "little"
+        dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if is_little else ">")
+        compressors: dict[type, Decoder] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), GzipCodec: GZip()}
+        decoder: Decoder | None = None
+        name = "none"
+        if remaining and type(remaining[0]) in compressors:
+            kind = type(remaining.pop(0))
+            decoder, name = compressors[kind], kind.__name__.removesuffix("Codec").lower()
+        crc32c = bool(remaining) and isinstance(remaining[0], Crc32cCodec)
+        if remaining[1 if crc32c else 0 :]:
+            return None
+        return cls(decoder, crc32c, dtype, name + ("+crc32c" if crc32c else ""))
 
     @property
     def plain(self) -> bool:
@@ -89,7 +120,7 @@ class ChainOfZarr:
             regular = {"name": "regular", "configuration": {"chunk_shape": grid}}
             document |= {"chunk_grid": regular, "dimension_names": None}
             document |= {} if codecs is None else {"codecs": [codec.to_dict() for codec in codecs]}
-        with quietly():
+        with warnings.catch_warnings(action="ignore"):
             metadata = type(array.metadata).from_dict(document)
         one = array_of(metadata, MemoryStore(), "")
         return cls(bounded(one, fill), chain_of(metadata))
@@ -112,44 +143,3 @@ class ChainOfZarr:
         key = self.array.metadata.encode_chunk_key((0,) * self.array.ndim)
         store = MemoryStore({key: default_buffer_prototype().buffer.from_array_like(stored)}, read_only=True)
         chunk[...] = array_of(self.array.metadata, store, "")[...]
-
-
-def chain_of_array(metadata: ArrayV2Metadata | ArrayV3Metadata) -> Chain | None:
-    """Return how chunks are decoded, None if the array is stored in a way that only zarr decodes."""
-    return _chain_v2(metadata) if metadata.zarr_format == 2 else chain_of_codecs(metadata.codecs, metadata)
-
-
-def _chain_v2(metadata: ArrayV2Metadata) -> Chain | None:
-    compressor = metadata.compressor
-    name = "none" if compressor is None else str(getattr(compressor, "codec_id", "?"))
-    if metadata.order != "C" or metadata.filters or name not in ("none", "zstd", "blosc", "gzip", "zlib", "lz4"):
-        return None
-    return Chain(compressor, False, np.dtype(metadata.dtype.to_native_dtype()), name)
-
-
-def is_little_endian(codec: Codec) -> bool:
-    """Return whether a codec ``bytes`` stores the lowest byte of a value first, as it does where values have one byte."""
-    return configuration_of(codec).get("endian", "little") == "little"
-
-
-def chain_of_codecs(given: Iterable[Codec], metadata: ArrayV3Metadata) -> Chain | None:
-    """Return the decoding of chunks with these codecs, None if only zarr decodes them."""
-    from numcodecs.blosc import Blosc
-    from numcodecs.gzip import GZip
-    from numcodecs.zstd import Zstd
-    from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
-
-    codecs = list(given)
-    if not codecs or not isinstance(codecs[0], BytesCodec):
-        return None
-    dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if is_little_endian(codecs[0]) else ">")
-    compressors: dict[type, Decoder] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), GzipCodec: GZip()}
-    compressor: Decoder | None = None
-    name, remaining = "none", codecs[1:]
-    if remaining and type(remaining[0]) in compressors:
-        compressor, name = compressors[type(remaining[0])], type(remaining[0]).__name__.removesuffix("Codec").lower()
-        remaining = remaining[1:]
-    crc32c = bool(remaining) and isinstance(remaining[0], Crc32cCodec)
-    if remaining[1 if crc32c else 0 :]:
-        return None
-    return Chain(compressor, crc32c, dtype, name + ("+crc32c" if crc32c else ""))

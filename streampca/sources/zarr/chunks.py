@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, closing
 from itertools import product
 from pathlib import Path
 
@@ -24,8 +23,7 @@ from streampca.sources.base import ReadCount
 from streampca.sources.fetching import read_ahead
 from streampca.sources.fetching.client import ObjectVersion
 from streampca.sources.fetching.read_ahead import ReadAhead, Run, Store, runs_of
-from streampca.sources.schedule import Schedule
-from streampca.sources.zarr.chains import Chain, ChainOfZarr, chain_of_array
+from streampca.sources.zarr.chains import Chain, ChainOfZarr
 from streampca.sources.zarr.codecs import require_codecs
 from streampca.sources.zarr.digests import ChunkDigests, Digests, note, place_of_key
 from streampca.sources.zarr.layout import Layout, Spans, Target, copy_values
@@ -50,77 +48,74 @@ _SLAB_BYTES = 2**18  # of values that are not adjacent where they go to, while t
 Place = tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class ChunkReader:
-    """Reads bands of rows of one array."""
+    """Reads bands of rows of one array.
 
-    array: ZarrArray
-    """The array, for its metadata."""
-    layout: Layout
-    """Which axes are rows and columns, and the grid of stored objects."""
-    chain: Chain | ChainOfZarr
-    """Decoding of one chunk, of an inner one where there are shards."""
-    shards: Shards | None
-    """Where inner chunks are."""
-    place: Path | Store
-    """Directory of the array, or the store that its chunks are requested from."""
-    label: str
-    """Path and name of the array, for messages."""
-    digests: ChunkDigests | None = None
-    """Expected digests of the chunks, or None."""
-    fill: bool = False
-    """Whether a chunk that does not exist is the fill value."""
-    stored: Callable[[], BoolArray | None] = lambda: None
-    """Returns which objects are stored, None where it is not known."""
-    known: Digests | None = None
-    """Where the digests of objects that are read whole are noted, or None."""
-    _requests: dict[int, ReadAhead] = field(
-        default_factory=dict
-    )  # by process: a fork has no part in those of its parent
-    _indexes: dict[str, asyncio.Task[tuple[ShardIndex | None, ObjectVersion]]] = field(default_factory=dict)
-    _file_indexes: dict[tuple[str, int, int], ShardIndex] = field(default_factory=dict)
-    _held: dict[str, Array] = field(default_factory=dict)
+    Parameters
+    ----------
+    array : zarr.Array
+        The array, for its metadata.
+    layout : Layout
+        Which axes are rows and columns, and the grid of stored objects.
+    place : Path or Store
+        Directory of the array, or the store that its chunks are requested from.
+    label : str
+        Path and name of the array, for messages.
+    digests : ChunkDigests, optional
+        Expected digests of the chunks.
+    fill : bool
+        Whether a chunk that does not exist is the fill value.
+    stored : callable
+        Returns which objects are stored, None where it is not known.
+    chain : Chain or ChainOfZarr, optional
+        Decoding of one chunk, of an inner one where there are shards; by default what is fastest for the codecs of the array.
 
-    @classmethod
-    def of(
-        cls,
+    Attributes
+    ----------
+    shards : Shards or None
+        Where inner chunks are.
+    inner : Layout
+        The layout whose grid is that of the chunks that are decoded.
+    chunk_bytes, most : int
+        Size in bytes of a decoded chunk, and the largest size of a stored one.
+    scatters : bool
+        Whether only the needed part of a chunk is read: files of two axes, no compression, native bytes, no digests to compare.
+    known : array or None
+        Where the digests of objects that are read whole are noted.
+    """
+
+    def __init__(
+        self,
         array: ZarrArray,
         layout: Layout,
         place: Path | Store,
         label: str,
-        digests: ChunkDigests | None,
-        fill: bool,
-        stored: Callable[[], BoolArray | None],
-    ) -> ChunkReader:
-        """Return what reads an array; parameters are the fields."""
-        shards: Shards | None = None
-        chain: Chain | ChainOfZarr | None = chain_of_array(array.metadata)
-        if chain is None and (sharded := Shards.of(array, layout, fill)) is not None:
-            shards, chain = sharded
-        chain = chain or ChainOfZarr.of(array, None, layout.grid, fill)
-        return cls(array, layout, chain, shards, place, label, digests, fill, stored)
-
-    @property
-    def inner(self) -> Layout:
-        """Return the layout whose grid is that of the chunks that are decoded."""
-        return self.layout if self.shards is None else self.shards.layout
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Return the size of a decoded chunk in bytes."""
-        return math.prod(self.inner.grid) * self.chain.dtype.itemsize
-
-    @property
-    def most(self) -> int:
-        """Return the largest size in bytes of a stored chunk."""
-        return self.chain.most(self.chunk_bytes)
-
-    @property
-    def scatters(self) -> bool:
-        """Return whether only the needed part of a chunk is read: files of two axes, no compression, native bytes, no digests to compare."""
-        is_native = self.chain.dtype == np.dtype(self.array.dtype)
-        alone = isinstance(self.place, Path) and self.shards is None and self.digests is None
-        return alone and self.chain.plain and is_native and self.array.ndim == 2
+        digests: ChunkDigests | None = None,
+        fill: bool = False,
+        stored: Callable[[], BoolArray | None] = lambda: None,
+        chain: Chain | ChainOfZarr | None = None,
+    ):
+        self.array, self.layout, self.place, self.label = array, layout, place, label
+        self.digests, self.fill, self.stored = digests, fill, stored
+        self.known: Digests | None = None
+        self.shards: Shards | None = None
+        found: Chain | ChainOfZarr | None = Chain.of(array.metadata)
+        if found is None and (sharded := Shards.of(array, layout, fill)) is not None:
+            self.shards, found = sharded
+        self.chain = chain or found or ChainOfZarr.of(array, None, layout.grid, fill)
+        self.inner = layout if self.shards is None else self.shards.layout
+        self.chunk_bytes = math.prod(self.inner.grid) * self.chain.dtype.itemsize
+        self.most = self.chain.most(self.chunk_bytes)
+        alone = isinstance(place, Path) and self.shards is None and digests is None and array.ndim == 2
+        self.scatters = alone and self.chain.plain and self.chain.dtype == np.dtype(array.dtype)
+        self._n_indexes = self._n_held = 0
+        if self.shards is not None:
+            self._n_indexes = max(_MOST_INDEXES, _INDEX_BYTES // self.shards.index_bytes)
+            self._n_held = 0 if digests is None else min(_MOST_HELD, layout.most_chunks_read(1))
+        self._requests: dict[int, ReadAhead] = {}  # by process: a fork has no part in those of its parent
+        self._indexes: dict[str, asyncio.Task[tuple[ShardIndex | None, ObjectVersion]]] = {}
+        self._file_indexes: dict[tuple[str, int, int], ShardIndex] = {}
+        self._held: dict[str, Array] = {}
 
     @property
     def requests(self) -> ReadAhead:
@@ -142,12 +137,8 @@ class ChunkReader:
         if self.shards is None:
             return self.most
         at_once = max(read_ahead.RANGE_BYTES, self.most)
-        in_ranges = self._serves_ranges and self.digests is None
+        in_ranges = self.requests.store.serves_ranges and self.digests is None
         return at_once if in_ranges else max(at_once, self.shards.most_object)
-
-    @property
-    def _serves_ranges(self) -> bool:
-        return isinstance(self.place, Path) or self.place.serves_ranges
 
     @property
     def _run_bytes(self) -> int:
@@ -155,19 +146,6 @@ class ChunkReader:
         if self.shards is not None and self.digests is not None:
             return self.shards.most_object
         return max(self.most, _RUN_BYTES if isinstance(self.place, Path) else read_ahead.RANGE_BYTES)
-
-    @property
-    def _n_indexes(self) -> int:
-        return 0 if self.shards is None else max(_MOST_INDEXES, _INDEX_BYTES // self.shards.index_bytes)
-
-    @property
-    def _n_held(self) -> int:
-        """Return how many shards that were compared with digests are kept."""
-        return (
-            min(_MOST_HELD, self.layout.most_chunks_read(1))
-            if self.shards is not None and self.digests is not None
-            else 0
-        )
 
     def forget(self) -> None:
         """Read shards again that were kept."""
@@ -186,15 +164,6 @@ class ChunkReader:
             return self._run_bytes + decoded + indexes
         return self.chunk_bytes if self.chain.plain else self.most + decoded
 
-    def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
-        """Request the blocks of `schedule` ahead while the context lasts."""
-        return self.requests.ahead(schedule)
-
-    def cancel(self) -> None:
-        """End readings that wait for a store with a `StoreError`."""
-        if not isinstance(self.place, Path):
-            self.requests.cancel()
-
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out`, ``(stop - start, n_features)``, with rows `start` to `stop`; return its `ReadCount`, whose chunks are stored objects.
 
@@ -209,14 +178,18 @@ class ChunkReader:
         StoreError
             If the store does not answer.
         """
-        boxes = [box for _, box in self.layout.boxes(start, stop)]
-        reading = self._files(boxes) if isinstance(self.place, Path) else self.requests.reading(start, stop)
-        return self._read(boxes, self.inner.targets(start, stop, out), reading)
+        boxes, targets = list[Spans](), list[Target]()
+        for row, box in self.layout.boxes(start, stop):
+            boxes.append(box)
+            targets.append(Target.of(self.inner, self.inner.view(out[row - start :], box), box))
+        reading: AbstractContextManager[Iterable[Run]]
+        reading = closing(self._files(boxes)) if isinstance(self.place, Path) else self.requests.reading(start, stop)
+        return self._read(boxes, targets, reading)
 
     def read_box(self, box: Spans, out: Array) -> ReadCount:
         """Fill `out` with the values in a box of the array, as `read` does with rows."""
-        reading = self._files([box]) if isinstance(self.place, Path) else self._unscheduled([box])
-        return self._read([box], [Target.of(self.inner, out, box)], reading)
+        reading = self._files([box]) if isinstance(self.place, Path) else self._requested([box])
+        return self._read([box], [Target.of(self.inner, out, box)], closing(reading))
 
     def _read(
         self, boxes: list[Spans], targets: list[Target], reading: AbstractContextManager[Iterable[Run]]
@@ -228,36 +201,26 @@ class ChunkReader:
                     self._fill(place, targets)
         with reading as runs:
             for run in runs:
-                is_there, n_decoded, n_received = self._read_run(run, boxes, targets)
+                if not run.most:
+                    is_there, n_decoded, n_received = self._decode(run, None, 0, boxes, targets)
+                elif isinstance(self.place, Path):
+                    is_there, n_decoded, n_received = self._read_file(run, boxes, targets)
+                else:
+                    is_there, n_decoded, n_received = self._receive(run, boxes, targets)
                 keys.update([run.key] if is_there else ())
                 n_bytes, n_stored = n_bytes + n_decoded, n_stored + n_received
         if not isinstance(self.place, Path) and self.requests.is_idle:
             self._indexes.clear()  # later readings request them again, as shards may have been written again
         return ReadCount(len(keys), n_bytes, n_stored)
 
-    @contextmanager
-    def _unscheduled(self, boxes: list[Spans]) -> Iterator[Iterable[Run]]:
+    def _requested(self, boxes: list[Spans]) -> Generator[Run, None, None]:
         """Request what holds values of `boxes`, one run after another."""
-
-        def requested() -> Iterator[Run]:
-            for run in sync(self._runs(boxes)):
-                if run.most:
-                    self.requests.again(run)
-                yield run
-
-        yield requested()
+        for run in sync(self._runs(boxes)):
+            if run.most:
+                self.requests.again(run)
+            yield run
 
     # --- what is read
-
-    def _objects(self, boxes: list[Spans]) -> Iterator[tuple[Place, str]]:
-        """Yield place and key of the objects that hold values of `boxes`, without those that are known to be missing."""
-        stored, prefix = (
-            self.stored(),
-            "" if isinstance(self.place, Path) or not self.array.path else f"{self.array.path}/",
-        )
-        for place in self.layout.places(boxes):
-            if stored is None or stored[place]:
-                yield place, prefix + self.array.metadata.encode_chunk_key(place)
 
     async def _look_up(self, start: int, stop: int) -> list[Run]:
         """Return what is requested for rows `start` to `stop`."""
@@ -270,7 +233,7 @@ class ChunkReader:
         async def of_shard(shards: Shards, place: Place, key: str) -> list[Run]:
             places = shards.places(place, boxes)
             is_small = shards.most_object <= read_ahead.RANGE_BYTES and len(places) == shards.n_inner(place)
-            if is_small or not self._serves_ranges or self.digests is not None:
+            if is_small or not self.requests.store.serves_ranges or self.digests is not None:
                 return [self._whole(shards, key)]
             async with limit:
                 if key not in self._indexes:
@@ -280,7 +243,9 @@ class ChunkReader:
                 index, version = await asyncio.shield(self._indexes[key])
             return runs_of(key, shards.parts(places, index), self._run_bytes, _GAP_BYTES, version)
 
-        objects = list(self._objects(boxes))
+        stored, prefix = self.stored(), f"{self.array.path}/" if self.array.path else ""
+        places = [place for place in self.layout.places(boxes) if stored is None or stored[place]]
+        objects = [(place, prefix + self.array.metadata.encode_chunk_key(place)) for place in places]
         if self.shards is None:
             return [Run(key, None, self.most, [(place, 0, -1)]) for place, key in objects]
         found = await asyncio.gather(*(of_shard(self.shards, *each) for each in objects))
@@ -313,46 +278,41 @@ class ChunkReader:
             raise
         raise AssertionError("the last reading returns or raises")
 
-    @contextmanager
-    def _files(self, boxes: list[Spans]) -> Iterator[Iterable[Run]]:
-        """Return what is read from files for the values in `boxes`, each of which is open while it is read."""
+    def _files(self, boxes: list[Spans]) -> Generator[Run, None, None]:
+        """Yield what is read from files for the values in `boxes`, each of which is open until the next one is asked for."""
         assert isinstance(self.place, Path)  # noqa: S101
-        root, shards = self.place, self.shards
-
-        def opened() -> Generator[Run, None, None]:
-            for place, key in self._objects(boxes):
-                try:
-                    file = open_regular(root / key, buffering=0)
-                except FileNotFoundError:
-                    inner = [place] if shards is None else map(tuple, shards.places(place, boxes).tolist())
-                    yield Run(key, None, 0, [(each, -1, 0) for each in inner])
+        stored, shards = self.stored(), self.shards
+        for place in self.layout.places(boxes):
+            if stored is not None and not stored[place]:
+                continue
+            key = self.array.metadata.encode_chunk_key(place)
+            try:
+                file = open_regular(self.place / key, buffering=0)
+            except FileNotFoundError:
+                inner = [place] if shards is None else map(tuple, shards.places(place, boxes).tolist())
+                yield Run(key, None, 0, [(each, -1, 0) for each in inner])
+                continue
+            except OSError as error:
+                raise self._damaged(key, f"it cannot be read: {error}") from error
+            with file:
+                if shards is None:
+                    yield Run(key, None, self.most, [(place, 0, -1)], file=file.fileno())
                     continue
-                except OSError as error:
-                    raise self._damaged(key, f"it cannot be read: {error}") from error
-                with file:
-                    if shards is None or self.digests is not None:
-                        run = (
-                            Run(key, None, self.most, [(place, 0, -1)]) if shards is None else self._whole(shards, key)
-                        )
-                        run.file = file.fileno()
-                        yield run
-                        continue
-                    places = shards.places(place, boxes)
-                    parts = shards.parts(places, self._file_index(file.fileno(), key))
-                    for run in runs_of(key, parts, self._run_bytes, _GAP_BYTES):
-                        run.file = file.fileno()
-                        yield run
-                    if self.known is not None and len(places) == shards.n_inner(place):
-                        digest = xxhash.xxh3_128()
-                        while piece := os.read(file.fileno(), _RUN_BYTES):
-                            digest.update(piece)
-                        self.known[place] = np.frombuffer(digest.digest(), dtype=np.uint8)
-
-        runs = opened()
-        try:
-            yield runs
-        finally:
-            runs.close()
+                if self.digests is not None:
+                    run = self._whole(shards, key)
+                    run.file = file.fileno()
+                    yield run
+                    continue
+                places = shards.places(place, boxes)
+                parts = shards.parts(places, self._file_index(file.fileno(), key))
+                for run in runs_of(key, parts, self._run_bytes, _GAP_BYTES):
+                    run.file = file.fileno()
+                    yield run
+                if self.known is not None and len(places) == shards.n_inner(place):
+                    digest = xxhash.xxh3_128()
+                    while piece := os.read(file.fileno(), _RUN_BYTES):
+                        digest.update(piece)
+                    self.known[place] = np.frombuffer(digest.digest(), dtype=np.uint8)
 
     def _file_index(self, file: int, key: str) -> ShardIndex:
         """Return the index of a shard in a file, the last of which are kept."""
@@ -373,15 +333,8 @@ class ChunkReader:
 
     # --- how it is decoded
 
-    def _read_run(self, run: Run, boxes: list[Spans], targets: list[Target]) -> tuple[bool, int, int]:
-        """Decode a run; return whether its object exists, and the sizes in bytes of what was decoded and stored.
-
-        Damaged data from a network are requested again.
-        """
-        if not run.most:
-            return self._decode(run, None, 0, boxes, targets)
-        if isinstance(self.place, Path):
-            return self._read_file(run, boxes, targets)
+    def _receive(self, run: Run, boxes: list[Spans], targets: list[Target]) -> tuple[bool, int, int]:
+        """Decode a run that was requested, as `_decode` does; damaged data are requested again."""
         for n_left in reversed(range(_READINGS)):
             try:
                 with self.requests.received(run) as answer:
@@ -394,7 +347,7 @@ class ChunkReader:
         raise AssertionError("the last reading returns or raises")
 
     def _read_file(self, run: Run, boxes: list[Spans], targets: list[Target]) -> tuple[bool, int, int]:
-        """Do what `_read_run` does with a file; values that are stored as they are go where they belong, row by row."""
+        """Decode a run in a file, as `_decode` does; values that are stored as they are go where they belong, row by row."""
         total = os.fstat(run.file).st_size
         n_bytes = min(total, run.most) if run.span is None else run.most
         pieces = [] if self.shards is not None else self._pieces(run.parts[0][0], targets)
@@ -421,7 +374,10 @@ class ChunkReader:
     def _decode(
         self, run: Run, stored: Array | None, total: int, boxes: list[Spans], targets: list[Target]
     ) -> tuple[bool, int, int]:
-        """Decode the chunks of a run into `targets`; `stored` is what was received of an object of `total` bytes, None without one."""
+        """Decode the chunks of a run into `targets`; `stored` is what was received of an object of `total` bytes, None without one.
+
+        Returns whether the object exists, and the sizes in bytes of what was decoded and stored.
+        """
         origin, parts = 0 if run.span is None else run.span[0], run.parts
         if run.held is not None:
             stored, total = run.held, len(run.held)

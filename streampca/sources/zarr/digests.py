@@ -295,10 +295,8 @@ def _record_of_state(place: Path) -> StoreRecord:
     return record_from(array)
 
 
-def verified_by(verify: str | Path | None, path: str, array: str | None) -> ChunkDigests | None:
-    """Return the digests that `verify` names: a file, a run with a state, ``manifest`` for the default place; None for none."""
-    if verify is None:
-        return None
+def verified_by(verify: str | Path, path: str, array: str | None) -> ChunkDigests:
+    """Return the digests that `verify` names: a file, a run with a state, ``manifest`` for the default place."""
     place = default_place(path, array) if str(verify) == "manifest" else Path(verify).expanduser()
     digests = load_record(place).of_array(array)
     if digests is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,7 +19,7 @@ from streampca.sources.remote import place_of
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.zarr.codecs import require_codecs
 from streampca.sources.zarr.digests import verified_by
-from streampca.sources.zarr.metadata import quietly, require_readable
+from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.sources.zarr.strictness import as_stored, read_labels
 from streampca.storage.zarr_interface import MetadataValidationError, ZarrArray, has_regular_chunks, sync
@@ -54,7 +55,7 @@ class ZarrArrays(NamedArrays):
         if not isinstance(self.node, zarr.Group) or not name or name != "/".join(filter(None, name.split("/"))):
             return None  # zarr would set the name right
         try:
-            with quietly():
+            with warnings.catch_warnings(action="ignore"):
                 member = self.node[name]
         except StreamPCAError:
             raise
@@ -83,7 +84,7 @@ class ZarrArrays(NamedArrays):
         if not isinstance(self.node, zarr.Group):
             return {}
         try:
-            with quietly():
+            with warnings.catch_warnings(action="ignore"):
                 return dict(self.node.members(max_depth=_DEPTH))
         except Exception as error:
             if found := _members_one_by_one(self.node, _DEPTH):
@@ -108,7 +109,12 @@ class ZarrArrays(NamedArrays):
         return super().default(options)
 
     def _named(self, name: str | None, array: ZarrArray) -> NamedArray:
-        names = dimensions_of(array.metadata) or self._ome_axes(array) or ("?",) * array.ndim
+        names = dimensions_of(array.metadata)
+        if not names and isinstance(self.node, zarr.Group):  # OME-Zarr names the axes of its images in their group
+            axes = _multiscale(self.node).get("axes")
+            if isinstance(axes, list) and len(axes) == array.ndim:
+                names = tuple(str(each.get("name", "?") if isinstance(each, dict) else each)[:60] for each in axes)
+        names = names or ("?",) * array.ndim
         dims = tuple(f"dim_{axis}" if each == "?" else each for axis, each in enumerate(names))
         attributes: Mapping[str, object] = array.metadata.attributes
         shape = tuple(int(size) for size in array.shape)
@@ -117,39 +123,32 @@ class ZarrArrays(NamedArrays):
             chunks = tuple(map(int, array.chunks))
         return NamedArray(name, dims, shape, np.dtype(array.dtype), attributes, array, packed, chunks)
 
-    def _ome_axes(self, array: ZarrArray) -> tuple[str, ...] | None:
-        """Return the names of the axes that OME-Zarr gives for the images of the group."""
-        axes = _multiscale(self.node).get("axes") if isinstance(self.node, zarr.Group) else None
-        if not isinstance(axes, list) or len(axes) != array.ndim:
-            return None
-        return tuple(str(axis.get("name", "?") if isinstance(axis, dict) else axis)[:60] for axis in axes)
-
     def opened(self, array: NamedArray, axes: Axes, options: ReadOptions) -> StoredVariable:
         """Return an array as a part of a table; its chunks are compared with a fingerprint where the options name one."""
         if str(options.verify) == "manifest" and self.description is None:
             raise DataError(
                 "verify='manifest' is for paths, beside which the fingerprint stands: name the file of the fingerprint"
             )
-        self._require_regular(array)
-        digests = verified_by(options.verify, self.description or "", array.name)
-        place = self.description or place_of(array.stored)
+        if array.chunks is None:
+            raise NotAvailableError(f"{self.title(array)} {IRREGULAR}")
+        place, digests = self.description or place_of(array.stored), None
+        if options.verify is not None:
+            digests = verified_by(options.verify, self.description or "", array.name)
         stored = as_stored(array.stored, place)
         packed = None if options.decode == "raw" else Packing.of(stored.metadata, self.title(array))
         source = ZarrSource(stored, place, array.name, axes, options.fills_data, digests)
-        source.require_fingerprinted()
+        if digests is not None:
+            source.require_form_of(digests)
         return StoredVariable(source, packed)
 
     def read(self, array: NamedArray, label: str) -> Array:
         """Return the stored values of an array beside the data."""
-        self._require_regular(array)
+        if array.chunks is None:
+            raise NotAvailableError(f"{self.title(array)} {IRREGULAR}")
         stored = as_stored(array.stored, label)
         if array.dtype.kind in "biufMm":
             require_readable(stored.metadata, array.dtype.itemsize, label)
         return read_labels(stored, label, fill=self.options.fills_labels)
-
-    def _require_regular(self, array: NamedArray) -> None:
-        if not has_regular_chunks(array.stored.metadata):
-            raise NotAvailableError(f"{self.title(array)} {IRREGULAR}")
 
 
 def _members_one_by_one(group: zarr.Group, depth: int, prefix: str = "") -> dict[str, ZarrArray | zarr.Group]:
@@ -165,7 +164,7 @@ def _members_one_by_one(group: zarr.Group, depth: int, prefix: str = "") -> dict
         return found
     for name in names:
         try:
-            with quietly():
+            with warnings.catch_warnings(action="ignore"):
                 member = group[name]
         except StreamPCAError:
             raise

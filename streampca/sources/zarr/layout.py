@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from operator import lt, sub
 
@@ -16,7 +16,7 @@ Spans = tuple[range, ...]
 """A box of an array: the indices along each axis."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Layout:
     """A stored array as a table: rows in C order over the row axes, columns in C order over the column axes."""
 
@@ -29,23 +29,23 @@ class Layout:
     columns: tuple[int, ...]
     """Axes whose indices make a column, the slowest first."""
 
-    @property
-    def table_shape(self) -> tuple[int, int]:
-        """Return (number of rows, number of columns)."""
-        return math.prod(self.shape[axis] for axis in self.rows), math.prod(self.shape[axis] for axis in self.columns)
+    table_shape: tuple[int, int] = field(init=False)
+    """Number of rows, and of columns."""
+    chunk_rows: int = field(init=False)
+    """Number of consecutive rows that whole chunks hold: a chunk along the first row axis, all of the others."""
+    column_major: bool = field(init=False)
+    """Whether consecutive stored values are of consecutive rows."""
+
+    def __post_init__(self) -> None:
+        shape, rows, columns = self.shape, self.rows, self.columns
+        self.table_shape = math.prod(shape[axis] for axis in rows), math.prod(shape[axis] for axis in columns)
+        self.chunk_rows = self.grid[rows[0]] * math.prod(shape[axis] for axis in rows[1:]) if rows else 1
+        self.column_major = bool(rows and columns) and rows[-1] > max(columns)
 
     @property
-    def chunk_rows(self) -> int:
-        """Return the number of consecutive rows that whole chunks hold: a chunk along the first row axis, all of the others."""
-        if not self.rows:
-            return 1
-        first, *others = self.rows
-        return self.grid[first] * math.prod(self.shape[axis] for axis in others)
-
-    @property
-    def column_major(self) -> bool:
-        """Return whether consecutive stored values are of consecutive rows."""
-        return bool(self.rows and self.columns) and self.rows[-1] > max(self.columns)
+    def chunk_counts(self) -> tuple[int, ...]:
+        """Return the number of stored objects along each axis."""
+        return tuple(-(-n // size) for n, size in zip(self.shape, self.grid, strict=True))
 
     @property
     def has_whole_rows(self) -> bool:
@@ -57,11 +57,6 @@ class Layout:
         """Return whether blocks of `n_rows` rows, counted from the first one, consist of whole chunks that consist of whole rows."""
         n_whole, _ = self.table_shape
         return self.has_whole_rows and (n_rows % self.chunk_rows == 0 or n_rows >= n_whole)
-
-    @property
-    def chunk_counts(self) -> tuple[int, ...]:
-        """Return the number of stored objects along each axis."""
-        return tuple(-(-n // size) for n, size in zip(self.shape, self.grid, strict=True))
 
     def turned(self) -> Layout:
         """Return the layout of the transposed table."""
@@ -76,12 +71,24 @@ class Layout:
 
         One box where there is one row axis, or where the rows fill all but the first; else at most two for each row axis.
         """
+        box = [range(n) for n in self.shape]
+        if not self.rows:
+            yield start, tuple(box)
+            return
         sizes = [self.shape[axis] for axis in self.rows]
-        for row, spans in _boxes(start, stop, sizes):
-            box = [range(n) for n in self.shape]
+        inner = [math.prod(sizes[level + 1 :]) for level in range(len(sizes))]
+        at = start
+        while at < stop:
+            # Whole places of the slowest axis of which one begins here and ends before `stop`; the last axis always has some.
+            level = next(level for level, n in enumerate(inner) if at % n == 0 and at + n <= stop)
+            places = [at // n % size for n, size in zip(inner, sizes, strict=True)]
+            count = min((stop - at) // inner[level], sizes[level] - places[level])
+            spans = [range(place, place + 1) for place in places[:level]]
+            spans += [range(places[level], places[level] + count), *map(range, sizes[level + 1 :])]
             for axis, span in zip(self.rows, spans, strict=True):
                 box[axis] = span
-            yield row, tuple(box)
+            yield at, tuple(box)
+            at += count * inner[level]
 
     def readings(self, start: int, stop: int) -> Iterator[tuple[Spans, list[tuple[int, Spans]]]]:
         """Yield boxes to read for rows `start` to `stop`, each with the boxes of rows in it and the index of their first row.
@@ -111,9 +118,10 @@ class Layout:
         return min(n_bands, first) * math.prod(counts) // first
 
     def view(self, table: Array, box: Spans) -> Array:
-        """Return a view of `table`, the rows of `box`, with the axes of the stored array."""
+        """Return a view of the first rows of `table`, those of `box`, with the axes of the stored array."""
         order = (*self.rows, *self.columns)
-        split = table.reshape([len(box[axis]) for axis in order])
+        sizes = [len(box[axis]) for axis in order]
+        split = table[: math.prod(sizes[: len(self.rows)])].reshape(sizes)
         return split.transpose([order.index(axis) for axis in range(len(order))])
 
     def chunks(self, box: Spans) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
@@ -125,11 +133,6 @@ class Layout:
                 inside.append(slice(low - span.start, high - span.start))
                 within.append(slice(low - index * size, high - index * size))
             yield place, tuple(inside), tuple(within)
-
-    def targets(self, start: int, stop: int, out: Array) -> list[Target]:
-        """Return where the chunks with values of rows `start` to `stop` go in `out`: one `Target` for each of `boxes`."""
-        rows = [(row - start, box) for row, box in self.boxes(start, stop)]
-        return [Target.of(self, self.view(out[row : row + self.n_rows(box)], box), box) for row, box in rows]
 
     def places(self, boxes: Iterable[Spans]) -> list[tuple[int, ...]]:
         """Return the coordinates of the chunks that hold values of `boxes`, in the order in which they are decoded."""
@@ -211,23 +214,3 @@ def copy_values(values: Array, out: Array) -> None:
     ):
         values, out = values.view(f"u{size}"), out.view(f"u{size}")
     out[...] = values
-
-
-def _boxes(start: int, stop: int, sizes: Sequence[int]) -> Iterator[tuple[int, list[range]]]:
-    """Yield boxes that hold the indices `start` to `stop` in C order of an array of shape `sizes`."""
-    if len(sizes) < 2:
-        yield start, [range(start, stop)] if sizes else []
-        return
-    inner = math.prod(sizes[1:])
-    at = start
-    while at < stop:
-        index, offset = divmod(at, inner)
-        whole = (stop - at) // inner if offset == 0 else 0
-        if whole:
-            yield at, [range(index, index + whole), *map(range, sizes[1:])]
-            at += whole * inner
-            continue
-        end = min(stop, (index + 1) * inner)
-        for row, spans in _boxes(offset, end - index * inner, sizes[1:]):
-            yield index * inner + row, [range(index, index + 1), *spans]
-        at = end

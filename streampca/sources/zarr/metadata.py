@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,24 +184,14 @@ def most_stored_object(metadata: ArrayMetadata, item_bytes: int) -> int:
     return most_stored(n_inner * (chunk + 128))  # a place in the index, and headers of codecs
 
 
-def feature_shape(attributes: Mapping[str, object], n_features: int) -> tuple[int, ...] | None:
-    """Return the shape of a row as a picture that attributes give, None if they give none that fits."""
-    value = attributes.get("feature_shape")
-    if not isinstance(value, list) or not 0 < len(value) <= _MOST_AXES:
-        return None
-    sizes = tuple(n for n in value if type(n) is int and 0 < n <= n_features)
-    return sizes if len(sizes) == len(value) and math.prod(sizes) == n_features else None
-
-
-def feature_names(attributes: Mapping[str, object], n_features: int) -> tuple[str, ...] | None:
-    """Return the names of the features that attributes give, None if they are not as many."""
-    value = attributes.get("feature_names")
-    return tuple(str(name) for name in value) if isinstance(value, list) and len(value) == n_features else None
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Keep what zarr warns of from standard error: it repeats names of the store as they are, control characters and all."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def of_features(
+    attributes: Mapping[str, object], n_features: int
+) -> tuple[tuple[int, ...] | None, tuple[str, ...] | None]:
+    """Return the shape of a row as a picture, and the names of the features, that attributes give; None for what does not fit."""
+    sizes, names = attributes.get("feature_shape"), attributes.get("feature_names")
+    shape: tuple[int, ...] | None = None
+    if isinstance(sizes, list) and 0 < len(sizes) <= _MOST_AXES:
+        known = all(type(n) is int and 0 < n <= n_features for n in sizes)
+        shape = tuple(sizes) if known and math.prod(sizes) == n_features else None
+    fits = isinstance(names, list) and len(names) == n_features
+    return shape, tuple(map(str, names)) if isinstance(names, list) and fits else None

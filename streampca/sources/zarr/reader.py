@@ -6,13 +6,11 @@ import json
 import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
 import xxhash
-from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from streampca.errors import (
@@ -34,9 +32,8 @@ from streampca.sources.zarr.digests import DIGEST_BYTES, ChunkDigests, Digests, 
 from streampca.sources.zarr.layout import Layout, Spans
 from streampca.sources.zarr.metadata import (
     METADATA_NAMES,
-    feature_names,
-    feature_shape,
     most_stored_object,
+    of_features,
     require_readable,
 )
 from streampca.sources.zarr.strictness import StrictStore, inner_store, presence_of
@@ -68,47 +65,46 @@ class ZarrSource(Source):
         fill: bool,
         digests: ChunkDigests | None = None,
     ):
-        self.description, self.name, self.fill = description, name, fill
-        self.digests = digests
-        label = self.label
+        self.description, self.name, self.fill, self.digests = description, name, fill, digests
+        self.label = f"{description}/{name}" if name else description
+        """Path and name of the array, for messages."""
+        self.dtype, metadata = np.dtype(array.dtype), array.metadata
         shape, grid = (tuple(int(n) for n in sizes) for sizes in (array.shape, array.shards or array.chunks))
         if array.ndim == sum(map(len, axes)):
             self.layout = Layout(shape, grid, *axes)
             shape = self.layout.table_shape
-        require_table(shape, np.dtype(array.dtype), label)
-        store = retrying(_at_its_place(inner_store(array.store)))
-        self.dtype, metadata = np.dtype(array.dtype), array.metadata
-        require_readable(metadata, self.dtype.itemsize, label)
-        most = most_stored_object(metadata, self.dtype.itemsize)
-        self.store = StrictStore(store, fill, most)
+        require_table(shape, self.dtype, self.label)
+        require_readable(metadata, self.dtype.itemsize, self.label)
+        store = retrying(inner_store(array.store))
+        if type(store) is LocalStore and not Path(store.root).is_absolute():
+            # Workers may have another working directory, and this process may change its own.
+            store = LocalStore(Path(store.root).absolute(), read_only=store.read_only)
+        self.store = StrictStore(store, fill, most_stored_object(metadata, self.dtype.itemsize))
         self.array = array_of(metadata, self.store, array.path)
-        self.shape = self.layout.table_shape
-        self.feature_shape = feature_shape(metadata.attributes, self.shape[1])
-        self.feature_names = feature_names(metadata.attributes, self.shape[1])
-        self.remote = isinstance(store, RemoteStore)
-        self.portable = (
-            store.portable if isinstance(store, RemoteStore) else "memory" not in type(store).__name__.lower()
-        )
-        self.column_major = self.layout.column_major
+        self.key_prefix = f"{array.path}/" if array.path else ""
+        """Prefix of the keys of chunks in the store."""
+        self.shape, self.column_major = self.layout.table_shape, self.layout.column_major
+        self.feature_shape, self.feature_names = of_features(metadata.attributes, self.shape[1])
+        self.root = Path(store.root) / array.path if isinstance(store, LocalStore) else None
+        """Directory of the array, None where it is in none."""
+        place: Path | RemoteStore | StoreOfZarr = StoreOfZarr(store, self.label)
+        if isinstance(store, RemoteStore):
+            place = store
+        elif self.root is not None and type(store) is LocalStore:
+            place = self.root
+        self.reads_ahead = isinstance(store, RemoteStore)
+        in_memory = "memory" in type(store).__name__.lower()
+        self.portable = store.portable if isinstance(store, RemoteStore) else not in_memory
         self.watch = InputWatch()
-        self._documents = self._stored_documents()
+        self._documents = [] if self.root is None else list(files(self.root, METADATA_NAMES))
         self.stored: BoolArray | None = None
         self.known: Digests | None = None
-        place: Path | RemoteStore | StoreOfZarr = (
-            Path(store.root) / array.path
-            if type(store) is LocalStore
-            else store
-            if isinstance(store, RemoteStore)
-            else StoreOfZarr(store, label)
-        )
-        self.direct = ChunkReader.of(self.array, self.layout, place, label, digests, fill, lambda: self.stored)
-        chunk_bytes, n_decoded = math.prod(grid) * self.dtype.itemsize, self.direct.inner.chunk_rows
-        is_whole = not self.direct.scatters
-        self.grid = Grid(
-            self.layout.chunk_rows, self.layout.turned().chunk_rows, chunk_bytes, n_decoded, whole=is_whole
-        )
-        self.reads_ahead = self.remote
         self._knows_missing, self._n_missing_values = False, 0
+        self.direct = ChunkReader(self.array, self.layout, place, self.label, digests, fill, lambda: self.stored)
+        turned = Layout(self.layout.shape, grid, self.layout.columns, self.layout.rows)
+        n_bytes, is_whole = math.prod(grid) * self.dtype.itemsize, not self.direct.scatters
+        rows, features, inner = self.layout.chunk_rows, turned.chunk_rows, self.direct.inner.chunk_rows
+        self.grid = Grid(rows, features, n_bytes, inner, whole=is_whole)
 
     def _view(self, axes: Axes) -> tuple[ZarrArray, str, str | None, Axes, bool, ChunkDigests | None]:
         """Return the arguments that make a source of the same array."""
@@ -130,28 +126,17 @@ class ZarrSource(Source):
         vars(turned).update(self._missing_chunks)
         return turned
 
-    @property
-    def label(self) -> str:
-        """Return path and name of the array, for messages."""
-        return f"{self.description}/{self.name}" if self.name else self.description
-
-    def stored_metadata(self) -> bytes:
-        """Read the stored metadata."""
+    def deciding_metadata(self) -> str:
+        """Read the stored metadata and return what of them decides what the bytes of a chunk mean, as JSON."""
         name = "zarr.json" if self.array.metadata.zarr_format == 3 else ".zarray"
         stored = sync(self.store.get(f"{self.key_prefix}{name}", default_buffer_prototype()))
         if stored is None:
             raise DataError(f"{self.label}: its {name} is gone")
-        return stored.to_bytes()
+        return deciding_metadata(stored.to_bytes(), packing(self.array.metadata))
 
-    def deciding_metadata(self) -> str:
-        """Read the stored metadata and return what of them decides what the bytes of a chunk mean, as JSON."""
-        return deciding_metadata(self.stored_metadata(), packing(self.array.metadata))
-
-    def require_fingerprinted(self) -> None:
-        """Raise `DataError` unless the stored metadata are those of the digests that chunks are compared with, where there are any."""
-        if self.digests is not None:
-            form = self.layout.shape, self.deciding_metadata(), self.layout.chunk_counts
-            self.digests.require_form(*form, self.label)
+    def require_form_of(self, digests: ChunkDigests) -> None:
+        """Raise `DataError` unless the stored metadata are those of the `digests` that chunks are compared with."""
+        digests.require_form(self.layout.shape, self.deciding_metadata(), self.layout.chunk_counts, self.label)
 
     def note_digests(self) -> Digests:
         """Return the digests of chunks that are known; from now on, those of chunks that this process reads are added."""
@@ -159,13 +144,8 @@ class ZarrSource(Source):
             self.known = self.digests.digests.copy()  # of all chunks
         elif self.known is None:
             self.known = np.zeros((*self.layout.chunk_counts, DIGEST_BYTES), dtype=np.uint8)
-            self.direct = replace(self.direct, known=self.known)
+            self.direct.known = self.known
         return self.known
-
-    @property
-    def key_prefix(self) -> str:
-        """Return the prefix of the keys of chunks in the store."""
-        return f"{self.array.path}/" if self.array.path else ""
 
     @property
     def fingerprint(self) -> str:
@@ -260,20 +240,13 @@ class ZarrSource(Source):
         runs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
         return tuple((max(start, low * size), min(stop, high * size)) for low, high in runs)
 
-    def _stored_documents(self) -> list[Item]:
-        """Return sizes and times of the metadata of a local store."""
-        store = self.store._store
-        root = Path(store.root) / self.array.path if isinstance(store, LocalStore) else None
-        return [] if root is None else list(files(root, METADATA_NAMES))
-
     def stored_items(self) -> Iterable[Item] | None:
         """Return names, sizes and times of files of metadata and chunks, or sizes and tags of objects; None where they cannot be listed."""
         store = self.store._store
-        if isinstance(store, LocalStore):
-            if self._stored_documents() != self._documents:
+        if self.root is not None:
+            if list(files(self.root, METADATA_NAMES)) != self._documents:
                 raise ChangedInputError(f"{self.label}: its metadata was changed after it was opened: open it again")
-            root = Path(store.root) / self.array.path
-            return chain(files(root, METADATA_NAMES), chunk_files(root, self.array.ndim + 1))
+            return chain(files(self.root, METADATA_NAMES), chunk_files(self.root, self.array.ndim + 1))
         if isinstance(store, RemoteStore):
             listing = store.listing(self.key_prefix)
             return None if listing is None else objects(listing)
@@ -289,11 +262,12 @@ class ZarrSource(Source):
 
     def ahead(self, schedule: Schedule) -> AbstractContextManager[None]:
         """Enclose the reading of the blocks of `schedule`, whose chunks are requested ahead from a store behind a URL."""
-        return self.direct.ahead(schedule) if self.reads_ahead else nullcontext()
+        return self.direct.requests.ahead(schedule) if self.reads_ahead else nullcontext()
 
     def cancel(self) -> None:
         """End readings that wait for a store behind a URL, with a `StoreError`."""
-        self.direct.cancel()
+        if not isinstance(self.direct.place, Path):
+            self.direct.requests.cancel()
         if isinstance(self.store._store, RemoteStore):
             self.store._store.cancel()
 
@@ -320,10 +294,3 @@ class ZarrSource(Source):
         """Return the values in a box of the array, and what reading them cost."""
         values = np.empty(tuple(map(len, box)), dtype=self.dtype)
         return values, self.direct.read_box(box, values)
-
-
-def _at_its_place(store: Store) -> Store:
-    """Return a local store by its absolute path: workers may have another working directory, and this process may change its own."""
-    if type(store) is not LocalStore or Path(store.root).is_absolute():
-        return store
-    return LocalStore(Path(store.root).absolute(), read_only=store.read_only)

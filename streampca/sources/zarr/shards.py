@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampca.sources.fetching.read_ahead import Part
-from streampca.sources.zarr.chains import Chain, ChainOfZarr, chain_of_codecs, is_little_endian
+from streampca.sources.zarr.chains import Chain, ChainOfZarr
 from streampca.sources.zarr.layout import Layout, Spans
 from streampca.sources.zarr.metadata import most_stored_object
 from streampca.storage.zarr_interface import ZarrArray, configuration_of
@@ -53,11 +53,10 @@ class Shards:
             return None
         index = list(sharding.index_codecs)
         is_usual = len(index) == 2 and isinstance(index[0], BytesCodec) and isinstance(index[1], Crc32cCodec)
-        if not is_usual or not is_little_endian(index[0]):
+        if not is_usual or configuration_of(index[0]).get("endian", "little") != "little":
             return None
         inner = tuple(int(n) for n in sharding.chunk_shape)
-        known = chain_of_codecs(sharding.codecs, metadata)
-        chain = known or ChainOfZarr.of(array, sharding.codecs, inner, fill)
+        chain = Chain.of(metadata, sharding.codecs) or ChainOfZarr.of(array, sharding.codecs, inner, fill)
         counts = tuple(outer // n for outer, n in zip(layout.grid, inner, strict=True))
         n_bytes = math.prod(inner) * chain.dtype.itemsize
         at_start = configuration_of(sharding).get("index_location") == "start"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import warnings
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -24,12 +25,10 @@ from streampca.sources.zarr.metadata import (
     MAX_NAMED_DOCUMENT_BYTES,
     is_document,
     most_stored_object,
-    quietly,
     require_document,
 )
 from streampca.storage.regular_files import NotRegularFileError, require_regular
 from streampca.storage.zarr_interface import (
-    ArrayMetadata,
     Buffer,
     BufferPrototype,
     GetOnlyStore,
@@ -243,7 +242,7 @@ def as_stored(array: ZarrArray, label: str) -> ZarrArray:
     """
     place = StorePath(StrictStore(retrying(inner_store(array.store))), array.path)
     try:
-        with quietly():
+        with warnings.catch_warnings(action="ignore"):
             stored_metadata = sync(zarr.AsyncArray.open(place, zarr_format=array.metadata.zarr_format)).metadata
     except StoreError:
         raise
@@ -251,8 +250,15 @@ def as_stored(array: ZarrArray, label: str) -> ZarrArray:
         raise DataError(
             f"{label}: the metadata of array {array.path or '/'} cannot be read: {one_line(error)}"
         ) from error
-    with quietly():
-        declared, stored = _without_attributes(array.metadata), _without_attributes(stored_metadata)
+    with warnings.catch_warnings(action="ignore"):
+        declared, stored = (
+            {
+                name: json.dumps(value, sort_keys=True, default=str)
+                for name, value in each.to_dict().items()
+                if name != "attributes"
+            }
+            for each in (array.metadata, stored_metadata)
+        )
     if declared != stored:
         names = ", ".join(sorted(name for name in declared if declared[name] != stored.get(name)))
         raise DataError(
@@ -260,8 +266,3 @@ def as_stored(array: ZarrArray, label: str) -> ZarrArray:
             "consolidate the metadata again, or remove it"
         )
     return array_of(stored_metadata, array.store, array.path)
-
-
-def _without_attributes(metadata: ArrayMetadata) -> dict[str, str]:
-    declared = metadata.to_dict()
-    return {name: json.dumps(declared[name], sort_keys=True, default=str) for name in declared if name != "attributes"}
