@@ -49,7 +49,7 @@ from streampca.sources.new_rows import RowRange
 from streampca.sources.options import ReadOptions
 from streampca.sources.steps import Elementwise, Step, SteppedSource
 from streampca.sources.subsets import with_features
-from streampca.sources.zarr.chains import ChainOfZarr
+from streampca.sources.zarr.codecs import ChainOfZarr
 from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import Lock, lock_of

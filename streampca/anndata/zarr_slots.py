@@ -24,8 +24,7 @@ from streampca.anndata.slots import Slots
 from streampca.errors import DataError, OutputError
 from streampca.sources.zarr.metadata import METADATA_NAMES, read_document
 from streampca.storage.directories import require_space
-from streampca.storage.files import TEMPORARY, flush, flush_one, write_atomically, writing
-from streampca.storage.regular_files import read_regular
+from streampca.storage.files import TEMPORARY, flush, flush_one, read_regular, write_atomically, writing
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streampca.errors import ModelError
-from streampca.storage.regular_files import read_regular
+from streampca.storage.files import read_regular
 from streampca.system.process import peak_bytes, versions
 from streampca.typing import Json
 

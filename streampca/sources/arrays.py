@@ -12,7 +12,7 @@ from streampca.errors import DataError
 from streampca.formatting import one_line
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.versions import InputVersion, InputWatch, files
-from streampca.storage.regular_files import open_regular, require_regular
+from streampca.storage.files import open_regular, require_regular
 from streampca.typing import Array, DType
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from streampca.storage.regular_files import open_regular
+from streampca.storage.files import open_regular
 
 OF_COLUMNS = ("columns", "id_column")
 """Options of tables whose columns have names: Parquet and Arrow files and data frames."""

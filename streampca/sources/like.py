@@ -179,7 +179,7 @@ def _is_anndata(data: object) -> bool:
     import zarr
 
     from streampca.sources.cells.stored import is_anndata_group
-    from streampca.sources.zarr.opening import node_at
+    from streampca.sources.zarr.group import node_at
 
     node = node_at(data, ReadOptions())[0]
     return isinstance(node, zarr.Group) and is_anndata_group(node)
@@ -189,6 +189,6 @@ def _is_group(path: str) -> bool:
     """Return whether there is a zarr group at `path`."""
     import zarr
 
-    from streampca.sources.zarr.opening import node_at
+    from streampca.sources.zarr.group import node_at
 
     return isinstance(node_at(path, ReadOptions())[0], zarr.Group)

@@ -193,8 +193,7 @@ def arrays_at(path: str, options: ReadOptions) -> NamedArrays:
     import zarr
 
     from streampca.sources.files.arrays import arrays_of
-    from streampca.sources.zarr.group import ZarrArrays
-    from streampca.sources.zarr.opening import node_at
+    from streampca.sources.zarr.group import ZarrArrays, node_at
     from streampca.sources.zarr.strictness import strict_group
 
     files = files_of(path)

@@ -266,7 +266,7 @@ def is_store_path(path: str) -> bool:
 
 
 def _open_zarr(path: str, options: ReadOptions) -> Source:
-    from streampca.sources.zarr.opening import node_at, open_node
+    from streampca.sources.zarr.group import node_at, open_node
 
     of_columns = not set(OF_COLUMNS).isdisjoint(options.given)
     try:
@@ -304,13 +304,13 @@ def _open_dask(data: da.Array, options: ReadOptions) -> Source:
 
 def _open_zarr_store(data: Store, options: ReadOptions) -> Source:
     from streampca.sources.remote import name_of
-    from streampca.sources.zarr.opening import node_of, open_node
+    from streampca.sources.zarr.group import node_of, open_node
 
     return open_node(node_of(data, name_of(data)), options, name_of(data))
 
 
 def _open_zarr_node(data: ZarrArray | zarr.Group, options: ReadOptions) -> Source:
-    from streampca.sources.zarr.opening import open_node
+    from streampca.sources.zarr.group import open_node
 
     return open_node(data, options)
 

@@ -22,11 +22,22 @@ from streampca.errors import DamagedChunkError, DataError, NotAvailableError, St
 from streampca.formatting import one_line
 from streampca.logs import logger
 from streampca.redaction import redacted, shown
-from streampca.sources.client_options import BY_OBSTORE, opened, protocol_of, texts_in, translated
-from streampca.sources.credentials import StoreArguments, register, registered, resolve
-from streampca.sources.fetching.client import MAX_STORED_BYTES, READ_SECONDS, Fetched, ObjectClient, retry_after
-from streampca.sources.options import StorageOptions
-from streampca.sources.request_errors import (
+from streampca.sources.client_options import (
+    BY_OBSTORE,
+    StoreArguments,
+    opened,
+    protocol_of,
+    register,
+    registered,
+    resolve,
+    texts_in,
+    translated,
+)
+from streampca.sources.fetching.client import (
+    MAX_STORED_BYTES,
+    READ_SECONDS,
+    Fetched,
+    ObjectClient,
     RequestError,
     code_of,
     hint_of,
@@ -34,8 +45,10 @@ from streampca.sources.request_errors import (
     is_transient,
     is_unreachable,
     of_obstore,
+    retry_after,
     status_of,
 )
+from streampca.sources.options import StorageOptions
 from streampca.sources.schedule import requests_since
 from streampca.sources.versions import ObjectListing, listed
 from streampca.storage.zarr_interface import (

@@ -21,9 +21,8 @@ from streampca.errors import NoSpaceError, OutputError, StreamPCAError
 from streampca.formatting import as_text
 from streampca.logs import logger
 from streampca.storage.figures import figures_of
-from streampca.storage.files import existing_parent, flush, flush_one, output_error, write_atomically
+from streampca.storage.files import existing_parent, flush, flush_one, output_error, read_regular, write_atomically
 from streampca.storage.lock import Lock, dead_holders, lock_of
-from streampca.storage.regular_files import read_regular
 
 if TYPE_CHECKING:
     from streampca.typing import Json

@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from streampca.errors import OutputError
-from streampca.storage.files import missing_parents, output_error, remove_empty, writing
-from streampca.storage.regular_files import require_regular
+from streampca.storage.files import missing_parents, output_error, remove_empty, require_regular, writing
 from streampca.typing import Json
 
 FORMAT = "streampca-lock"

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from streampca.errors import DataError
-from streampca.storage.files import write_atomically
-from streampca.storage.regular_files import open_regular
+from streampca.storage.files import open_regular, write_atomically
 from streampca.typing import Array
 
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ from facade import StopSignalError
 from stores import Command, config_text, write_store
 
 from streampca.sources.zarr import chunks
-from streampca.storage.regular_files import open_regular
+from streampca.storage.files import open_regular
 
 
 @pytest.fixture

@@ -25,8 +25,7 @@ from streampca.formatting import as_text
 from streampca.logs import logger
 from streampca.sources.base import ReadCount
 from streampca.storage.directories import RECORD, read_record
-from streampca.storage.files import TEMPORARY, digest_of, write_atomically, writing
-from streampca.storage.regular_files import read_regular
+from streampca.storage.files import TEMPORARY, digest_of, read_regular, write_atomically, writing
 from streampca.storage.signals import uninterrupted
 from streampca.storage.state_file import NotRecordableError, read_state_file, state_bytes, write_state_file
 from streampca.typing import Json

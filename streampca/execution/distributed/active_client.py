@@ -70,7 +70,7 @@ def share_credentials(source: Source) -> None:
     ClusterError
         If they were not given it and cannot be, in the event loop of an asynchronous client.
     """
-    from streampca.sources.credentials import registered
+    from streampca.sources.client_options import registered
 
     if registered():
         active_client(source)

@@ -13,7 +13,7 @@ from distributed import Worker, WorkerPlugin
 
 from streampca.logs import ROOT
 from streampca.planning.work import workers_of
-from streampca.sources import credentials
+from streampca.sources.client_options import register_under, registered
 from streampca.typing import DaskClient
 
 _given: weakref.WeakKeyDictionary[DaskClient, set[str]] = weakref.WeakKeyDictionary()
@@ -32,12 +32,12 @@ class Credentials(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:
         """Store the credentials in the process of `worker`."""
-        credentials.update({token: partial(loads, value) for token, value in self.values.items()})
+        register_under({token: partial(loads, value) for token, value in self.values.items()})
 
 
 def give_credentials(client: DaskClient) -> None:
     """Send the credentials of this process to the workers of `client`, unless they were sent before."""
-    values, given = credentials.registered(), _given.setdefault(client, set())
+    values, given = registered(), _given.setdefault(client, set())
     new = {token: dumps(value) for token, value in values.items() if token not in given}
     if not new:
         return

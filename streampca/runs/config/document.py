@@ -18,7 +18,7 @@ from yaml.reader import ReaderError
 
 from streampca.errors import ConfigError
 from streampca.redaction import is_hidden
-from streampca.storage.regular_files import open_regular
+from streampca.storage.files import open_regular
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys and list indices from the top of a document down to a value."""

@@ -33,7 +33,7 @@ from streampca.runs.config.values import (
     plain_options,
     seconds_of,
 )
-from streampca.storage.regular_files import open_regular
+from streampca.storage.files import open_regular
 from streampca.system.optional import not_installed, optional_module
 from streampca.typing import DaskClient, Json
 

@@ -22,7 +22,7 @@ from streampca.sources.files.hdf5 import Hdf5File, opened_beside_others
 from streampca.sources.named_arrays import required
 from streampca.sources.options import ReadOptions
 from streampca.sources.versions import InputVersion, files
-from streampca.storage.regular_files import require_regular
+from streampca.storage.files import require_regular
 from streampca.system.optional import optional_module
 
 if TYPE_CHECKING:

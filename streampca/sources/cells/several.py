@@ -44,7 +44,7 @@ def _stored_at(path: str, options: ReadOptions) -> StoredCells:
     """Return the AnnData store or file at a path."""
     if path.endswith(".h5ad"):
         return HDF5Cells(path)
-    from streampca.sources.zarr.opening import cells_at
+    from streampca.sources.zarr.group import cells_at
 
     return cells_at(path, options)
 

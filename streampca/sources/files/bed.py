@@ -21,7 +21,7 @@ from streampca.labels import Dimension
 from streampca.sources.files.arrays import ArrayFile, array_of_file
 from streampca.sources.named_arrays import NamedArray, required
 from streampca.sources.options import ReadOptions
-from streampca.storage.regular_files import require_regular
+from streampca.storage.files import require_regular
 from streampca.system.optional import optional_module
 from streampca.typing import Array
 

@@ -16,7 +16,7 @@ from streampca.formatting import one_line
 from streampca.sources.files.arrays import ArrayFile, array_of_file
 from streampca.sources.formats import found_in
 from streampca.sources.named_arrays import NamedArray
-from streampca.storage.regular_files import require_regular
+from streampca.storage.files import require_regular
 from streampca.system.optional import optional_module
 from streampca.typing import Array
 

@@ -17,7 +17,7 @@ from streampca.sources.files.paths import Files
 from streampca.sources.files.records import Fragment, LocalFile
 from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions
-from streampca.storage.regular_files import open_regular
+from streampca.storage.files import open_regular
 from streampca.typing import Array
 
 

@@ -13,7 +13,7 @@ import xxhash
 
 from streampca.errors import DataError
 from streampca.sources.schedule import Span
-from streampca.storage.regular_files import open_regular, require_regular
+from streampca.storage.files import open_regular, require_regular
 from streampca.system.optional import optional_module
 from streampca.typing import DType
 

@@ -1,4 +1,8 @@
-"""Decoding that takes no more memory than an array declares: the size in the header of compressed bytes is checked first."""
+"""Decoding of one chunk: in C order with none or one of the usual compressors without zarr, and by zarr with any other codecs.
+
+It takes no more memory than an array declares: the size in the header of compressed bytes is checked first (Blosc 1; Zstandard,
+RFC 8878).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import bz2
 import lzma
 import math
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,19 +21,34 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from numcodecs import zstd
 from numcodecs.abc import Codec as NumcodecsCodec
+from numcodecs.blosc import Blosc
+from numcodecs.gzip import GZip
 from numcodecs.registry import get_codec
+from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 from zarr.abc.codec import BytesBytesCodec, Codec
 from zarr.abc.store import ByteRequest
-from zarr.codecs import ShardingCodec
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
+from zarr.storage import MemoryStore
 
 from streampca.errors import MissingInnerChunkError, NotAvailableError
-from streampca.sources.zarr.headers import blosc_size, frame_size, number_at, zstd_size
-from streampca.sources.zarr.metadata import MOST_GROWTH, most_stored
-from streampca.storage.zarr_interface import ArraySpec, BatchedCodecPipeline, Buffer, NDBuffer, ZarrArray, array_of
-from streampca.typing import Array
+from streampca.sources.zarr.layout import Layout
+from streampca.sources.zarr.metadata import MOST_GROWTH, most_stored, most_stored_object
+from streampca.storage.zarr_interface import (
+    ArraySpec,
+    BatchedCodecPipeline,
+    Buffer,
+    NDBuffer,
+    ZarrArray,
+    array_of,
+    configuration_of,
+    default_buffer_prototype,
+)
+from streampca.typing import Array, DType
 
 if TYPE_CHECKING:
+    from zarr.abc.codec import Codec
+
     from streampca.storage.zarr_interface import (
         JSON,
         ArrayMetadata,
@@ -37,6 +57,144 @@ if TYPE_CHECKING:
         CodecPipeline,
         SelectorTuple,
     )
+_NOT_INSTALLED = re.compile(r"(?:codec not available|Unknown codec): ['\"]*([\w.-]+)")
+_MAX_MEMBERS = 1024
+"""Largest number of concatenated streams in one chunk."""
+_PIECE_BYTES = (2**16, 2**18)
+"""Input that is decoded at a time, and its largest piece after decoding, of streams that do not say their size."""
+_TELLING = frozenset({"zstd", "blosc", "lz4"})
+"""Codecs whose bytes begin with the decoded size, or with a header that bounds it."""
+_ENGINES: dict[str, Callable[[Any], Callable[[], _Decompressor]]] = {
+    "gzip": lambda codec: partial(zlib.decompressobj, 31),
+    "zlib": lambda codec: partial(zlib.decompressobj, 15),
+    "bz2": lambda codec: bz2.BZ2Decompressor,
+    "lzma": lambda codec: partial(
+        lzma.LZMADecompressor,
+        format=codec.format,
+        filters=codec.filters,
+        **({} if codec.format == lzma.FORMAT_RAW else {"memlimit": 2**28}),
+    ),
+}
+_ZSTD_MAGIC, _ZSTD_SKIPPED, _ZSTD_BLOCK = 0xFD2FB528, 0x184D2A50, 2**17
+_BLOSC_MEMCPY, _BLOSC_RESERVED, _BLOSC_COMPRESSORS = 0x2, 0x8, 5
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Decoding of the bytes of one chunk."""
+
+    compressor: Decoder | None
+    """Decompressor of numcodecs, or None for stored values."""
+    crc32c: bool
+    """Whether four bytes of CRC-32C follow the compressed bytes."""
+    dtype: DType
+    """Data type of the stored values, with its byte order."""
+    name: str
+    """For messages."""
+
+    decoding = 0
+    """Decoded chunks that decoding takes the memory of, beside the chunk itself."""
+
+    @classmethod
+    def of(cls, metadata: ArrayMetadata, codecs: Iterable[Codec] | None = None) -> Chain | None:
+        """Return how chunks are decoded, with `codecs` instead of those of the array if given; None if only zarr decodes them."""
+        if metadata.zarr_format == 2:
+            compressor = metadata.compressor
+            name = "none" if compressor is None else str(getattr(compressor, "codec_id", "?"))
+            known = name in ("none", "zstd", "blosc", "gzip", "zlib", "lz4")
+            if metadata.order != "C" or metadata.filters or not known:
+                return None
+            return cls(compressor, False, np.dtype(metadata.dtype.to_native_dtype()), name)
+        remaining = list(metadata.codecs if codecs is None else codecs)
+        if not remaining or not isinstance(first := remaining.pop(0), BytesCodec):
+            return None
+        is_little = configuration_of(first).get("endian", "little") == "little"
+        dtype = np.dtype(metadata.data_type.to_native_dtype()).newbyteorder("<" if is_little else ">")
+        compressors: dict[type, Decoder] = {ZstdCodec: Zstd(), BloscCodec: Blosc(), GzipCodec: GZip()}
+        decoder: Decoder | None = None
+        name = "none"
+        if remaining and type(remaining[0]) in compressors:
+            kind = type(remaining.pop(0))
+            decoder, name = compressors[kind], kind.__name__.removesuffix("Codec").lower()
+        crc32c = bool(remaining) and isinstance(remaining[0], Crc32cCodec)
+        if remaining[1 if crc32c else 0 :]:
+            return None
+        return cls(decoder, crc32c, dtype, name + ("+crc32c" if crc32c else ""))
+
+    @property
+    def plain(self) -> bool:
+        """Return whether the file holds the values without compression."""
+        return self.compressor is None and not self.crc32c
+
+    def most(self, n_bytes: int) -> int:
+        """Return the largest stored size in bytes of a chunk of `n_bytes`."""
+        return n_bytes if self.plain else most_stored(n_bytes)
+
+    def fills_blocks(self, array: ZarrArray, layout: Layout, n_rows: int) -> bool:
+        """Return whether chunks are decoded in blocks of `n_rows` rows, which then are whole chunks of the same data type."""
+        return layout.holds_whole_chunks(n_rows) and self.dtype == np.dtype(array.dtype)
+
+    def decode(self, stored: NDArray[np.uint8], chunk: Array) -> None:
+        """Decode `stored` into `chunk`, a contiguous array of `dtype`; `ValueError` if it is damaged or has another size."""
+        if self.crc32c:
+            import google_crc32c
+
+            stored, checksum = stored[:-4], int.from_bytes(stored[-4:].tobytes(), "little")
+            if google_crc32c.value(stored) != checksum:
+                raise ValueError("its CRC-32C checksum does not match")
+        if self.compressor is not None:
+            decode_into(self.compressor, stored, chunk)
+            return
+        if len(stored) != chunk.nbytes:
+            raise ValueError(f"{len(stored)} bytes stored, expected {chunk.nbytes}")
+        chunk.reshape(-1).view(np.uint8)[:] = stored
+
+
+@dataclass(frozen=True)
+class ChainOfZarr:
+    """Decoding of the bytes of one chunk by zarr, as those of an array that has no other."""
+
+    array: ZarrArray
+    """The array of one chunk; its store is not used."""
+    name: str
+    """Names of the codecs, for messages."""
+    plain = False
+    decoding = 4
+    """What the compressor returns, an intermediate array of a filter, the result of zarr, and one that its threads hold on to."""
+
+    @classmethod
+    def of(cls, array: ZarrArray, codecs: Iterable[Codec] | None, grid: tuple[int, ...], fill: bool) -> ChainOfZarr:
+        """Return the decoding of chunks of shape `grid`, with these codecs instead of those of the array."""
+        document: dict[str, Any] = {**array.metadata.to_dict(), "shape": grid, "attributes": {}}
+        if array.metadata.zarr_format == 2:
+            document |= {"chunks": grid}
+        else:
+            regular = {"name": "regular", "configuration": {"chunk_shape": grid}}
+            document |= {"chunk_grid": regular, "dimension_names": None}
+            document |= {} if codecs is None else {"codecs": [codec.to_dict() for codec in codecs]}
+        with warnings.catch_warnings(action="ignore"):
+            metadata = type(array.metadata).from_dict(document)
+        one = array_of(metadata, MemoryStore(), "")
+        return cls(bounded(one, fill), chain_of(metadata))
+
+    @property
+    def dtype(self) -> DType:
+        """Return the data type of decoded values."""
+        return np.dtype(self.array.dtype)
+
+    def most(self, n_bytes: int) -> int:
+        """Return the largest stored size in bytes of a chunk."""
+        return most_stored_object(self.array.metadata, self.dtype.itemsize)
+
+    def fills_blocks(self, array: ZarrArray, layout: Layout, n_rows: int) -> bool:
+        """Return whether chunks are decoded in blocks of `n_rows` rows."""
+        return layout.holds_whole_chunks(n_rows)
+
+    def decode(self, stored: NDArray[np.uint8], chunk: Array) -> None:
+        """Decode `stored` into `chunk`; raises the errors of zarr and its codecs if it is damaged."""
+        key = self.array.metadata.encode_chunk_key((0,) * self.array.ndim)
+        store = MemoryStore({key: default_buffer_prototype().buffer.from_array_like(stored)}, read_only=True)
+        chunk[...] = array_of(self.array.metadata, store, "")[...]
 
 
 class Decoder(Protocol):
@@ -59,26 +217,7 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-_NOT_INSTALLED = re.compile(r"(?:codec not available|Unknown codec): ['\"]*([\w.-]+)")
-_MAX_MEMBERS = 1024
-"""Largest number of concatenated streams in one chunk."""
-_PIECE_BYTES = (2**16, 2**18)
-"""Input that is decoded at a time, and its largest piece after decoding, of streams that do not say their size."""
-
-_TELLING = frozenset({"zstd", "blosc", "lz4"})
-"""Codecs whose bytes begin with the decoded size, or with a header that bounds it."""
 # gzip, bzip2 and xz do not say their size in front, or may be several streams in a row: these decoders stop at a limit.
-_ENGINES: dict[str, Callable[[Any], Callable[[], _Decompressor]]] = {
-    "gzip": lambda codec: partial(zlib.decompressobj, 31),
-    "zlib": lambda codec: partial(zlib.decompressobj, 15),
-    "bz2": lambda codec: bz2.BZ2Decompressor,
-    "lzma": lambda codec: partial(
-        lzma.LZMADecompressor,
-        format=codec.format,
-        filters=codec.filters,
-        **({} if codec.format == lzma.FORMAT_RAW else {"memlimit": 2**28}),
-    ),
-}
 
 
 def require_codecs(error: Exception, label: str) -> None:
@@ -335,3 +474,96 @@ def _chain_of(codecs: Iterable[Codec]) -> str:
         elif (name := str(codec.to_dict()["name"])) != "bytes":
             names.append(name)
     return "+".join(names) or "none"
+
+
+def number_at(stored: NDArray[np.uint8], start: int, n_bytes: int) -> int:
+    """Return the little-endian number at `start`; `ValueError` if the bytes end before."""
+    digits = stored[start : start + n_bytes].tobytes()
+    if len(digits) < n_bytes:
+        raise ValueError("the header is cut short")
+    return int.from_bytes(digits, "little")
+
+
+def blosc_size(stored: NDArray[np.uint8]) -> int:
+    """Return how many bytes a Blosc frame decodes to; `ValueError` if its header contradicts itself or the stored bytes.
+
+    (Blosc 1 format: version, compressor's version, flags, size of a value, and the sizes of the content, of its blocks and
+    of the frame, followed by the places of the blocks.) Blosc itself believes the last and reads on behind what there is.
+    """
+    if len(stored) < 16:
+        raise ValueError(f"{len(stored)} bytes stored, expected a header of 16")
+    version, _, flags, value_size = (int(n) for n in stored[:4])
+    n_bytes, block, n_stored = (number_at(stored, start, 4) for start in (4, 8, 12))
+    if n_stored != len(stored):
+        raise ValueError(f"{len(stored)} bytes stored, {n_stored} expected by its header")
+    known = 1 <= version <= 2 and not flags & _BLOSC_RESERVED and flags >> 5 < _BLOSC_COMPRESSORS
+    if not known or value_size == 0:
+        raise ValueError("its Blosc header is not one")
+    if n_bytes == 0:
+        return 0
+    if flags & _BLOSC_MEMCPY:
+        if n_stored != n_bytes + 16:
+            raise ValueError(f"{n_stored} bytes stored as they are, {n_bytes + 16} expected by its header")
+        return n_bytes
+    first = 16 + 4 * -(-n_bytes // max(1, block))
+    if not 0 < block <= n_bytes or first > n_stored:
+        raise ValueError(f"blocks of {block} bytes do not fit in its header")
+    places = np.frombuffer(stored[16:first].tobytes(), dtype="<u4")
+    if bool(((places < first) | (places >= n_stored)).any()):
+        raise ValueError("a block lies outside of the frame")
+    return n_bytes
+
+
+def frame_size(stored: NDArray[np.uint8]) -> int | None:
+    """Return the decoded size in bytes that the first Zstandard frame declares, None if it declares none, or is no frame."""
+    header = stored[:18].tobytes()
+    if len(header) < 18 or int.from_bytes(header[:4], "little") != _ZSTD_MAGIC:
+        return None
+    descriptor = header[4]
+    single, width = descriptor >> 5 & 1, (descriptor >> 5 & 1, 2, 4, 8)[descriptor >> 6]
+    start = 6 - single + (0, 1, 2, 4)[descriptor & 3]
+    return int.from_bytes(header[start : start + width], "little") + (256 if width == 2 else 0) if width else None
+
+
+def zstd_size(stored: NDArray[np.uint8]) -> tuple[int, bool]:
+    """Return the decoded size in bytes of Zstandard frames (RFC 8878), and whether it is exact or an upper bound."""
+    at, total, is_exact = 0, 0, True
+    while at < len(stored):
+        magic = number_at(stored, at, 4)
+        if magic & 0xFFFFFFF0 == _ZSTD_SKIPPED:
+            at += 8 + number_at(stored, at + 4, 4)
+            continue
+        if magic != _ZSTD_MAGIC:
+            raise ValueError("no Zstandard frame begins where one should")
+        size, bound, at = _zstd_frame(stored, at + 4)
+        total += bound if size is None else size
+        is_exact = is_exact and size is not None
+    if at != len(stored) or at == 0:
+        raise ValueError("the Zstandard frame is cut short")
+    return total, is_exact
+
+
+def _zstd_frame(stored: NDArray[np.uint8], at: int) -> tuple[int | None, int, int]:
+    """Return the declared size of the frame whose header is at `at`, the upper bound from its blocks, and its end."""
+    descriptor = number_at(stored, at, 1)
+    single, has_checksum = bool(descriptor & 0x20), bool(descriptor & 0x4)
+    at += 1
+    largest = _ZSTD_BLOCK
+    if not single:
+        window = number_at(stored, at, 1)
+        base = 2 ** (10 + (window >> 3))
+        largest = min(largest, base + (base >> 3) * (window & 7))
+        at += 1
+    at += (0, 1, 2, 4)[descriptor & 3]
+    width = (int(single), 2, 4, 8)[descriptor >> 6]
+    size = number_at(stored, at, width) + (256 if width == 2 else 0) if width else None
+    at += width
+    bound, is_last = 0, False
+    while not is_last:
+        header = number_at(stored, at, 3)
+        is_last, kind, length = bool(header & 1), header >> 1 & 3, header >> 3
+        if kind == 3:
+            raise ValueError("a Zstandard block is of no known kind")
+        bound += largest if kind == 2 else length
+        at += 3 + (1 if kind == 1 else length)
+    return size, bound, at + 4 * has_checksum

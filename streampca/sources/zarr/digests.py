@@ -25,8 +25,7 @@ from zarr.storage import LocalStore
 
 from streampca.errors import AlteredChunkError, DataError, StreamPCAError
 from streampca.formatting import shortened
-from streampca.storage.files import write_atomically
-from streampca.storage.regular_files import read_regular
+from streampca.storage.files import read_regular, write_atomically
 from streampca.typing import Array, Json
 
 Digests: TypeAlias = NDArray[np.uint8]

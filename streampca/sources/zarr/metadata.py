@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from streampca.errors import DataError
 from streampca.formatting import one_line
-from streampca.storage.regular_files import open_regular
+from streampca.storage.files import open_regular
 from streampca.typing import JsonValue
 
 if TYPE_CHECKING:

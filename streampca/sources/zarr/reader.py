@@ -26,8 +26,8 @@ from streampca.sources.grid import Grid
 from streampca.sources.remote import RemoteStore, StoreOfZarr, retrying, snapshot_of
 from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
-from streampca.sources.zarr.chains import Chain
 from streampca.sources.zarr.chunks import ChunkReader
+from streampca.sources.zarr.codecs import Chain
 from streampca.sources.zarr.digests import DIGEST_BYTES, ChunkDigests, Digests, deciding_metadata
 from streampca.sources.zarr.layout import Layout, Spans
 from streampca.sources.zarr.metadata import (

@@ -27,7 +27,7 @@ from streampca.sources.zarr.metadata import (
     most_stored_object,
     require_document,
 )
-from streampca.storage.regular_files import NotRegularFileError, require_regular
+from streampca.storage.files import NotRegularFileError, require_regular
 from streampca.storage.zarr_interface import (
     Buffer,
     BufferPrototype,

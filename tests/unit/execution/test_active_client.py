@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from streampca import MCA, PCA, KernelPCA
 from streampca.errors import ClusterError
-from streampca.sources import credentials
+from streampca.sources import client_options
 
 SECONDS = 60
 
@@ -107,7 +107,7 @@ def test_a_fit_in_a_running_loop_uses_a_synchronous_client(
 def test_a_fit_in_the_loop_of_an_asynchronous_client_is_refused_and_runs_in_another_thread(
     path: str, expected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credentials, "_registered", {})  # stores with secrets that other tests have opened
+    monkeypatch.setattr(client_options, "_registered", {})  # stores with secrets that other tests have opened
 
     async def program() -> Any:
         cluster = LocalCluster(

@@ -19,8 +19,7 @@ from zarr.storage import MemoryStore
 
 from streampca.errors import DataError
 from streampca.sources import open_source
-from streampca.sources.zarr.codecs import decode_into, decode_within
-from streampca.sources.zarr.headers import blosc_size, zstd_size
+from streampca.sources.zarr.codecs import blosc_size, decode_into, decode_within, zstd_size
 from streampca.sources.zarr.metadata import require_document
 
 CODECS = {
