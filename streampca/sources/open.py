@@ -266,14 +266,14 @@ def is_store_path(path: str) -> bool:
 
 
 def _open_zarr(path: str, options: ReadOptions) -> Source:
-    from streampca.sources.zarr.group import node_at, open_node
+    from streampca.sources.zarr.group import node_at
 
     of_columns = not set(OF_COLUMNS).isdisjoint(options.given)
     try:
         if of_columns:  # of no store, so none is looked for
             options.require_only("a zarr group", redacted(path))
         node, label = node_at(path, options)
-        return open_node(node, options, label)
+        return _open_zarr_node(node, options, label)
     except StreamPCAError as error:
         if not of_columns and not isinstance(error.__cause__, FileNotFoundError):
             raise
@@ -304,15 +304,31 @@ def _open_dask(data: da.Array, options: ReadOptions) -> Source:
 
 def _open_zarr_store(data: Store, options: ReadOptions) -> Source:
     from streampca.sources.remote import name_of
-    from streampca.sources.zarr.group import node_of, open_node
+    from streampca.sources.zarr.group import node_of
 
-    return open_node(node_of(data, name_of(data)), options, name_of(data))
+    return _open_zarr_node(node_of(data, name_of(data)), options, name_of(data))
 
 
-def _open_zarr_node(data: ZarrArray | zarr.Group, options: ReadOptions) -> Source:
-    from streampca.sources.zarr.group import open_node
+def _open_zarr_node(data: ZarrArray | zarr.Group, options: ReadOptions, description: str | None = None) -> Source:
+    """Return an array, the one that `options` name in a group, or the only one that can be the table; AnnData as rows of cells."""
+    import zarr
 
-    return open_node(data, options)
+    from streampca.sources.remote import place_of
+    from streampca.sources.zarr.group import ZarrArrays
+    from streampca.sources.zarr.strictness import strict_group
+
+    if isinstance(data, zarr.Array):
+        options.require_only("a zarr array", description or place_of(data))
+        return open_named(ZarrArrays(data, options, description), options)
+    from streampca.sources.cells.stored import ZarrCells, is_anndata_group, open_cells
+
+    description, group = description or place_of(data), strict_group(data)
+    arrays = ZarrArrays(group, options, description)
+    unknown = options.array is not None and arrays.find(options.array) is None
+    if is_anndata_group(group) and options.variables is None and (options.array is None or unknown):
+        return open_cells(ZarrCells(group, options, description), options)
+    options.require_only("a zarr group", description)
+    return open_named(arrays, options)
 
 
 def _open_lazy(data: Any, options: ReadOptions) -> Source:

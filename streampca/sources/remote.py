@@ -35,15 +35,14 @@ from streampca.sources.client_options import (
 )
 from streampca.sources.fetching.client import (
     MAX_STORED_BYTES,
+    OF_ANOTHER_REGION,
     READ_SECONDS,
     Fetched,
     ObjectClient,
     RequestError,
     code_of,
     hint_of,
-    is_of_another_region,
     is_transient,
-    is_unreachable,
     of_obstore,
     retry_after,
     status_of,
@@ -87,10 +86,6 @@ class RetryPolicy:
     key_seconds: float = 120.0
     """No request is repeated later than this, and the longest time without a byte, after the first one for its key."""
 
-    def wait(self, n_failed: int) -> float:
-        """Return the longest wait in seconds after so many failures."""
-        return float(min(self.longest_seconds, self.first_seconds * 2.0 ** (n_failed - 1)))
-
     def wait_for(self, n_failed: int, asked: float, waited: float) -> float | None:
         """Return the wait in seconds after so many failures, where the store `asked` for one; None if there is none within the limits.
 
@@ -99,13 +94,9 @@ class RetryPolicy:
         """
         if n_failed == self.requests or (asked > 0 and waited + asked > 2 * self.asked_seconds):
             return None
-        own = self.wait(n_failed) * random.uniform(0.5, 1.0)  # noqa: S311
+        longest = min(self.longest_seconds, self.first_seconds * 2.0 ** (n_failed - 1))
+        own = longest * random.uniform(0.5, 1.0)  # noqa: S311
         return max(own, min(asked * random.uniform(1.0, 1.1), self.asked_seconds))  # noqa: S311
-
-    @property
-    def total_seconds(self) -> float:
-        """Return the sum of the longest waits: the upper limit in seconds for a key that is refused at once each time."""
-        return sum(self.wait(n_failed) for n_failed in range(1, self.requests))
 
 
 PATIENCE = RetryPolicy()
@@ -331,9 +322,10 @@ class RemoteStore(GetOnlyStore):
                 raise
             except Exception as raised:  # noqa: BLE001 clients of stores have no class of errors in common
                 error = of_obstore(raised) if type(raised).__module__.startswith("obstore") else raised
-            if is_of_another_region(error) and await self._moved(key, asked_of):
+            if code_of(error) in OF_ANOTHER_REGION and await self._moved(key, asked_of):
                 continue
-            if not (is_transient(error) or (self._has_answered and is_unreachable(error))):
+            is_refused = isinstance(error, RequestError) and error.kind == "refused"  # no connection was established
+            if not (is_transient(error) or (self._has_answered and is_refused)):
                 raise StoreError(self._refused(key, error)) from None
             asked = 0.0
             if n_requests < PATIENCE.requests and self._asks.get(

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import zarr
 
 from streampca.errors import DataError
 from streampca.labels import SampleColumns
 from streampca.sources.base import Source, Stacked
 from streampca.sources.cells.description import MOST_NAMES, Cells, checked, table_of
 from streampca.sources.cells.hdf5 import HDF5Cells
-from streampca.sources.cells.stored import StoredCells, cells_of
+from streampca.sources.cells.stored import StoredCells, ZarrCells, cells_of, is_anndata_group
 from streampca.sources.options import ReadOptions
+from streampca.sources.zarr.group import node_at
+from streampca.sources.zarr.strictness import strict_group
 from streampca.typing import Array
 
 
@@ -41,12 +44,13 @@ def open_several_cells(paths: Sequence[str], options: ReadOptions) -> Source:
 
 
 def _stored_at(path: str, options: ReadOptions) -> StoredCells:
-    """Return the AnnData store or file at a path."""
+    """Return the AnnData store or file at a path; `DataError` if there is none."""
     if path.endswith(".h5ad"):
         return HDF5Cells(path)
-    from streampca.sources.zarr.group import cells_at
-
-    return cells_at(path, options)
+    node, label = node_at(path, options)
+    if not isinstance(node, zarr.Group) or not is_anndata_group(node):
+        raise DataError(f"{label} is no AnnData store: expected AnnData, the only stores of zarr that make one table")
+    return ZarrCells(strict_group(node), options, label)
 
 
 def _require_alike(part: Cells, first: Cells, path: str, other: str) -> None:

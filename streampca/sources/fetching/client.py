@@ -50,7 +50,7 @@ _TRANSIENT_NAMES = frozenset({"ClientConnectionError", "ClientPayloadError", "HT
 _PERMANENT_ERRNO = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENAMETOOLONG})
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 """Codes of S3 for credentials that were valid before."""
-_OF_ANOTHER_REGION = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "Redirect"})
+OF_ANOTHER_REGION = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "Redirect"})
 """Codes of S3 for requests that were sent to another region than that of the bucket."""
 _UNREACHABLE = ("dns error", "ConnectionRefused", "NetworkUnreachable", "HostUnreachable")
 """What obstore says of a connection that was not established: the address is wrong or, if the store answered before, busy."""
@@ -312,16 +312,6 @@ def is_transient(error: BaseException) -> bool:
     return any(kind.__name__ in _TRANSIENT_NAMES for kind in type(error).__mro__)
 
 
-def is_unreachable(error: BaseException) -> bool:
-    """Return whether no connection was established; transient only if the store answered before."""
-    return isinstance(error, RequestError) and error.kind == "refused"
-
-
-def is_of_another_region(error: BaseException) -> bool:
-    """Return whether a bucket of S3 is in another region than the one that was asked."""
-    return code_of(error) in _OF_ANOTHER_REGION
-
-
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of the answer behind `error`, None if it has none."""
     for name in ("status", "code"):
@@ -346,7 +336,7 @@ def hint_of(error: BaseException, options_key: str, *, is_s3: bool) -> str:
         )
     if code == "RequestTimeTooSkewed":
         return "set the clock of this machine"
-    if code in _OF_ANOTHER_REGION:
+    if code in OF_ANOTHER_REGION:
         return f"give the region of the bucket in {options_key}, as in region: …"
     if isinstance(error, RequestError) and error.kind == "certificate":
         return f"give that of its authority in {options_key}, as in client_options: {{root_certificate: …}}, or in SSL_CERT_FILE"

@@ -203,7 +203,8 @@ class ChunkReader:
         keys, n_bytes, n_stored = set[str](), 0, 0
         if (stored := self.stored()) is not None:
             for place in self.inner.places(boxes):
-                if not stored[place if self.shards is None else self.shards.shard_of(place)]:
+                counts = (1,) * len(place) if self.shards is None else self.shards.counts
+                if not stored[tuple(i // n for i, n in zip(place, counts, strict=True))]:
                     self._fill(place, targets)
         with reading as runs:
             for run in runs:
@@ -616,10 +617,6 @@ class Shards:
     def index_of(self, stored: memoryview) -> memoryview:
         """Return the index of a shard of which all bytes are `stored`."""
         return stored[: self.index_bytes] if self.at_start else stored[-self.index_bytes :]
-
-    def shard_of(self, place: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the coordinates of the shard that holds the inner chunk at `place`."""
-        return tuple(i // n for i, n in zip(place, self.counts, strict=True))
 
     def n_inner(self, shard: tuple[int, ...]) -> int:
         """Return how many inner chunks of the shard at these coordinates are in the array."""

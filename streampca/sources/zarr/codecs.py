@@ -174,8 +174,11 @@ class ChainOfZarr:
             document |= {} if codecs is None else {"codecs": [codec.to_dict() for codec in codecs]}
         with warnings.catch_warnings(action="ignore"):
             metadata = type(array.metadata).from_dict(document)
-        one = array_of(metadata, MemoryStore(), "")
-        return cls(bounded(one, fill), chain_of(metadata))
+        if metadata.zarr_format == 2:
+            names = _names_of([*(metadata.filters or ()), *([metadata.compressor] if metadata.compressor else [])])
+        else:
+            names = _names_of(metadata.codecs)
+        return cls(bounded(array_of(metadata, MemoryStore(), ""), fill), names)
 
     @property
     def dtype(self) -> DType:
@@ -241,7 +244,10 @@ def decode_into(codec: Decoder, stored: NDArray[np.uint8], chunk: Array) -> None
     if declared is not None and is_exact:
         size = memoryview(codec.decode(stored, out=chunk)).nbytes
     elif codec.codec_id in _ENGINES:
-        size = _expand_into(_ENGINES[codec.codec_id](codec), stored, chunk, again=codec.codec_id != "zlib")
+        values, size = chunk.reshape(-1).view(np.uint8), 0
+        for piece in _decoded_pieces(codec, stored, len(values), _PIECE_BYTES):
+            values[size : size + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+            size += len(piece)
     else:
         decoded = decode_within(codec, stored, chunk.nbytes)
         size = memoryview(decoded).nbytes
@@ -259,7 +265,8 @@ def decode_within(codec: Decoder, stored: Array, most: int) -> bytes:
     if codec.codec_id not in _TELLING | _ENGINES.keys():
         return codec.decode(stored)
     if codec.codec_id in _ENGINES:
-        return _expanded(_ENGINES[codec.codec_id](codec), stored, most, again=codec.codec_id != "zlib")
+        pieces = list(_decoded_pieces(codec, stored, most, (max(1, len(stored)), most)))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     view = np.frombuffer(stored, dtype=np.uint8)
     declared, is_exact = _declared_size(codec.codec_id, view)
     limit = most if is_exact else 4 * most + 2**24  # blocks need not be full
@@ -284,28 +291,12 @@ def _declared_size(name: str, stored: NDArray[np.uint8]) -> tuple[int | None, bo
     return None, True
 
 
-def _expanded(make: Callable[[], _Decompressor], stored: Array, most: int, *, again: bool) -> bytes:
-    """Decode concatenated streams (`again`: one may follow another); `ValueError` beyond `most` bytes."""
-    pieces = list(_decoded_pieces(make, stored, most, (max(1, len(stored)), most), again=again))
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _expand_into(make: Callable[[], _Decompressor], stored: Array, chunk: Array, *, again: bool) -> int:
-    """Decode concatenated streams into `chunk`, in pieces that take little memory; return their size in bytes."""
-    values, size = chunk.reshape(-1).view(np.uint8), 0
-    for piece in _decoded_pieces(make, stored, len(values), _PIECE_BYTES, again=again):
-        values[size : size + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-        size += len(piece)
-    return size
-
-
-def _decoded_pieces(
-    make: Callable[[], _Decompressor], stored: Array, most: int, sizes: tuple[int, int], *, again: bool
-) -> Iterator[bytes]:
+def _decoded_pieces(codec: Decoder, stored: Array, most: int, sizes: tuple[int, int]) -> Iterator[bytes]:
     """Yield concatenated streams decoded, in pieces; `ValueError` beyond `most` bytes.
 
     `sizes` are those in bytes of the input that is decoded at a time, and of the largest piece.
     """
+    make, again = _ENGINES[codec.codec_id](codec), codec.codec_id != "zlib"  # of which no stream follows another
     remaining, size, data = memoryview(np.frombuffer(stored, dtype=np.uint8).data), 0, b""
     step, largest = sizes
     for _ in range(_MAX_MEMBERS):
@@ -458,21 +449,15 @@ def _bounded(codec: Codec, fill: bool) -> Codec:
     return codec
 
 
-def chain_of(metadata: ArrayMetadata) -> str:
-    """Return the names of the codecs of the chunks of an array, for messages."""
-    if metadata.zarr_format == 2:
-        codecs = [*(metadata.filters or ()), *([metadata.compressor] if metadata.compressor else [])]
-        return "+".join(str(codec.codec_id) for codec in codecs) or "none"
-    return _chain_of(metadata.codecs)
-
-
-def _chain_of(codecs: Iterable[Codec]) -> str:
+def _names_of(codecs: Iterable[Any]) -> str:
+    """Return the names of codecs of zarr or numcodecs, for messages."""
     names = []
     for codec in codecs:
         if isinstance(codec, ShardingCodec):
-            names.append(f"sharding of {_chain_of(codec.codecs)}")
-        elif (name := str(codec.to_dict()["name"])) != "bytes":
-            names.append(name)
+            names.append(f"sharding of {_names_of(codec.codecs)}")
+            continue
+        name = str(codec.to_dict()["name"] if isinstance(codec, Codec) else codec.codec_id)
+        names += [] if name == "bytes" else [name]
     return "+".join(names) or "none"
 
 

@@ -250,7 +250,13 @@ def load_record(place: Path) -> StoreRecord:
     """
     place = place.absolute()
     try:
-        record = _record_of_state(place) if place.is_dir() else _record_of_file(place)
+        if place.is_dir():
+            record = _record_of_state(place)
+        elif (data := read_regular(place)).startswith(b"{"):
+            raise DataError("it is of version 0.2 or earlier, which wrote JSON")
+        else:
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                record = record_from(arrays.__getitem__)
     except FileNotFoundError as error:
         earlier = place.with_suffix(".json")
         hint = f" ({earlier.name} is of version 0.2 or earlier)" if earlier.exists() else ""
@@ -266,14 +272,6 @@ def load_record(place: Path) -> StoreRecord:
     except Exception as error:  # zip files, arrays and JSON have no class of errors in common
         raise DataError(f"{place} is not a fingerprint: expected what streampca fingerprint writes") from error
     return StoreRecord(tuple(replace(each, place=place) for each in record.arrays), record.coordinates)
-
-
-def _record_of_file(place: Path) -> StoreRecord:
-    data = read_regular(place)
-    if data.startswith(b"{"):
-        raise DataError("it is of version 0.2 or earlier, which wrote JSON")
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return record_from(arrays.__getitem__)
 
 
 def _record_of_state(place: Path) -> StoreRecord:

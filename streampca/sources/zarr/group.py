@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import zarr
@@ -16,11 +15,10 @@ from zarr.storage import LocalStore
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.redaction import shown
-from streampca.sources.base import Source
 from streampca.sources.conventions import describes_others, dimensions_of, packing
 from streampca.sources.dimensions import Axes
 from streampca.sources.formats import found_in
-from streampca.sources.named_arrays import NamedArray, NamedArrays, open_named
+from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.options import ReadOptions
 from streampca.sources.packing import Packing
 from streampca.sources.remote import open_store, place_of, retrying
@@ -29,13 +27,9 @@ from streampca.sources.zarr.codecs import require_codecs
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
-from streampca.sources.zarr.strictness import StrictStore, as_stored, read_labels, strict_group
+from streampca.sources.zarr.strictness import StrictStore, as_stored, read_labels
 from streampca.storage.zarr_interface import MetadataValidationError, ZarrArray, has_regular_chunks, sync
 from streampca.typing import Array, Json
-
-if TYPE_CHECKING:
-    from streampca.sources.cells.stored import ZarrCells
-
 
 IRREGULAR = "has chunks of several shapes, which are not read: write it with chunks of one shape (a regular chunk grid)"
 """What messages say of an array with a rectilinear chunk grid."""
@@ -117,7 +111,9 @@ class ZarrArrays(NamedArrays):
             return [found]
         if str(self.node.attrs.get("format", "")) == "streampca-model":
             raise DataError(f"{self.label} is a model of streampca: expected data; an array of the model can be named")
-        sparse = [name for name, node in self.members().items() if _is_sparse(node) and not describes_others(name)]
+        groups = {name: node for name, node in self.members().items() if isinstance(node, zarr.Group)}
+        kinds = {name: str(node.attrs.get("encoding-type", "")) for name, node in groups.items()}
+        sparse = [name for name, kind in kinds.items() if kind.endswith("_matrix") and not describes_others(name)]
         if sparse:
             raise DataError(f"{self.label} is a group: name the array to read, one of: {self.listing()}")
         return super().default(options)
@@ -190,11 +186,6 @@ def _members_one_by_one(group: zarr.Group, depth: int, prefix: str = "") -> dict
     return found
 
 
-def _is_sparse(node: zarr.Group | ZarrArray) -> bool:
-    """Return whether a member is a sparse matrix of AnnData, which is a group."""
-    return isinstance(node, zarr.Group) and str(node.attrs.get("encoding-type", "")).endswith("_matrix")
-
-
 def _multiscale(group: zarr.Group) -> Json:
     """Return the first entry of ``multiscales`` of OME-Zarr 0.4 or 0.5 in the attributes of a group, empty if there is none."""
     attributes: Json = dict(group.attrs.asdict())
@@ -254,36 +245,3 @@ def node_of(store: Store, label: str) -> ZarrArray | zarr.Group:
         raise DataError(
             f"{label} cannot be opened as zarr: {one_line(error)}; expected a zarr array or group of format 2 or 3"
         ) from error
-
-
-def open_node(node: ZarrArray | zarr.Group, options: ReadOptions, description: str | None = None) -> Source:
-    """Return the source of an array, or of the one that `options` name in a group, or the only one that can be the table; AnnData as rows of cells.
-
-    Raises
-    ------
-    DataError
-        If there is no such array, or it is not a table of real numbers, or, where none is named, several arrays have two or more
-        axes, or the only one describes others (bounds, masks, coordinates); lists names, shapes and axes.
-    """
-    from streampca.sources.cells.stored import ZarrCells, is_anndata_group, open_cells
-
-    if isinstance(node, zarr.Array):
-        options.require_only("a zarr array", description or place_of(node))
-        return open_named(ZarrArrays(node, options, description), options)
-    description, group = description or place_of(node), strict_group(node)
-    arrays = ZarrArrays(group, options, description)
-    sparse = options.array is not None and arrays.find(options.array) is None
-    if is_anndata_group(group) and options.variables is None and (options.array is None or sparse):
-        return open_cells(ZarrCells(group, options, description), options)
-    options.require_only("a zarr group", description)
-    return open_named(arrays, options)
-
-
-def cells_at(path: str, options: ReadOptions) -> ZarrCells:
-    """Return the AnnData store at `path`; `DataError` if there is none."""
-    from streampca.sources.cells.stored import ZarrCells, is_anndata_group
-
-    node, label = node_at(path, options)
-    if not isinstance(node, zarr.Group) or not is_anndata_group(node):
-        raise DataError(f"{label} is no AnnData store: expected AnnData, the only stores of zarr that make one table")
-    return ZarrCells(strict_group(node), options, label)

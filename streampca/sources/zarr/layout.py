@@ -47,16 +47,11 @@ class Layout:
         """Return the number of stored objects along each axis."""
         return tuple(-(-n // size) for n, size in zip(self.shape, self.grid, strict=True))
 
-    @property
-    def has_whole_rows(self) -> bool:
-        """Return whether every chunk consists of whole consecutive rows, so that it is decoded where it belongs."""
-        in_order = (*self.rows, *self.columns) == tuple(range(len(self.shape)))
-        return in_order and self.grid[1:] == self.shape[1:] and self.shape[0] % self.grid[0] == 0
-
     def holds_whole_chunks(self, n_rows: int) -> bool:
         """Return whether blocks of `n_rows` rows, counted from the first one, consist of whole chunks that consist of whole rows."""
-        n_whole, _ = self.table_shape
-        return self.has_whole_rows and (n_rows % self.chunk_rows == 0 or n_rows >= n_whole)
+        in_order = (*self.rows, *self.columns) == tuple(range(len(self.shape)))
+        whole_rows = in_order and self.grid[1:] == self.shape[1:] and self.shape[0] % self.grid[0] == 0
+        return whole_rows and (n_rows % self.chunk_rows == 0 or n_rows >= self.table_shape[0])
 
     def turned(self) -> Layout:
         """Return the layout of the transposed table."""
