@@ -22,7 +22,7 @@ from zarr.storage import MemoryStore
 from streampca.anndata.results import Keys, Results, with_columns, write_elements
 from streampca.anndata.slots import Slots
 from streampca.errors import DataError, OutputError
-from streampca.sources.zarr.metadata import METADATA_NAMES, read_document
+from streampca.sources.zarr.strictness import METADATA_NAMES, read_document
 from streampca.storage.directories import require_space
 from streampca.storage.files import TEMPORARY, flush, flush_one, read_regular, write_atomically, writing
 from streampca.storage.zarr_interface import default_buffer_prototype, sync

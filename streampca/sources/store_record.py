@@ -15,8 +15,8 @@ from streampca.labels import Dimension, Labels
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.table import TableSource
 from streampca.sources.zarr.digests import DIGEST_BYTES, ChunkDigests, Digests, StoreRecord, place_of_key
-from streampca.sources.zarr.metadata import is_document
 from streampca.sources.zarr.reader import ZarrSource
+from streampca.sources.zarr.strictness import is_document
 from streampca.storage.zarr_interface import default_buffer_prototype, sync
 from streampca.typing import Array, BoolArray, IntArray
 

@@ -23,8 +23,7 @@ from zarr.storage import LocalStore
 from streampca.errors import ModelError, StreamPCAError
 from streampca.formatting import as_text, one_line, shortened
 from streampca.models.stored import StoredArray
-from streampca.sources.zarr.metadata import read_document, require_document, require_readable
-from streampca.sources.zarr.strictness import StrictStore, read_whole
+from streampca.sources.zarr.strictness import StrictStore, read_document, read_whole, require_document, require_readable
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.process import available_bytes
 from streampca.typing import Array, Json

@@ -38,9 +38,8 @@ from streampca.sources.named_arrays import open_named
 from streampca.sources.options import ReadOptions
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.group import ZarrArrays
-from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
-from streampca.sources.zarr.strictness import as_stored, read_labels
+from streampca.sources.zarr.strictness import as_stored, read_labels, require_readable
 from streampca.system.optional import optional_module
 from streampca.typing import Array, DType, IntArray
 

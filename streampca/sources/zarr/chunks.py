@@ -25,10 +25,9 @@ from streampca.sources.base import ReadCount
 from streampca.sources.fetching import read_ahead
 from streampca.sources.fetching.client import ObjectVersion
 from streampca.sources.fetching.read_ahead import Part, ReadAhead, Run, Store, runs_of
-from streampca.sources.zarr.codecs import Chain, ChainOfZarr, require_codecs
+from streampca.sources.zarr.codecs import Chain, ChainOfZarr, most_stored_object, require_codecs
 from streampca.sources.zarr.digests import ChunkDigests, Digests, note, place_of_key
 from streampca.sources.zarr.layout import Layout, Spans, Target, copy_values
-from streampca.sources.zarr.metadata import most_stored_object
 from streampca.storage.files import open_regular
 from streampca.storage.zarr_interface import ZarrArray, configuration_of, sync
 from streampca.system.workspace import borrow

@@ -33,7 +33,6 @@ from zarr.storage import MemoryStore
 
 from streampca.errors import MissingInnerChunkError, NotAvailableError
 from streampca.sources.zarr.layout import Layout
-from streampca.sources.zarr.metadata import MOST_GROWTH, most_stored, most_stored_object
 from streampca.storage.zarr_interface import (
     ArraySpec,
     BatchedCodecPipeline,
@@ -77,6 +76,11 @@ _ENGINES: dict[str, Callable[[Any], Callable[[], _Decompressor]]] = {
 }
 _ZSTD_MAGIC, _ZSTD_SKIPPED, _ZSTD_BLOCK = 0xFD2FB528, 0x184D2A50, 2**17
 _BLOSC_MEMCPY, _BLOSC_RESERVED, _BLOSC_COMPRESSORS = 0x2, 0x8, 5
+
+_MOST_GROWTH = 16
+"""Largest number of bytes that a filter makes of one byte of a value: the widest number for the narrowest."""
+_KEEPING = frozenset({"bytes", "transpose", "zstd", "blosc", "gzip", "crc32c", "sharding_indexed"})
+"""Codecs that make no value wider."""
 
 
 @dataclass(frozen=True)
@@ -415,12 +419,31 @@ class _StrictSharding(ShardingCodec):
         return _WholeShards.from_codecs(self.codecs)
 
 
+def most_stored(n_bytes: int) -> int:
+    """Return the largest stored size in bytes of a chunk of `n_bytes`: incompressible data grow slightly."""
+    return n_bytes + n_bytes // 10 + 2**16
+
+
+def most_stored_object(metadata: ArrayMetadata, item_bytes: int) -> int:
+    """Return how many bytes one stored object of an array may have, a chunk or a shard of them."""
+    if metadata.zarr_format == 2:
+        grows = bool(metadata.filters)
+    else:
+        codecs = getattr(metadata, "inner_codecs", metadata.codecs)
+        grows = any(str(codec.to_dict()["name"]) not in _KEEPING for codec in codecs)
+    chunk = math.prod(int(n) for n in metadata.chunks) * item_bytes * (_MOST_GROWTH if grows else 1)
+    if metadata.shards is None:
+        return most_stored(chunk)
+    n_inner = math.prod(int(n) // int(size) for n, size in zip(metadata.shards, metadata.chunks, strict=True))
+    return most_stored(n_inner * (chunk + 128))  # a place in the index, and headers of codecs
+
+
 def bounded(array: ZarrArray, fill: bool = False) -> ZarrArray:
     """Return `array` so that chunks decode to no more than it declares, and, but for `fill`, shards are whole."""
     metadata = array.metadata
     if metadata.zarr_format == 2:
         size = math.prod(metadata.chunks) * np.dtype(array.dtype).itemsize
-        most = most_stored(size if not metadata.filters else MOST_GROWTH * size)
+        most = most_stored(size if not metadata.filters else _MOST_GROWTH * size)
         compressor = metadata.compressor and _BoundedV2(metadata.compressor, most)
         filters = metadata.filters and tuple(_BoundedV2(codec, most) for codec in metadata.filters)
         return array_of(replace(metadata, compressor=compressor, filters=filters), array.store, array.path)

@@ -25,9 +25,8 @@ from streampca.sources.remote import open_store, place_of, retrying
 from streampca.sources.stored_variable import StoredVariable
 from streampca.sources.zarr.codecs import require_codecs
 from streampca.sources.zarr.digests import verified_by
-from streampca.sources.zarr.metadata import require_readable
 from streampca.sources.zarr.reader import ZarrSource
-from streampca.sources.zarr.strictness import StrictStore, as_stored, read_labels
+from streampca.sources.zarr.strictness import StrictStore, as_stored, read_labels, require_readable
 from streampca.storage.zarr_interface import MetadataValidationError, ZarrArray, has_regular_chunks, sync
 from streampca.typing import Array, Json
 

@@ -27,16 +27,17 @@ from streampca.sources.remote import RemoteStore, StoreOfZarr, retrying, snapsho
 from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
 from streampca.sources.zarr.chunks import ChunkReader
-from streampca.sources.zarr.codecs import Chain
+from streampca.sources.zarr.codecs import Chain, most_stored_object
 from streampca.sources.zarr.digests import DIGEST_BYTES, ChunkDigests, Digests, deciding_metadata
 from streampca.sources.zarr.layout import Layout, Spans
-from streampca.sources.zarr.metadata import (
+from streampca.sources.zarr.strictness import (
     METADATA_NAMES,
-    most_stored_object,
+    StrictStore,
+    inner_store,
     of_features,
+    presence_of,
     require_readable,
 )
-from streampca.sources.zarr.strictness import StrictStore, inner_store, presence_of
 from streampca.storage.zarr_interface import ZarrArray, array_of, default_buffer_prototype, sync
 from streampca.typing import Array, BoolArray
 

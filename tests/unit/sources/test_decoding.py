@@ -20,7 +20,7 @@ from zarr.storage import MemoryStore
 from streampca.errors import DataError
 from streampca.sources import open_source
 from streampca.sources.zarr.codecs import blosc_size, decode_into, decode_within, zstd_size
-from streampca.sources.zarr.metadata import require_document
+from streampca.sources.zarr.strictness import require_document
 
 CODECS = {
     "zstd": numcodecs.Zstd(1),
