@@ -108,6 +108,7 @@ class ChunkReader:
         if found is None and (sharded := Shards.of(array, layout, fill)) is not None:
             self.shards, found = sharded
         self.chain = chain or found or ChainOfZarr.of(array, None, layout.grid, fill)
+        self._prefix = f"{array.path}/" if array.path and not isinstance(place, Path) else ""  # of the keys of objects
         self.inner = layout if self.shards is None else self.shards.layout
         self.chunk_bytes = math.prod(self.inner.grid) * self.chain.dtype.itemsize
         self.most = self.chain.most(self.chunk_bytes)
@@ -249,9 +250,9 @@ class ChunkReader:
                 index, version = await asyncio.shield(self._indexes[key])
             return runs_of(key, shards.parts(places, index), self._run_bytes, _GAP_BYTES, version)
 
-        stored, prefix = self.stored(), f"{self.array.path}/" if self.array.path else ""
+        stored = self.stored()
         places = [place for place in self.layout.places(boxes) if stored is None or stored[place]]
-        objects = [(place, prefix + self.array.metadata.encode_chunk_key(place)) for place in places]
+        objects = [(place, self._prefix + self.array.metadata.encode_chunk_key(place)) for place in places]
         if self.shards is None:
             return [Run(key, None, self.most, [(place, 0, -1)]) for place, key in objects]
         found = await asyncio.gather(*(of_shard(self.shards, *each) for each in objects))
@@ -449,7 +450,7 @@ class ChunkReader:
 
     def _require(self, key: str, stored: Array | None, total: int) -> None:
         """Raise an error if an object has a size that it cannot have, or is not what was fingerprinted; note its digest."""
-        name = self.array.metadata.encode_chunk_key(place_of_key(key, self.array.ndim))
+        name = key.removeprefix(self._prefix)
         if self.digests is not None and (stored is not None or self.fill):
             try:
                 self.digests.require(name, None if stored is None else stored.data)
@@ -473,7 +474,7 @@ class ChunkReader:
         """Raise an error for an object that does not exist, or its inner chunk at `place`, unless it is to be filled."""
         if self.fill:
             return
-        chunk = self.array.metadata.encode_chunk_key(place_of_key(key, self.array.ndim))
+        chunk = key.removeprefix(self._prefix)
         if not is_inner or self.shards is None:
             raise MissingChunkError(
                 f"{self.label}: chunk {chunk} does not exist: expected every chunk to be stored; missing_chunks: fill reads it as the "
@@ -483,13 +484,13 @@ class ChunkReader:
         raise self._missing(key, f"the shard does not hold its inner chunk ({within})")
 
     def _missing(self, key: str, reason: str) -> MissingInnerChunkError:
-        chunk = self.array.metadata.encode_chunk_key(place_of_key(key, self.array.ndim))
+        chunk = key.removeprefix(self._prefix)
         return MissingInnerChunkError(
             f"{self.label}: chunk {chunk}: {reason}; write it, or set missing_chunks: fill to read it as the fill value"
         )
 
     def _damaged(self, key: str, reason: str) -> DamagedChunkError:
-        chunk = self.array.metadata.encode_chunk_key(place_of_key(key, self.array.ndim))
+        chunk = key.removeprefix(self._prefix)
         return DamagedChunkError(
             f"{self.label}: chunk {chunk} (codec {self.chain.name}) is damaged or cut short: {reason}; restore it or write the array again"
         )
