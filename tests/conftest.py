@@ -112,10 +112,17 @@ def no_checkpoints() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def no_charts() -> Iterator[None]:
-    """Have pages written in this process without drawing their charts."""
+@pytest.fixture(scope="session", autouse=True)
+def _charts_left_out() -> Iterator[None]:
+    """Have pages written in this process without drawing their charts, unless a test asks for `charts`."""
     with facade.charts_left_out():
+        yield
+
+
+@pytest.fixture
+def charts() -> Iterator[None]:
+    """Have the charts of pages drawn, for a test that looks at them."""
+    with facade.charts_drawn():
         yield
 
 

@@ -60,6 +60,7 @@ __all__ = [
     "CONFLICTS",
     "CONTINUABLE",
     "NORMALIZE_KEYS",
+    "NOT_DRAWN",
     "SOLVERS",
     "TAKEN",
     "AtomicDirectory",
@@ -83,6 +84,7 @@ __all__ = [
     "all_checkpoints",
     "as_block",
     "blocks_of",
+    "charts_drawn",
     "charts_left_out",
     "checkpoints_in",
     "cli",
@@ -227,9 +229,19 @@ def normalize_keys(keys: Sequence[Any], **functions: Callable[..., Any]) -> Iter
         yield
 
 
+NOT_DRAWN = '<svg class="not-drawn" id='
+"""How a chart begins that is prepared and not drawn."""
+_DRAW = figures.svg_of
+
+
 def charts_left_out() -> Any:
     """Return a context in which charts of pages are prepared and not drawn, which takes most of the time of a page."""
-    return patch.object(figures, "svg_of", lambda figure, name: f'<svg id="{name}"></svg>')
+    return patch.object(figures, "svg_of", lambda figure, name: f'{NOT_DRAWN}"{name}"></svg>')
+
+
+def charts_drawn() -> Any:
+    """Return a context in which charts of pages are drawn, as the package does; tests leave that out elsewhere."""
+    return patch.object(figures, "svg_of", _DRAW)
 
 
 @contextmanager

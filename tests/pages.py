@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import zarr
-from facade import run_command
+from facade import NOT_DRAWN, run_command
 from numpy.typing import NDArray
 
 import streampca as sp
@@ -272,7 +272,7 @@ def audited(html: str) -> tuple[str, _Audit]:
             assert attributes["alt"]
     charts = list(_marks(html))
     assert len(charts) == html.count("<svg")
-    assert [title for title, places in charts if not len(places)] == []
+    assert NOT_DRAWN in html or [title for title, places in charts if not len(places)] == []
     headings = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert headings[0] == 1
     assert headings.count(1) == 1

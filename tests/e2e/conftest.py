@@ -15,18 +15,6 @@ from streampca.storage.files import open_regular
 
 
 @pytest.fixture
-def charts() -> None:
-    """Have the charts of pages drawn; tests/unit/runs judges them."""
-
-
-@pytest.fixture(autouse=True)
-def _few_charts(request: pytest.FixtureRequest) -> None:
-    """Have pages written without drawing their charts, unless a test asks for `charts`."""
-    if "charts" not in request.fixturenames:
-        request.getfixturevalue("no_charts")
-
-
-@pytest.fixture
 def call(capsys, tmp_path, monkeypatch):
     """Return the command, called in a directory that holds the store good.zarr."""
     monkeypatch.chdir(tmp_path)

@@ -49,6 +49,7 @@ CASES = [(shape, True) for shape in SHAPES] + [(shape, False) for shape in SHAPE
 @pytest.mark.slow
 @pytest.mark.deep(keep=4)
 @pytest.mark.parametrize(("shape", "samples"), CASES)
+@pytest.mark.usefixtures("charts")
 def test_every_shape_of_run_has_a_page(tmp_path: Path, shape: dict[str, Any], samples: bool) -> None:
     run = make_run(tmp_path / "run", **shape, samples=samples)
     html, page = audit(run)
@@ -84,6 +85,7 @@ def test_the_summary_says_what_came_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_names_are_escaped_and_control_characters_written_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", feature_names=[NASTY] * 12)
     change(
@@ -106,6 +108,7 @@ def test_names_are_escaped_and_control_characters_written_out(tmp_path: Path) ->
     [None, "text", -1, 1e400, ["x", None], {"0.9": "x"}, 10**400],
     ids=lambda value: str(value)[:12],
 )
+@pytest.mark.usefixtures("charts")
 def test_fields_of_any_type_never_end_in_a_traceback(tmp_path: Path, value: Any) -> None:
     run = make_run(tmp_path / "run", d=4, feature_shape=[2, 2], k=2, n=30)
     manifest, plan = (json.loads((run / name).read_text()) for name in ("manifest.json", "plan.json"))
@@ -118,6 +121,7 @@ def test_fields_of_any_type_never_end_in_a_traceback(tmp_path: Path, value: Any)
     audit(run)
 
 
+@pytest.mark.usefixtures("charts")
 def test_empty_files_are_enough(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", d=4, k=2, n=30)
     write_json(run / "plan.json", {})
@@ -125,6 +129,7 @@ def test_empty_files_are_enough(tmp_path: Path) -> None:
     audit(run)
 
 
+@pytest.mark.usefixtures("charts")
 def test_rows_with_missing_values_are_drawn(tmp_path: Path) -> None:
     rows = np.random.default_rng(2).normal(size=(60, 16))
     run = make_run(tmp_path / "run", rows=rows, k=4, feature_shape=[4, 4])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facade import charts_drawn
 from pages import audit, certificate, certify, change, make_run, written
 
 import streampca as sp
@@ -22,7 +23,8 @@ def approximate_run(directory: Path, k: int = 5, sizes: Any = SIZES, **changes: 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
     """Return the page of a run with the certificate above, and what it consists of."""
-    return audit(approximate_run(tmp_path_factory.mktemp("approximate")))
+    with charts_drawn():
+        return audit(approximate_run(tmp_path_factory.mktemp("approximate")))
 
 
 @pytest.mark.slow
@@ -105,6 +107,7 @@ def test_the_conversion_has_no_directions_and_no_proven_sums(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("k", "sizes"), [(1, SIZES), (2, None), (12, {}), (2, {"tolerance": None, "pilot_rows": 0, "passes": 1})]
 )
+@pytest.mark.usefixtures("charts")
 def test_every_number_of_components_has_a_page(tmp_path: Path, k: int, sizes: Any) -> None:
     run = approximate_run(tmp_path, k, sizes)
     html, page = audit(run)
@@ -135,23 +138,27 @@ def test_a_damaged_certificate_is_an_error_that_names_the_entry(tmp_path: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_clusters_in_the_wrong_order_have_a_page(tmp_path: Path) -> None:
     audit(approximate_run(tmp_path, unresolved_clusters=[[2, 1, None]]))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_charts_hatch_what_is_not_told_apart(page: Any, tmp_path: Path) -> None:
     plain, _ = audit(approximate_run(tmp_path, unresolved_clusters=[]))
     assert page[0].count("<pattern") > plain.count("<pattern")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_names_in_a_certificate_are_escaped(tmp_path: Path) -> None:
     html, _ = audit(approximate_run(tmp_path, statement="<script>x</script>", eigen_solver="<script>"))
     assert "<script" not in html
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_the_sums_are_drawn_with_what_may_be_missing(page: Any, tmp_path: Path) -> None:
     assert "possible" in page[1].text
     assert "possible" not in audit(approximate_run(tmp_path, nuclear_error=1e-9))[1].text

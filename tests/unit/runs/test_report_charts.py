@@ -9,10 +9,12 @@ from typing import Any
 import matplotlib.axes
 import numpy as np
 import pytest
+from facade import charts_drawn
 from pages import audit_of_run, certificate, certify, change, make_run, marks_of, written
 
 import streampca as sp
 
+pytestmark = pytest.mark.usefixtures("charts")
 K = 6
 CARDS = "#ffffff", "#1c1e22"
 """Behind charts, light and dark."""
@@ -40,7 +42,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
         "model": {"n_components": K},
         "output": {"directory": str(place / "run"), "diagnostics": True},
     }
-    return (sp.run(config).directory / "report.html").read_text(encoding="utf-8")
+    with charts_drawn():
+        return (sp.run(config).directory / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -108,7 +111,6 @@ def test_axes_without_data_have_no_marks(tmp_path: Path, monkeypatch: pytest.Mon
     assert not any(len(places) for places in empty.values())
 
 
-@pytest.mark.slow
 def luminance(colour: str) -> float:
     values = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)

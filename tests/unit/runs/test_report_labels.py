@@ -92,6 +92,7 @@ def decoded(image: dict[str, str], shape: tuple[int, int]) -> NDArray[np.uint8]:
     ],
     ids=["0 to 360", "-180 to 180", "descending", "from the date line on"],
 )
+@pytest.mark.usefixtures("charts")
 def test_north_is_up_and_east_is_right_whatever_the_order_of_storage(
     tmp_path: Path, lat: NDArray[Any], lon: NDArray[Any], order: tuple[str, ...]
 ) -> None:
@@ -110,6 +111,7 @@ def test_north_is_up_and_east_is_right_whatever_the_order_of_storage(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_the_report_of_a_field_has_maps_with_masked_places_and_series_on_a_date_axis(tmp_path: Path) -> None:
     values = np.random.default_rng(3).normal(size=(24, 4, 6)) + 5
     values[:, 1, 1] = values[:, 2, 3] = np.nan
@@ -132,6 +134,7 @@ def test_the_report_of_a_field_has_maps_with_masked_places_and_series_on_a_date_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_the_page_of_groups_has_a_map_of_the_first_component_of_each(tmp_path: Path) -> None:
     values = np.random.default_rng(4).normal(size=(24, 3, 6)) * np.linspace(0.2, 3, 18).reshape(3, 6)
     dims = {"time": DAYS, "lat": LATITUDES, "lon": np.arange(0.0, 360, 60)}
@@ -147,6 +150,7 @@ def test_the_page_of_groups_has_a_map_of_the_first_component_of_each(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_dimensions_without_coordinates_are_an_image_and_no_map(tmp_path: Path) -> None:
     _, page = reported(tmp_path, {"time": DAYS, "lat": 3, "lon": 4}, k=1)
     assert not images(page, "Map")
@@ -154,6 +158,7 @@ def test_dimensions_without_coordinates_are_an_image_and_no_map(tmp_path: Path) 
 
 
 @pytest.mark.deep
+@pytest.mark.usefixtures("charts")
 def test_a_panel_for_each_place_of_the_smallest_dimension_and_no_more_than_some(tmp_path: Path) -> None:
     dims = {"time": DAYS, "level": np.array([850.0, 500.0]), "y": np.arange(5.0), "x": np.arange(6.0)}
     (tmp_path / "a").mkdir()
@@ -173,6 +178,7 @@ def test_pictures_are_thinned_alike_on_both_sides(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_the_report_of_a_cube_has_lines_and_maps_of_scores(tmp_path: Path) -> None:
     dims = {"y": np.arange(6.0), "x": np.arange(9.0), "wavelength": np.linspace(400, 700, 5)}
     _, page = reported(tmp_path, dims, samples=["y", "x"])
@@ -187,6 +193,7 @@ def test_the_report_of_a_cube_has_lines_and_maps_of_scores(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_the_report_of_named_columns_has_bars_with_names(tmp_path: Path) -> None:
     _, page = reported(tmp_path, {"time": DAYS, "measure": [f"length {i}" for i in range(20)]})
     assert "length 0" in page.text
@@ -194,6 +201,7 @@ def test_the_report_of_named_columns_has_bars_with_names(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_text_that_repeats_along_the_samples_is_a_class(tmp_path: Path) -> None:
     _, page = reported(tmp_path, {"flower": ["setosa", "virginica"] * 15, "measure": 5}, samples="flower")
     (chart,) = (each for each in page.text.split("First two axes")[1:2])
@@ -210,6 +218,7 @@ def test_without_scores_the_report_has_no_series(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_names_and_units_of_any_text_are_shown_as_they_are(tmp_path: Path) -> None:
     nasty = "<blink>$x^2$ 漢字\x1b\u202e&"
     html, page = reported(

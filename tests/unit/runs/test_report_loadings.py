@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facade import charts_drawn
 from pages import audit, audit_of_run, make_run
 
 import streampca as sp
@@ -31,7 +32,8 @@ def has_biplot(page: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return audit(make_run(tmp_path_factory.mktemp("named") / "run", rows=rows_of(), k=4, feature_names=NAMES))[1]
+    with charts_drawn():
+        return audit(make_run(tmp_path_factory.mktemp("named") / "run", rows=rows_of(), k=4, feature_names=NAMES))[1]
 
 
 def test_the_table_has_the_features_with_the_largest_loadings_of_the_first_components(page: Any) -> None:

@@ -16,6 +16,7 @@ import streampca as sp
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_figures_leave_the_settings_and_the_state_of_matplotlib_alone(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", n=40, d=5, k=3, samples=False)
     with mpl.rc_context({"font.size": 31.0, "axes.grid": True, "text.usetex": True}):
@@ -34,6 +35,7 @@ def test_figures_leave_the_settings_and_the_state_of_matplotlib_alone(tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_the_scale_of_eigenvalues_is_logarithmic_beyond_a_factor_of_100(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for largest, logarithmic in ((300.0, True), (4.0, False)):

@@ -18,6 +18,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run, *audit(run)
 
 
+@pytest.mark.usefixtures("charts")
 def test_hostile_names_are_text(tmp_path: Path) -> None:
     nasty = ["\"'><script>alert(1)</script>&#34;%22 <!-- 漢字", "=1+1", "-x"]
     names = nasty + [f"length {i}" for i in range(9)]

@@ -16,7 +16,7 @@ from pages import checks_of, failed_of
 
 import streampca as sp
 
-pytestmark = [pytest.mark.numerical, pytest.mark.usefixtures("no_charts")]
+pytestmark = pytest.mark.numerical
 
 N, D, K = 6000, 12, 4
 

@@ -51,6 +51,7 @@ def write_table(directory: Path) -> Path:
         ("time.year", np.datetime_as_string(np.datetime64("1990-01-01") + np.arange(N) * 31, "Y")),
     ],
 )
+@pytest.mark.usefixtures("charts")
 def test_classes_that_the_configuration_names_colour_the_score_plots(
     tmp_path: Path, labels: str, expected: Any
 ) -> None:
