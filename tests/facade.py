@@ -54,7 +54,7 @@ from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import Lock, lock_of
 from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
-from streampca.system.process import one_blas_thread, peak_bytes, process_bytes
+from streampca.system.process import _package_versions, one_blas_thread, peak_bytes, process_bytes
 
 __all__ = [
     "CONFLICTS",
@@ -122,6 +122,7 @@ __all__ = [
     "sent_apart",
     "uninterrupted",
     "verify_run",
+    "versions_read_again",
     "with_features",
     "write_fingerprint",
 ]
@@ -256,6 +257,11 @@ def drawing_takes(n_bytes: int) -> Iterator[list[str]]:
 
     with patch.object(figures, "svg_of", noted), patch("streampca.runs.strategy.peak_bytes", lambda: n_bytes):
         yield names
+
+
+def versions_read_again() -> Any:
+    """Return a context in which the versions of packages are those that their metadata state now."""
+    return patch("streampca.system.process._package_versions", _package_versions.__wrapped__)
 
 
 def sent_apart() -> Any:

@@ -192,19 +192,19 @@ def create_scores(
     names = DIAGNOSTICS if diagnostics else ()
     require_space(path, n * (k * dtype.itemsize + 8 * len(names)))
     group = zarr.open_group(path, mode="a", zarr_format=3)
-    group.attrs.update({"format": "streampca-scores", "version": 1, "source": model.source})
+    group.update_attributes({"format": "streampca-scores", "version": 1, "source": model.source})
     new_array(group, "mode", (k,), (max(1, min(_CHUNK, k)),), np.dtype(np.int64), ("mode",), {})[:] = np.arange(
         1, k + 1
     )
     samples = () if source.labels is None else source.labels.samples
     coordinates = write_coordinates(group, samples, [*_OTHERS, *(["sample"] if len(samples) > 1 else [])])
     document = None if source.labels is None else source.labels.to_dict()["samples"]
-    group.attrs.update({ARRAYS_BESIDE_SCORES: ["mode", *coordinates, *names], "samples": document})
+    group.update_attributes({ARRAYS_BESIDE_SCORES: ["mode", *coordinates, *names], "samples": document})
     axis, rows = sample_axis(source.labels), min(n, rows_per_chunk)
     array = new_array(group, "scores", (n, k), (rows, k), dtype, (axis, "mode"))
     for name in names:
         new_array(group, name, (n,), (rows,), np.dtype(np.float64), (axis,))
-    array.attrs.update(model.score_attributes)
+    array.update_attributes(model.score_attributes)
     return array
 
 

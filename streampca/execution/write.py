@@ -502,14 +502,14 @@ class _RowsTask(Writer):
         n, dtype, axis = self.source.shape[0], self.source.dtype, sample_axis(self.samples)
         require_space(self.path, n * sum(variable.size for _, variable in self.fields) * dtype.itemsize)
         group = zarr.open_group(self.path, mode="a", zarr_format=3)
-        group.attrs.update({"format": "streampca-reconstruction", "version": 1, "source": self.model.source})
+        group.update_attributes({"format": "streampca-reconstruction", "version": 1, "source": self.model.source})
         samples = () if self.samples is None else self.samples.samples
         beside = write_coordinates(group, [*samples, *self._labels.features], self.by_row)
-        group.attrs.update({ARRAYS_BESIDE_SCORES: [*self.by_row, *beside]})
+        group.update_attributes({ARRAYS_BESIDE_SCORES: [*self.by_row, *beside]})
         for name, variable in self.fields:
             shape, dims = (n, *variable.shape), (axis, *variable.dims)
             array = new_array(group, name, shape, (min(n, rows_per_chunk), *variable.shape), dtype, dims)
-            array.attrs.update(dict(variable.attributes))
+            array.update_attributes(dict(variable.attributes))
         with warnings.catch_warnings(action="ignore"):
             zarr.consolidate_metadata(self.path)  # so that xarray opens it without listing the files
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,10 +118,16 @@ def worker_of_this_task() -> Worker | None:
         return None
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of all packages and libraries that determine the bits of a result."""
+@cache
+def _package_versions() -> dict[str, str]:
+    """Return the versions of the packages that determine the bits of a result; their metadata take 10 ms each to parse."""
     from importlib.metadata import version
 
+    return {name: version(name) for name in ("numpy", "scipy", "zarr", "numcodecs", "dask")}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of all packages and libraries that determine the bits of a result."""
     import scipy.linalg  # noqa: F401  brings its BLAS, which a worker may not have in memory yet
 
     blas = sorted(
@@ -131,11 +137,10 @@ def versions() -> dict[str, str]:
             if library.user_api == "blas"
         }
     )
-    packages = ("numpy", "scipy", "zarr", "numcodecs", "dask")
     return {
         "python": platform.python_version(),
         "streampca": __version__,
-        **{name: version(name) for name in packages},
+        **_package_versions(),
         "blas": ", ".join(blas),
         "platform": f"{platform.system()} {platform.machine()}",
     }

@@ -23,7 +23,14 @@ from zarr.storage import LocalStore
 from streampca.errors import ModelError, StreamPCAError
 from streampca.formatting import as_text, one_line, shortened
 from streampca.models.stored import StoredArray
-from streampca.sources.zarr.strictness import StrictStore, read_document, read_whole, require_document, require_readable
+from streampca.sources.zarr.strictness import (
+    StrictStore,
+    is_file,
+    read_document,
+    read_whole,
+    require_document,
+    require_readable,
+)
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.system.process import available_bytes
 from streampca.typing import Array, Json
@@ -99,14 +106,14 @@ class StoredGroup:
         """SHA-256 of the arrays by name, as saved."""
         self.require(isinstance(self.digests, dict), "its arrays are not those that were saved")
         further = [name for name in self.digests if form.further and form.further.fullmatch(name)]
-        self.names = [name for name in (*form.arrays, *further) if name in self._group]
+        self.names = [name for name in (*form.arrays, *further) if name in self]
         """Names of the arrays of the format that the group has."""
         self.require(form.required <= set(self.names), "arrays are missing")
         same = not form.arrays or set(self.digests) == set(self.names)
         self.require(same, "its arrays are not those that were saved")
 
     def __contains__(self, name: str) -> bool:
-        return name in self._group
+        return is_file(f"{self.path}/{name}/zarr.json")  # which zarr would read to tell that
 
     def require(self, condition: bool, reason: str) -> None:
         """Raise `ModelError` with `reason` unless `condition` is true."""
@@ -225,7 +232,7 @@ def write_group(
         raise ModelError(f"the {form.noun} is not saved: its attributes could not be read again: {error}") from error
     except (TypeError, ValueError) as error:
         raise ModelError(f"the {form.noun} is not saved: its attributes cannot be written as JSON: {error}") from error
-    group.attrs.update(whole)
+    group.update_attributes(whole)
 
 
 def _free_axes(
