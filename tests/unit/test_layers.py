@@ -75,6 +75,7 @@ def package_of(module: str) -> str:
     return module.partition(".")[2].partition(".")[0]
 
 
+@pytest.mark.lint
 @pytest.mark.slow
 def test_every_import_leads_to_a_lower_layer() -> None:
     against = [
@@ -91,6 +92,7 @@ def test_every_package_has_a_layer() -> None:
     assert {package_of(module) for module in MODULES} - {""} == set(RANKS)
 
 
+@pytest.mark.lint
 @pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = {module: set(imported(module)) for module in MODULES if module != "streampca"}
@@ -100,6 +102,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         raise AssertionError(" → ".join(error.args[1])) from None
 
 
+@pytest.mark.lint
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "public", "allowed"),
@@ -210,6 +213,7 @@ def patches(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, ast.unparse(node)
 
 
+@pytest.mark.lint
 @pytest.mark.slow
 def test_tests_name_few_inner_things() -> None:
     """A wall inside the package may then move without thousands of edits: what tests need is behind `tests/facade.py`."""

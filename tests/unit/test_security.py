@@ -53,6 +53,7 @@ def _dotted(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
+@pytest.mark.lint
 @pytest.mark.slow
 def test_no_module_takes_pickles_or_programs_from_files():
     users = {name for name, tree in _modules() if _imported(tree) & _MODULES}

@@ -20,6 +20,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.lint
 @pytest.mark.slow
 def test_mypy_knows_the_type_of_every_expression(environment: dict[str, str]) -> None:
     pytest.importorskip("mypy")
@@ -51,6 +52,7 @@ def test_scores_have_types_where_xarray_is_not_installed(environment: dict[str, 
     assert done.stdout == "", done.stdout + done.stderr
 
 
+@pytest.mark.lint
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
 def test_pyright_finds_nothing_in_strict_mode(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -136,6 +136,7 @@ def test_command_prints_the_schema_or_writes_it(capsys: pytest.CaptureFixture[st
     assert call("schema", "--out", tmp_path / "nowhere" / "schema.json").status != 1
 
 
+@pytest.mark.lint
 def test_reference_page_is_up_to_date() -> None:
     done = run(SCRIPTS / "reference.py", "--check")
     assert done.status == 0, done.stderr
