@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -53,6 +54,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "streampca"))
 
 
 _MOST_SECONDS = 300  # of one test: a wait that never ends fails here, by name, instead of stopping the whole check
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Any:
+    """Collect without a search for garbage: there is none, and the search goes through all tests found so far, again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
