@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trees
+from facade import run_command
 from hypothesis import given, settings
-from stores import Command, call_apart, config_text, make_values, picture, write_store
+from stores import Command, config_text, make_values, picture, write_store
 from strategies import in_depth
 from writes import Faults
 
@@ -128,10 +129,11 @@ def test_room_is_checked_before_anything_is_read(config, tmp_path, monkeypatch, 
 @pytest.mark.slow
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("limit", [3_000, 100_000])
-def test_a_limit_on_file_size_is_no_space(tmp_path, no_checkpoints, limit):
+def test_a_limit_on_file_size_is_no_space(tmp_path, monkeypatch, no_checkpoints, limit):
+    monkeypatch.chdir(tmp_path)
     write_store(tmp_path / "x.zarr", make_values(30_000, 8), chunks=(10_000, 8))
     (tmp_path / "c.yaml").write_text(config_text("x.zarr", "out", output="overwrite: true, report: false"))
-    assert call_apart("run", "c.yaml", "--quiet", directory=tmp_path).status == 0
+    assert run_command("run", "c.yaml", "--quiet") == 0
     before = picture(tmp_path)
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); "

@@ -10,7 +10,8 @@ import time
 
 import psutil
 import pytest
-from stores import Command, call_apart, config_text, make_values, picture, write_store
+from facade import run_command
+from stores import Command, config_text, make_values, picture, write_store
 
 _SLOW = """
 import sys, time
@@ -64,9 +65,10 @@ def slow_config(tmp_path):
 @pytest.mark.deep(keep=1)
 @pytest.mark.parametrize("phase", ["fit", "scores"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_run_and_leaves_what_was_there(slow_config, tmp_path, number, phase):
+def test_a_signal_stops_the_run_and_leaves_what_was_there(slow_config, tmp_path, monkeypatch, number, phase):
     if phase == "scores":
-        assert call_apart("run", "c.yaml", "--quiet", directory=tmp_path).status == 0
+        monkeypatch.chdir(tmp_path)
+        assert run_command("run", "c.yaml", "--quiet") == 0
     before = picture(tmp_path)
     process = _start_slow_run(tmp_path, phase)
     sent = time.monotonic()
@@ -92,7 +94,9 @@ def _require_only(directory, before, said):
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_the_run_at_once_and_the_next_run_is_not_in_its_way(slow_config, tmp_path, capsys):
+def test_a_second_signal_ends_the_run_at_once_and_the_next_run_is_not_in_its_way(
+    slow_config, tmp_path, monkeypatch, capsys
+):
     process = _start_slow_run(tmp_path, seconds=20)
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
@@ -111,7 +115,8 @@ def test_a_second_signal_ends_the_run_at_once_and_the_next_run_is_not_in_its_way
     assert (tmp_path / "out.lock").exists()
     other = tmp_path / "out.part-0123456789abcdef"
     other.mkdir()
-    assert call_apart("run", "c.yaml", "--quiet", directory=tmp_path).status == 0
+    monkeypatch.chdir(tmp_path)
+    assert command("run", "c.yaml", "--quiet").status == 0
     # The lock told which directory was that of the run that died; the other may be anybody's.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "out", other.name, "x.zarr"]
 

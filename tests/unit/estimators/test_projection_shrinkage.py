@@ -33,6 +33,7 @@ def found(rows: Any, new: Any, k: int) -> tuple[Any, Any, Any, Any]:
     return squares[:k], pca.explained_variance_[:k], pca.projection_shrinkage()[:k], every[:k]
 
 
+@pytest.mark.deep(keep=["spikes1-100-0.0", "spikes3-150-0.5"])
 @pytest.mark.parametrize(
     ("spikes", "d", "correlation"),
     [([40, 15], 600, 0.0), ([8, 3], 100, 0.0), ([60, 25], 600, 0.7), ([12, 5], 150, 0.5)],
