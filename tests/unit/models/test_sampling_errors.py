@@ -338,6 +338,7 @@ def test_threads_change_no_bit(rows: Rows, solver: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_reports_draw_error_bars_and_name_components_that_are_not_told_apart(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((300, 8)) * np.sqrt([20.0, 5.0, 5.0, 1, 1, 1, 1, 1])
     write_store(tmp_path / "x.zarr", rows, chunks=(100, 8))
