@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -386,7 +386,7 @@ class Labels:
         coordinate = self.features[0].coordinate
         if coordinate is None or coordinate.dtype.kind not in "UTOS":
             return None
-        return tuple(str(coordinate[index]) for index in self.indices())
+        return tuple(str(name) for name in (coordinate if self.mask is None else coordinate[self.mask]))
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return names, sizes and attributes as plain data, without coordinates and mask."""
@@ -402,27 +402,6 @@ class Labels:
 
 def _shapes(variables: tuple[Variable, ...]) -> str:
     return " and ".join(" × ".join(map(str, variable.shape)) for variable in variables)
-
-
-def labels_of_columns(names: Sequence[str], shapes: Sequence[tuple[int, ...]], samples: Dimension) -> Labels:
-    """Return the labels of a table of columns of numbers (shape ()), and of lists or tensors of numbers of a shape.
-
-    Names of columns are a coordinate. A single column of lists or tensors is a variable, whose features have numbers, as those
-    of several columns with more than a million numbers have.
-    """
-    if len(names) == 1 and shapes[0]:
-        dims = ["feature"] if len(shapes[0]) == 1 else [f"feature_{axis}" for axis in range(len(shapes[0]))]
-        features = tuple(Dimension(dim, size) for dim, size in zip(dims, shapes[0], strict=True))
-        return Labels((samples,), features, (Variable(names[0], tuple(dims), shapes[0]),))
-    n_features = sum(math.prod(shape) for shape in shapes)
-    named = n_features <= 1_000_000 or not any(shapes)
-    each = [
-        f"{name}[{','.join(map(str, place))}]" if shape else name
-        for name, shape in zip(names, shapes, strict=True)
-        for place in (np.ndindex(*shape) if named else ())
-    ]
-    feature = Dimension("feature", n_features, np.array(each) if each else None)
-    return Labels((samples,), (feature,), (Variable(None, ("feature",), (n_features,)),))
 
 
 def compared_alleles(one: Array, other: Array) -> tuple[BoolArray, BoolArray]:

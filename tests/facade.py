@@ -43,12 +43,11 @@ from streampca.sources.cells.normalization import NORMALIZE as NORMALIZE_KEYS
 from streampca.sources.cells.normalization import ElementwiseCounts, Normalization
 from streampca.sources.fetching import read_ahead
 from streampca.sources.files.bed import BedFile
-from streampca.sources.formats import TAKEN
+from streampca.sources.formats import TAKEN, ReadOptions
 from streampca.sources.grid import Grid
-from streampca.sources.new_rows import RowRange
-from streampca.sources.options import ReadOptions
+from streampca.sources.like import RowRange
 from streampca.sources.steps import Elementwise, Step, SteppedSource
-from streampca.sources.subsets import with_features
+from streampca.sources.table import with_features
 from streampca.sources.zarr.codecs import ChainOfZarr
 from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import AtomicDirectory

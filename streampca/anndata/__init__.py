@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streampca.anndata.genes import GeneChoice, Genes, choose_genes
+from streampca.anndata.genes import GeneChoice, choose_genes
 from streampca.anndata.results import RUN_ID, Keys, Results, stored_scores
-from streampca.anndata.writing import require_features_of_var, require_free, slots_at
+from streampca.anndata.slots import require_features_of_var, require_free, slots_at
 from streampca.counts import NORMALIZE
 from streampca.errors import DataError, ParameterError
 from streampca.estimators.pca import PCA
 from streampca.sources import Source, open_source
+from streampca.sources.cells import is_anndata
 from streampca.sources.cells.description import CellsTable
-from streampca.sources.cells.objects import is_anndata
 
 __all__ = ["pca"]
 
@@ -101,15 +101,15 @@ def pca(
         normalize = {**(normalize or {}), "residuals": residuals}
     if wanted is not None and mask_var is not None:
         raise ParameterError("hvg and mask_var both say which genes are used: leave one out")
-    genes: Genes | None = None
+    of_genes: tuple[Any, ...] = ()
 
     def fitted(data: Any) -> Source:
-        nonlocal genes
+        nonlocal of_genes
         options: dict[str, Any] = {"layer": layer, "missing_chunks": missing_chunks}
         if wanted is None:
             source = open_source(data, normalize=normalize, **options, **used)
         else:
-            genes, source = _chosen(data, wanted, normalize, memory, **options)
+            of_genes, source = _chosen(data, wanted, normalize or {}, memory, **options)
         if n_comps is None:
             smaller = min(source.shape)
             estimator.set_params(
@@ -122,7 +122,14 @@ def pca(
         taken = [slot for slot in keys.paths if slot.partition("/")[2] in getattr(adata, slot.partition("/")[0])]
         require_free([] if overwrite else taken, "the AnnData object", cure)
         scores = np.asarray(estimator.transform(fitted(adata)))
-        _assign(adata, Results.of(estimator._model, keys, run_id, () if genes is None else genes.elements), scores)
+        results = Results.of(estimator._model, keys, run_id, of_genes)
+        parameters = {name: value for name, value in results.parameters.items() if name != RUN_ID}
+        for place, value in zip(keys.of_genes, of_genes, strict=True):
+            mapping, _, key = place.partition("/")
+            getattr(adata, mapping)[key] = value
+        adata.obsm[keys.scores], adata.varm[keys.components] = scores, results.loadings
+        figures = {"params": parameters, "variance": results.variance, "variance_ratio": results.variance_ratio}
+        adata.uns[keys.figures] = figures
         return estimator
     if not isinstance(adata, str | Path):
         raise ParameterError(
@@ -132,33 +139,25 @@ def pca(
         require_free([] if overwrite else slots.taken(keys), adata, cure)
         source = fitted(adata)
         stored = stored_scores(estimator.transform_to(source, slots.directory() / "scores"))
-        results = Results.of(estimator._model, keys, run_id, () if genes is None else genes.elements)
+        results = Results.of(estimator._model, keys, run_id, of_genes)
         slots.write(results, stored, replace=overwrite)
     return estimator
 
 
 def _chosen(
-    data: Any, wanted: GeneChoice, normalize: Mapping[str, Any] | None, memory: int | str | None, **options: Any
-) -> tuple[Genes, Source]:
-    """Return the genes of the data, and the cells with these alone, normalised by the figures that were read for them."""
+    data: Any, wanted: GeneChoice, normalize: Mapping[str, Any], memory: int | str | None, **options: Any
+) -> tuple[tuple[Any, ...], Source]:
+    """Return what is written of the chosen genes, and the cells with these alone, normalised by the figures that were read for them.
+
+    Genes are chosen after the steps of `normalize` that keep zeros.
+    """
     dense = {key.name for key in NORMALIZE if key.dense}
-    given = normalize or {}
-    table = open_source(data, normalize={name: value for name, value in given.items() if name not in dense}, **options)
+    sparse = {name: value for name, value in normalize.items() if name not in dense}
+    table = open_source(data, normalize=sparse, **options)
     if not isinstance(table, CellsTable):
         raise DataError(f"{table.description}: genes are chosen of AnnData, which this is not")
-    genes = choose_genes(table, wanted, memory)
+    columns = choose_genes(table, wanted, memory)
     known = {} if table.normalization is None else table.normalization.to_dict()
-    rest = {name: value for name, value in given.items() if name in dense}
-    return genes, table.of_genes(genes.used, {**known, **rest})
-
-
-def _assign(adata: Any, results: Results, scores: Any) -> None:
-    """Put results into an object in memory."""
-    parameters = {name: value for name, value in results.parameters.items() if name != RUN_ID}
-    figures = {"params": parameters, "variance": results.variance, "variance_ratio": results.variance_ratio}
-    for place, value in zip(results.keys.of_genes, results.of_genes, strict=True):
-        mapping, _, key = place.partition("/")
-        getattr(adata, mapping)[key] = value
-    adata.obsm[results.keys.scores] = scores
-    adata.varm[results.keys.components] = results.loadings
-    adata.uns[results.keys.figures] = figures
+    known |= {name: value for name, value in normalize.items() if name in dense}
+    source = table.of_genes(np.asarray(columns["highly_variable"], dtype=bool), known)
+    return (*columns.values(), {"flavor": wanted.flavor}), source

@@ -13,7 +13,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -218,7 +218,7 @@ class SeuratV3(Flavor):
         # Genes with the same counts in other cells are equal but for rounding: those are in the order of the table.
         ranks = np.argsort(np.argsort(-np.round(normalised, _DIGITS), axis=1, kind="stable"), axis=1).astype(np.float32)
         chosen = ranks < wanted.n
-        rank, n_batches = _median(np.where(chosen, ranks, np.nan)), chosen.sum(axis=0)
+        rank, n_batches = _over_batches(np.nanmedian, np.where(chosen, ranks, np.nan)), chosen.sum(axis=0)
         # Lowest median rank first, then most batches; genes that are in no batch last.
         order = np.lexsort((-n_batches, np.where(np.isnan(rank), np.inf, rank)))
         return {
@@ -262,7 +262,7 @@ class CellRanger(Flavor):
             return found[0]
         joined: dict[str, Array] = {}
         for name in ("means", "dispersions", "dispersions_norm"):
-            joined[name] = _mean(np.array([each[name] for each in found]))
+            joined[name] = _over_batches(np.nanmean, np.array([each[name] for each in found]))
         n_batches = np.sum([each["highly_variable"] for each in found], axis=0)
         by_name = (
             np.arange(len(n_batches)) if batches.genes is None else np.argsort(np.argsort(batches.genes, kind="stable"))
@@ -281,63 +281,27 @@ FLAVORS: Mapping[str, Flavor] = {"seurat_v3": SeuratV3(), "cell_ranger": CellRan
 """Flavors by scanpy's names."""
 
 
-@dataclass(frozen=True)
-class Genes:
-    """The genes that were chosen, and by what."""
+def choose_genes(table: SteppedSource, wanted: GeneChoice, memory: int | str | None = None) -> dict[str, Array]:
+    """Return the columns for ``var``, ``(n_genes,)`` each, under the names and in the order that scanpy gives them.
 
-    columns: dict[str, Array]
-    """Columns for ``var``, under the names and in the order that scanpy gives them, ``(n_genes,)`` each."""
-    flavor: str
-    """How they were ranked."""
-
-    @property
-    def elements(self) -> tuple[Any, ...]:
-        """Return what goes to the places of AnnData that `GeneChoice.places` says."""
-        return (*self.columns.values(), {"flavor": self.flavor})
-
-    @property
-    def used(self) -> BoolArray:
-        """Return the chosen genes, as a mask."""
-        return np.asarray(self.columns["highly_variable"], dtype=bool)
-
-
-def choose_genes(table: SteppedSource, wanted: GeneChoice, memory: int | str | None = None) -> Genes:
-    """Return the genes of `table`, after the steps of `normalize` that keep zeros; their figures are known afterwards.
-
-    One reading for the moments, which is that of what the steps have to know where both are of the counts, and one for clipped counts
+    Of `table` after the steps of `normalize` that keep zeros, whose figures are known afterwards. One reading for the moments, which is that of what the steps have to know where both are of the counts, and one for clipped counts
     (``seurat_v3``); on the workers of an active Dask client where there is one.
     """
     flavor, batches = FLAVORS[wanted.flavor], Batches.of(table, wanted.batch)
     resources = Resources(allowed_bytes(memory), process_bytes(), n_cores())
     table.settle(resources.allowed_bytes)
     like = plan_statistics(table, (batches.accumulator,), resources)
-    fits: dict[str, Readings[Any]] = {
-        "steps": fit_steps(table, like),
-        "genes": _choosing(table, flavor, wanted, batches, like),
-    }
+
+    def choosing() -> Readings[dict[str, Array]]:
+        rows, accumulator = flavor.rows(table), batches.accumulator
+        yield from fit_steps(rows, like)
+        plan = plan_reading(rows, (accumulator,), like)
+        (state,) = (yield Reading(rows, (accumulator,), plan, phase="moments of genes")).take()
+        return (yield from flavor.choose(state.groups, rows, wanted, batches, like))
+
+    fits: dict[str, Readings[Any]] = {"steps": fit_steps(table, like), "genes": choosing()}
     columns = run_together(fits, like, active_client(table)).results["genes"]
-    return Genes({name: columns[name] for name in wanted.columns}, wanted.flavor)
-
-
-def _choosing(
-    table: SteppedSource, flavor: Flavor, wanted: GeneChoice, batches: Batches, like: Plan
-) -> Readings[dict[str, Array]]:
-    """Read the moments of the rows of a flavor, after what these have to know, and return its choice."""
-    rows, accumulator = flavor.rows(table), batches.accumulator
-    yield from fit_steps(rows, like)
-    plan = plan_reading(rows, (accumulator,), like)
-    (state,) = (yield Reading(rows, (accumulator,), plan, phase="moments of genes")).take()
-    return (yield from flavor.choose(state.groups, rows, wanted, batches, like))
-
-
-def _mean_of_counts(moments: MomentsState) -> FloatArray:
-    """Return the mean of each gene; of whole numbers the rounded quotient, so that genes with as many counts have equal means.
-
-    Loess divides genes where their means differ.
-    """
-    totals = moments.mean * moments.n_samples
-    whole = np.rint(totals)
-    return np.where(np.abs(totals - whole) <= _WHOLE * np.maximum(whole, 1), whole, totals) / moments.n_samples
+    return {name: columns[name] for name in wanted.columns}
 
 
 def _variance(moments: MomentsState) -> FloatArray:
@@ -345,8 +309,15 @@ def _variance(moments: MomentsState) -> FloatArray:
 
 
 def _expected_deviation(moments: MomentsState, span: float) -> FloatArray:
-    """Return the standard deviation of each gene that its mean tells; 1 for genes that do not vary."""
-    mean, variance = _mean_of_counts(moments), _variance(moments)
+    """Return the standard deviation of each gene that its mean tells; 1 for genes that do not vary.
+
+    Loess divides genes where their means differ: those of whole numbers are rounded quotients, so that genes with as many counts
+    have equal means.
+    """
+    totals = moments.mean * moments.n_samples
+    whole = np.rint(totals)
+    is_whole = np.abs(totals - whole) <= _WHOLE * np.maximum(whole, 1)
+    mean, variance = np.where(is_whole, whole, totals) / moments.n_samples, _variance(moments)
     varies = variance > 0
     expected = np.zeros(len(mean))
     expected[varies] = fitted_by_loess(np.log10(mean[varies]), np.log10(variance[varies]), span)
@@ -391,18 +362,11 @@ def _first(order: IntArray, n: int) -> BoolArray:
     return chosen
 
 
-def _median(values: FloatArray) -> FloatArray:
-    """Return the median of each column without NaN, NaN where it has nothing else."""
+def _over_batches(figure: Callable[..., Any], values: FloatArray) -> FloatArray:
+    """Return the `figure` of each column without NaN, NaN where it has nothing else."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        return np.asarray(np.nanmedian(values, axis=0))
-
-
-def _mean(values: FloatArray) -> FloatArray:
-    """Return the mean of each column without NaN, NaN where it has nothing else."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return np.asarray(np.nanmean(values, axis=0))
+        return np.asarray(figure(values, axis=0))
 
 
 def fitted_by_loess(x: FloatArray, y: FloatArray, span: float = 0.3) -> FloatArray:

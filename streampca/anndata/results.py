@@ -136,12 +136,3 @@ def with_columns(order: Any, places: Iterable[str]) -> list[str]:
     known = [str(name) for name in order]
     columns = [place.partition("/")[2] for place in places if place.startswith("var/")]
     return known + [name for name in columns if name not in known]
-
-
-def run_id_in(root: Any, keys: Keys) -> str | None:
-    """Return the identifier of the run whose results stand in a group of zarr or h5py, None if none is known."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            return str(anndata_module("io").read_elem(root[f"{keys.paths[-1]}/params/{RUN_ID}"]))
-    except Exception:  # noqa: BLE001 results of somebody else, of any form
-        return None

@@ -57,16 +57,15 @@ from streampca.solvers.analyses import Analysis
 from streampca.solvers.base import Solver
 from streampca.solvers.fit import plan_fit, readings_of_fit
 from streampca.sources import Source, open_source
+from streampca.sources.alignment import places_named
 from streampca.sources.base import require_unmasked
-from streampca.sources.cells.objects import is_anndata
-from streampca.sources.coordinates import is_xarray
+from streampca.sources.cells import is_anndata
+from streampca.sources.conventions import with_nan
 from streampca.sources.files.paths import is_paths
-from streampca.sources.frames import labelled_as, numeric_frame
+from streampca.sources.frames import is_xarray, labelled_as, numeric_frame
 from streampca.sources.like import counting_as, open_like, with_features_of
-from streampca.sources.naming import places_named
-from streampca.sources.packing import with_nan
+from streampca.sources.objects import is_in_memory
 from streampca.sources.steps import SteppedSource
-from streampca.sources.xarray_data import is_in_memory
 from streampca.storage.directories import AtomicDirectory, read_record, require_apart
 from streampca.system.optional import optional_module
 from streampca.typing import Array, DType, Json

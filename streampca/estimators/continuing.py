@@ -25,8 +25,7 @@ from streampca.solvers.choosing import SOLVERS, obstacle_to_state
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, merged, require_new, solve, subtracted
 from streampca.sources import Source, open_source
-from streampca.sources.coordinates import is_xarray
-from streampca.sources.frames import labelled_as, numeric_frame
+from streampca.sources.frames import is_xarray, labelled_as, numeric_frame
 from streampca.sources.like import counting_as, open_like, with_features_of
 from streampca.typing import FloatArray, IntArray, Json
 

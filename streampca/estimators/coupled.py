@@ -30,8 +30,7 @@ from streampca.planning.plan import Plan
 from streampca.solvers.analyses import Analysis, CanonicalCorrelation, MaximumCovariance, sides_of
 from streampca.sources import Source
 from streampca.sources.files.paths import is_paths
-from streampca.sources.subsets import with_features
-from streampca.sources.table import side_by_side
+from streampca.sources.table import side_by_side, with_features
 from streampca.system.optional import package_of
 from streampca.typing import FloatArray
 

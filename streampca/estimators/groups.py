@@ -22,9 +22,16 @@ from streampca.regressors.removal import as_groups, groups_from
 from streampca.solvers.groups import Groups, fit_groups, plan_fits_of_groups
 from streampca.sources import Source, open_source
 from streampca.sources.alignment import of_rows
-from streampca.sources.coordinates import dimension_of_index, is_indexed, is_xarray
 from streampca.sources.files.paths import files_of, is_paths
-from streampca.sources.frames import FrameColumns, collected, is_frame, wrapped
+from streampca.sources.frames import (
+    FrameColumns,
+    collected,
+    dimension_of_index,
+    is_frame,
+    is_indexed,
+    is_xarray,
+    wrapped,
+)
 from streampca.typing import Array, FloatArray
 
 if TYPE_CHECKING:
@@ -131,7 +138,7 @@ def _without_column(X: Any, name: str) -> tuple[Any, SampleColumns | None]:
         chosen = _column_of(name, columns, "the data frame")
         return wrapped(frame).drop(chosen).to_native(), columns
     files = files_of(X) if is_paths(X) and not str(X).startswith("builtin:") else None
-    if files is None or not files.has_columns:
+    if files is None or files.format.holds != "columns":
         return X, None
     from streampca.sources.files.arrow import ArrowColumns
 

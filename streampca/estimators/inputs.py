@@ -15,14 +15,13 @@ from streampca.labels import Labels, SampleColumns
 from streampca.models.rows import Given, removed_by, rows_of
 from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources import Source
-from streampca.sources.array_like import is_lazy_array
+from streampca.sources.arrays import is_sparse
+from streampca.sources.conventions import with_nan
 from streampca.sources.dask import as_declared
 from streampca.sources.files.paths import Paths, is_paths
 from streampca.sources.frames import is_frame
-from streampca.sources.packing import with_nan
-from streampca.sources.residuals import subtract_fitted
-from streampca.sources.sparse import is_sparse
-from streampca.sources.xarray_data import is_in_memory
+from streampca.sources.objects import is_in_memory, is_lazy_array
+from streampca.sources.steps import subtract_fitted
 from streampca.system.optional import package_of
 from streampca.typing import Array, DType, IntArray
 

@@ -29,8 +29,8 @@ from streampca.planning.plan import Plan
 from streampca.solvers.choosing import METHODS
 from streampca.solvers.kernel.base import SAMPLINGS, KernelParameters, given_landmarks
 from streampca.sources import Source
+from streampca.sources.arrays import is_sparse
 from streampca.sources.base import require_unmasked
-from streampca.sources.sparse import is_sparse
 from streampca.typing import Array, FloatArray, IntArray, Json
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from streampca.models.certificates import ApproximateCertificate
 from streampca.models.pca import Model, PCAModel
 from streampca.models.rows import Given, rows_from_scores, with_fitted
 from streampca.sources import Source
-from streampca.sources.coordinates import dimension_of, is_xarray
 from streampca.sources.dask import as_declared
+from streampca.sources.frames import dimension_of, is_xarray
 from streampca.sources.named_arrays import ArrayColumns
-from streampca.sources.xarray_data import XarrayArrays
+from streampca.sources.objects import XarrayArrays
 from streampca.system.optional import is_installed, optional_module
 from streampca.typing import Array, Json
 from streampca.version import __version__

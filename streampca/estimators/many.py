@@ -31,7 +31,7 @@ from streampca.planning.plan import Plan
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.sources import Source
 from streampca.sources.alignment import is_placed, of_features
-from streampca.sources.subsets import part_of, with_features
+from streampca.sources.table import part_of, with_features
 from streampca.typing import Array, BoolArray
 
 if TYPE_CHECKING:

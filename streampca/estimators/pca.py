@@ -44,7 +44,7 @@ from streampca.regressors import removal_of
 from streampca.solvers.choosing import SOLVERS
 from streampca.solvers.state import with_eigenvalues
 from streampca.sources.alignment import is_placed
-from streampca.sources.sparse import is_sparse
+from streampca.sources.arrays import is_sparse
 from streampca.system.optional import is_installed, optional_module
 from streampca.typing import Array, BoolArray, FloatArray
 

@@ -18,7 +18,7 @@ from streampca.formatting import as_text
 from streampca.logs import logger
 from streampca.planning.plan import Plan, schedule_of
 from streampca.sources.base import ReadCount
-from streampca.sources.schedule import requests_since
+from streampca.sources.grid import requests_since
 from streampca.storage.signals import raise_pending_signal, uninterrupted
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import release

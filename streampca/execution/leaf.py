@@ -22,7 +22,7 @@ from streampca.logs import logger
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.schedule import Span
+from streampca.sources.grid import Span
 from streampca.system.workspace import borrow, release
 from streampca.typing import Array
 

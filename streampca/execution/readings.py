@@ -24,8 +24,8 @@ from streampca.planning.many import limited_shape
 from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf, WorkShape
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.schedule import Schedule
-from streampca.sources.subsets import part_of
+from streampca.sources.grid import Schedule
+from streampca.sources.table import part_of
 from streampca.system.process import one_blas_thread
 from streampca.system.workspace import release
 from streampca.typing import FloatArray

@@ -23,7 +23,7 @@ from streampca.models.pca import Model
 from streampca.models.rows import require_finite_scores
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
-from streampca.sources.residuals import RowResiduals
+from streampca.sources.steps import RowResiduals
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, DIAGNOSTICS, require_space
 from streampca.storage.zarr_interface import opened_for_writing
 from streampca.system.workspace import borrow

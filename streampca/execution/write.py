@@ -45,12 +45,11 @@ from streampca.planning.scores import slab_width, values_per_sample
 from streampca.planning.shape import Leaf
 from streampca.planning.work import workers_of
 from streampca.regressors import FittedRegression, RowRegressors
+from streampca.sources.alignment import naming_places
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.grid import Grid
-from streampca.sources.naming import naming_places
-from streampca.sources.residuals import subtract_fitted
-from streampca.sources.steps import Step, SteppedSource
-from streampca.sources.subsets import part_of
+from streampca.sources.steps import Step, SteppedSource, subtract_fitted
+from streampca.sources.table import part_of
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, arrays_beside, require_space
 from streampca.storage.files import flush_one, writing
@@ -125,7 +124,7 @@ def write_scores_of_models(
     plan : Plan
         Blocks of rows and leaves.
     tables : mapping of Path to Source, optional
-        For models that have some of the features, these features of `source` (`streampca.sources.subsets`).
+        For models that have some of the features, these features of `source` (`streampca.sources.table`).
     progress : callable, optional
         Called with a `Progress` as blocks finish.
     diagnostics : bool

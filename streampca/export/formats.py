@@ -99,7 +99,8 @@ class Limit:
 
 def normalization_of(model: PCAModel) -> Normalization | None:
     """Return how rows of counts were normalised while they were read; None where they were not."""
-    return Normalization.of(model.source.get("normalize"))
+    given = model.source.get("normalize")
+    return None if given is None else Normalization.of(given)
 
 
 def _count_steps(model: PCAModel) -> list[type]:

@@ -25,8 +25,7 @@ from streampca.regressors import (
 )
 from streampca.sources.alignment import column_order, of_rows
 from streampca.sources.base import Source
-from streampca.sources.residuals import RowResiduals, residual_dtype, subtract_fitted
-from streampca.sources.steps import SteppedSource
+from streampca.sources.steps import RowResiduals, SteppedSource, residual_dtype, subtract_fitted
 from streampca.typing import Array
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from streampca.linalg.eigen import basis_size, block_size, uses_krylov
 from streampca.planning.memory import MemoryBudget, Phase
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
-from streampca.sources.schedule import Schedule
+from streampca.sources.grid import Schedule
 from streampca.system.process import n_cores
 from streampca.typing import Json
 

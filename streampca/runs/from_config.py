@@ -39,8 +39,8 @@ from streampca.solvers.result import Fit
 from streampca.sources import Source, open_source
 from streampca.sources.arrays import read_array
 from streampca.sources.files.paths import files_of
+from streampca.sources.formats import ReadOptions
 from streampca.sources.listing import read_beside, read_vector
-from streampca.sources.options import ReadOptions
 from streampca.typing import Array
 
 
@@ -346,7 +346,7 @@ def source_by_groups(config: RunConfig) -> Source:
     """Open the source of `config`; a column of Parquet or Arrow files that divides the rows is no feature of it."""
     name, path = str(group_by_of(config)), config.source.path
     files = files_of(path if isinstance(path, str) else list(path))
-    if files is None or not files.has_columns or config.source.id_column is not None or name.endswith(".npy"):
+    if files is None or files.format.holds != "columns" or config.source.id_column is not None or name.endswith(".npy"):
         return source_of(config)
     try:
         return source_of(config, id_column=name)

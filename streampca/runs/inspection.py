@@ -112,7 +112,7 @@ def _of_files(path: str) -> Description:
         return _of_table(path, {})
     except DataError:
         files = files_of(path)
-        if files is None or not files.has_arrays or len((listing := list_store(path)).arrays) < 2:
+        if files is None or not files.format.holds == "arrays" or len((listing := list_store(path)).arrays) < 2:
             raise
         meaning = "name one of its arrays with --array, or source.array, to read it"
         return {"kind": "file", "path": path, "meaning": meaning, "arrays": listing.arrays, **_proposed(path, listing)}

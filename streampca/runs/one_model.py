@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 from typing_extensions import override
 
-from streampca.anndata.of_runs import require_slots, write_run
+from streampca.anndata.slots import require_slots, write_run
 from streampca.errors import ConfigError, NotFiniteError, OutputError, ParameterError
 from streampca.estimators.persistence import record_of
 from streampca.execution.checkpoint.progress_log import ProgressLog

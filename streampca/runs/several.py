@@ -45,7 +45,7 @@ from streampca.solvers.groups import GroupFits, Groups, fit_groups, plan_fits_of
 from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_many
 from streampca.solvers.result import Fit, FitResult
 from streampca.sources import ReadCount, Source
-from streampca.sources.subsets import part_of, view_of
+from streampca.sources.table import part_of, view_of
 from streampca.storage.directories import write_commit_record
 from streampca.storage.figures import figures_of
 from streampca.typing import Json

@@ -35,11 +35,10 @@ from streampca.runs.strategy import Place, Run, Strategy, locked, written
 from streampca.solvers.result import Fit
 from streampca.solvers.state import continued, readings_of_batch
 from streampca.sources import Source
-from streampca.sources.naming import with_rows_shifted
-from streampca.sources.new_rows import NewRows
+from streampca.sources.alignment import with_rows_shifted
+from streampca.sources.like import NewRows
 from streampca.sources.store_record import MOST_RECORDED, arrays_of
-from streampca.sources.stored_variable import FROM_DATA
-from streampca.sources.subsets import view_of
+from streampca.sources.table import FROM_DATA, view_of
 from streampca.storage.directories import tidy_after
 from streampca.storage.lock import lock_of
 from streampca.typing import Json

@@ -28,9 +28,9 @@ from streampca.solvers.kernel.base import KernelParameters
 from streampca.solvers.removing import Removing, regressors_of
 from streampca.solvers.result import Fit, QualityFound, examining, quality_bytes
 from streampca.solvers.sampling import plan_sampling, require_sampling, with_sampling_errors
+from streampca.sources.alignment import places_named
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct
-from streampca.sources.naming import places_named
 from streampca.system.process import n_cores, process_bytes
 
 if TYPE_CHECKING:

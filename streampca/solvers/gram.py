@@ -49,7 +49,7 @@ from streampca.solvers.capabilities import Table
 from streampca.solvers.result import Fit
 from streampca.sources.arrays import MAPPED_BYTES, MappedSource
 from streampca.sources.base import ReadCount, Source, Transposed
-from streampca.sources.schedule import Schedule
+from streampca.sources.grid import Schedule
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch, has_room
 from streampca.storage.state_file import storable

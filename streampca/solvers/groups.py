@@ -32,8 +32,8 @@ from streampca.solvers.fit import resources_of
 from streampca.solvers.fitted_steps import fit_steps
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.state import capped, solve
+from streampca.sources.alignment import places_named
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.naming import places_named
 from streampca.system.process import one_blas_thread
 from streampca.typing import IntArray
 

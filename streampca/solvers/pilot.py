@@ -30,7 +30,7 @@ from streampca.planning.plan import Plan, SketchDetail
 from streampca.planning.shape import bytes_to_read
 from streampca.random import generator
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.schedule import Schedule
+from streampca.sources.grid import Schedule
 from streampca.sources.steps import SLAB_BYTES, Step, SteppedSource
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
 

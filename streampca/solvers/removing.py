@@ -30,8 +30,7 @@ from streampca.planning.shape import WorkShape
 from streampca.planning.work import Companion, Work
 from streampca.regressors import Basis, FittedRegression, Regressors
 from streampca.sources.base import Source
-from streampca.sources.residuals import RowResiduals, subtract_fitted
-from streampca.sources.steps import SLAB_BYTES, SteppedSource
+from streampca.sources.steps import SLAB_BYTES, RowResiduals, SteppedSource, subtract_fitted
 from streampca.typing import Array, DType, FloatArray, IntArray
 
 if TYPE_CHECKING:

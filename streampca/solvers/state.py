@@ -27,9 +27,9 @@ from streampca.solvers.analyses import Analysis
 from streampca.solvers.choosing import CONTINUABLE, obstacle_to_state
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.fitted_steps import fit_steps
+from streampca.sources.alignment import places_named
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.records import Fragment, repeated
-from streampca.sources.naming import places_named
 from streampca.system.process import one_blas_thread
 from streampca.typing import Json
 

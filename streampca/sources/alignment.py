@@ -1,4 +1,4 @@
-"""Values that are given beside a table, one for each row or feature, in the order of the table.
+"""The labels of a table at work: values that are given beside it are put in its order, and errors name its rows and features.
 
 Values with labels (a Series or DataFrame of pandas, a DataArray) are put in the order of the labels of the table, whatever their own;
 if the two have not the same labels, they are refused, never taken by position. Values without labels are in the order of the table.
@@ -7,22 +7,37 @@ if the two have not the same labels, they are refused, never taken by position. 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from streampca.calendars import microseconds_of
-from streampca.errors import ParameterError
+from streampca.errors import DataError, ParameterError
 from streampca.labels import Dimension, Labels, equal_values
-from streampca.sources.coordinates import dimension_of, dimension_of_index, is_default, is_indexed, is_xarray
-from streampca.sources.frames import is_frame, wrapped
+from streampca.sources.base import Source
+from streampca.sources.frames import (
+    dimension_of,
+    dimension_of_index,
+    is_default,
+    is_frame,
+    is_indexed,
+    is_xarray,
+    wrapped,
+)
 from streampca.typing import Array, IntArray
 
 if TYPE_CHECKING:
     import xarray as xr
 
+
 _MOST_SHOWN = 3
+P = ParamSpec("P")
+R = TypeVar("R")
+_PLACE = re.compile(r"\b(row|column|feature) (\d+)\b(?! \[)")
 
 
 def is_placed(values: object) -> bool:
@@ -257,3 +272,58 @@ def _equal(one: Array, other: Array) -> bool:
     if "f" in one.dtype.kind + other.dtype.kind:
         return bool(np.allclose(one, other, rtol=1e-6, atol=0, equal_nan=True))
     return equal_values(one, other)
+
+
+@contextmanager
+def places_named(source: Source) -> Iterator[None]:
+    """Add the names that `source` has for rows and features to the data errors of this block.
+
+    ``row 5, column 7`` becomes ``row 5 [time=1990-06-01], column 7 [sst(lat=10.5, lon=20)]``.
+    """
+    try:
+        yield
+    except DataError as error:
+        if len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (with_names(error.args[0], source),)
+        raise
+
+
+def naming_places(function: Callable[Concatenate[Source, P], R]) -> Callable[Concatenate[Source, P], R]:
+    """Return `function`, whose first argument is a source, with the names of rows and features added to its data errors."""
+
+    @wraps(function)
+    def named(source: Source, /, *args: P.args, **options: P.kwargs) -> R:
+        with places_named(source):
+            return function(source, *args, **options)
+
+    return named
+
+
+def with_names(message: str, source: Source) -> str:
+    """Return a message with the names that `source` has for the numbers of rows, columns and features in it."""
+
+    def name_of(match: re.Match[str]) -> str:
+        number = int(match[2])
+        name = _row(source, number) if match[1] == "row" else _column(source, number)
+        return match[0] if name is None else f"{match[0]} [{name}]"
+
+    return _PLACE.sub(name_of, message)
+
+
+def with_rows_shifted(message: str, n: int) -> str:
+    """Return a message in which the numbers of rows are larger by `n`."""
+    return re.sub(r"\b(rows?) (\d+)\b", lambda match: f"{match[1]} {int(match[2]) + n}", message)
+
+
+def _row(source: Source, number: int) -> str | None:
+    if source.labels is None or number >= source.shape[0]:
+        return None
+    return source.labels.sample_name(number)
+
+
+def _column(source: Source, number: int) -> str | None:
+    if number >= source.shape[1]:
+        return None
+    if source.labels is not None and (name := source.labels.known_name(number)) is not None:
+        return name
+    return None if source.feature_names is None else source.feature_names[number]

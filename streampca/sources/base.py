@@ -17,8 +17,7 @@ from scipy.sparse import csc_array, csr_array, vstack
 from streampca.errors import DataError
 from streampca.labels import Labels, SampleColumns
 from streampca.sources.files.records import Fragment
-from streampca.sources.grid import Grid, parts_between, stacked_edges
-from streampca.sources.schedule import Schedule, Span
+from streampca.sources.grid import Grid, Schedule, Span, parts_between, stacked_edges
 from streampca.sources.versions import InputVersion, InputWatch, one_listing
 from streampca.storage.state_file import storable
 from streampca.typing import Array, DType, IntArray

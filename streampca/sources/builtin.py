@@ -14,9 +14,8 @@ from typing_extensions import override
 from streampca.errors import DataError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.options import ReadOptions
-from streampca.sources.stored_variable import StoredVariable
-from streampca.sources.table import table_of
+from streampca.sources.formats import ReadOptions
+from streampca.sources.table import StoredVariable, table_of
 from streampca.system.optional import not_installed, optional_module
 from streampca.typing import Array
 
@@ -52,7 +51,7 @@ def open_builtin(path: str, options: ReadOptions) -> Source:
     NotAvailableError
         For options about what is stored, or if scikit-learn, or for photographs Pillow, is not installed.
     """
-    from streampca.sources.dimensions import axes_of
+    from streampca.sources.features import axes_of
 
     name = path.removeprefix("builtin:")
     if name not in BUILTIN_NAMES:

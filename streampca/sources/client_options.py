@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlun
 
 from streampca.errors import DataError, StoreError
 from streampca.redaction import shown
-from streampca.sources.options import StorageOptions
+from streampca.sources.formats import StorageOptions
 from streampca.system.optional import not_installed, optional_module
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import DataError, NotAvailableError, RepeatedReadsError
+from streampca.sources.arrays import is_sparse, joined
 from streampca.sources.base import ReadCount, Source, SourceArray, require_declared, require_table
 from streampca.sources.grid import Grid
-from streampca.sources.sparse import is_sparse, joined
 from streampca.system.optional import package_of
 from streampca.typing import Array, DType, IntArray
 

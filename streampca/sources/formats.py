@@ -1,26 +1,51 @@
-"""The kinds of data that are read, an entry each: the options that they take, and how files are known and opened.
+"""The kinds of data that are read, an entry each: how files are known and opened, and the options that they take; and the options, declared once.
 
-A new format of files is its module and an entry here.
+A new format of files is its module and an entry in `FORMATS`.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from numpy.typing import ArrayLike
+
+from streampca.errors import NotAvailableError, ParameterError
+from streampca.sources.conventions import number_of
 from streampca.storage.files import open_regular
 
-OF_COLUMNS = ("columns", "id_column")
+_OF_COLUMNS = ("columns", "id_column")
 """Options of tables whose columns have names: Parquet and Arrow files and data frames."""
 _TABLE = frozenset({"missing_value", "lags"})
 _ARRAY = _TABLE | {"samples", "features", "mask", "orientation"}
-_COLUMNS = _TABLE | {*OF_COLUMNS, "mask"}
+_COLUMNS = _TABLE | {*_OF_COLUMNS, "mask"}
 _PACKED = _ARRAY | {"decode", "missing_chunks"}
 _ZARR = _PACKED | {"verify", "storage_options"}
 _CELLS = _TABLE | {"array", "mask", "layer", "mask_var", "normalize"}
 _CHOICE = frozenset({"array", "variables"})
+_REFUSED = (
+    (b"\x0e\x03\x13\x01", "it is an HDF4 file, which is not read: convert it, for example by h4toh5 or nccopy -k nc4"),
+    *(
+        (first, "it is a CDF file of NASA, which is not read: convert it, for example by cdf-to-netCDF or cdflib")
+        for first in (b"\xcd\xf3\x00\x01", b"\xcd\xf2\x60\x02")
+    ),
+    (
+        b"MATLAB 5.0",
+        "it is a MAT file of a version before 7.3, which is not read: save it with -v7.3, or write the array with numpy.save",
+    ),
+    (b"PK\x03\x04", "it is a zip archive, which is not read: unpack it to a directory"),
+    (b"\x1f\x8b", "it is compressed by gzip: unpack it first"),
+    (b"GRIB", "it is a GRIB file, which is not read: convert it to NetCDF or zarr, for example with cfgrib"),
+)
+"""First bytes of other files, and what to do with them."""
+StorageOptions = Mapping[str, Any]
+"""Options of obstore for a store behind a URL, or of fsspec where only that knows the protocol."""
 
 
 class Format(NamedTuple):
@@ -59,7 +84,7 @@ FORMATS = (
     Format("a Dask array", _ARRAY | {"max_reads"}),
     Format("a lazy array", _ARRAY),
     Format("a sparse matrix", frozenset({"lags", "orientation"})),
-    Format("a data frame", _TABLE | {*OF_COLUMNS}),
+    Format("a data frame", _TABLE | {*_OF_COLUMNS}),
     Format("a DataArray", _PACKED | {"max_reads"}),
     Format("a Dataset", _PACKED | {"max_reads"} | _CHOICE),
     Format("built-in data", _ARRAY, "builtin:open_builtin", prefix="builtin:"),
@@ -105,30 +130,15 @@ FORMATS = (
     Format("a zarr array", _ZARR),
     Format("a zarr group", _ZARR | _CHOICE),
     Format("an AnnData object", _CELLS),
-    Format("an AnnData file", _CELLS | {"missing_chunks"}, "cells.hdf5:open_h5ad", (".h5ad",)),
+    Format("an AnnData file", _CELLS | {"missing_chunks"}, "cells.stored:open_h5ad", (".h5ad",)),
     Format("an AnnData store", _CELLS | (_ZARR - _ARRAY) | _CHOICE),
     Format("several AnnData", _CELLS | (_ZARR - _ARRAY - {"verify"})),
 )
 """All kinds of data, in the order in which messages name them."""
-CSV = Format("CSV files", frozenset(), endings=(".csv", ".tsv", ".csv.gz"), holds="rows")
-"""Files that are refused, with how they are converted."""
 TAKEN = {each.name: each.takes for each in FORMATS}
 """Options that each kind of data takes."""
-_REFUSED = (
-    (b"\x0e\x03\x13\x01", "it is an HDF4 file, which is not read: convert it, for example by h4toh5 or nccopy -k nc4"),
-    *(
-        (first, "it is a CDF file of NASA, which is not read: convert it, for example by cdf-to-netCDF or cdflib")
-        for first in (b"\xcd\xf3\x00\x01", b"\xcd\xf2\x60\x02")
-    ),
-    (
-        b"MATLAB 5.0",
-        "it is a MAT file of a version before 7.3, which is not read: save it with -v7.3, or write the array with numpy.save",
-    ),
-    (b"PK\x03\x04", "it is a zip archive, which is not read: unpack it to a directory"),
-    (b"\x1f\x8b", "it is compressed by gzip: unpack it first"),
-    (b"GRIB", "it is a GRIB file, which is not read: convert it to NetCDF or zarr, for example with cfgrib"),
-)
-"""First bytes of other files, and what to do with them."""
+CSV = Format("CSV files", frozenset(), endings=(".csv", ".tsv", ".csv.gz"), holds="rows")
+"""Files that are refused, with how they are converted."""
 
 
 def format_of(path: object) -> Format | None:
@@ -154,3 +164,141 @@ def found_in(path: Path) -> str:
     known = [*(pair for each in FORMATS for pair in each.first_bytes), *_REFUSED]
     # HDF5 may begin behind 512 bytes of the user.
     return next((what for first, what in known if begin.startswith(first) or begin[512:] == first), "")
+
+
+def _option(default: Any = None, *, choices: tuple[str, ...] = (), names: bool = False) -> Any:
+    """Declare an option: its default, the values that it may have (the first holds by default), whether it is a name or several."""
+    return field(default=default, metadata={"choices": choices, "names": names})
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How data are opened; see `open_source` for the meaning of each option.
+
+    Raises
+    ------
+    ParameterError
+        If a choice is none of its values, or a name is not text.
+    """
+
+    array: str | None = None
+    """Name of the array in a zarr group."""
+    variables: str | Sequence[str] | None = _option(names=True)
+    """Names of several arrays in a zarr group, whose features are put side by side."""
+    samples: str | Sequence[str] | None = _option(names=True)
+    """Names of the dimensions whose places are rows, the slowest first; a tuple once it is checked."""
+    features: str | Sequence[str] | None = _option(names=True)
+    """Names of the dimensions whose places are columns, the slowest first; by default all others."""
+    columns: str | Sequence[str] | None = _option(names=True)
+    """Names of the columns that are read, in this order; a tuple once it is checked. By default all."""
+    id_column: str | None = None
+    """Name of the column that names the rows."""
+    mask: ArrayLike | str | Path | None = None
+    """Which features are used: an array, its name or file, ``"observed"`` or ``"survey"``."""
+    orientation: str | None = _option(choices=("samples_first", "features_first"))
+    """``"samples_first"`` (None), or ``"features_first"`` for arrays of (features, samples)."""
+    missing_chunks: str = _option("error", choices=("error", "fill", "fill_labels"))
+    """``"error"``; ``"fill"`` reads chunks that do not exist as the fill value, ``"fill_labels"`` only those of labels and masks."""
+    missing_value: float | None = None
+    """Stored number that counts as missing, like NaN."""
+    storage_options: StorageOptions | None = None
+    """Options of obstore or fsspec, for URLs."""
+    verify: str | Path | None = None
+    """File of the fingerprint, a run with a state, or ``"manifest"``."""
+    follow_symlinks: InitVar[bool] = False
+    """Ignored with a `FutureWarning`: links of a store are followed."""
+    decode: str = _option("auto", choices=("auto", "raw"))
+    """``"auto"`` to decode packed values, ``"raw"`` to read them as they are stored."""
+    max_reads: float | None = None
+    """Upper limit of the mean number of reads of the chunks behind a Dask array in one pass."""
+    layer: str | None = None
+    """Name of the layer of an AnnData store or object; None = its X."""
+    mask_var: str | None = None
+    """Name of the column of truth values in ``var`` of AnnData that says which features are used."""
+    normalize: Mapping[str, Any] | None = None
+    """How rows of AnnData are normalised, by the keys of `streampca.counts.NORMALIZE`."""
+    lags: int | Sequence[int] | None = None
+    """How many consecutive samples make a row, or at which lags; None = one."""
+
+    def __post_init__(self, follow_symlinks: bool) -> None:
+        if follow_symlinks:
+            warnings.warn(
+                "follow_symlinks is ignored: symbolic links in a store are followed, and the option ends with the next minor version; "
+                "leave it out",
+                FutureWarning,
+                stacklevel=4,  # this function, that of the dataclass, `open_source`
+            )
+        for each in fields(self):
+            choices, given = each.metadata.get("choices"), getattr(self, each.name)
+            if choices and given not in (*choices, each.default):
+                *others, last = (f'"{choice}"' for choice in choices)
+                raise ParameterError(f"{each.name}={given!r}: expected {', '.join(others)} or {last}")
+            if each.metadata.get("names") and given is not None:
+                object.__setattr__(self, each.name, _names(each.name, given))
+        if self.mask_var is not None and not isinstance(self.mask_var, str):
+            raise ParameterError(
+                f"mask_var is {type(self.mask_var).__name__}: expected the name of a column of var; give truth values as mask"
+            )
+        value = self.missing_value
+        if value is not None and (isinstance(value, bool) or not math.isfinite(number_of(value))):
+            raise ParameterError(
+                f"missing_value={value!r}: expected a finite number; NaN counts as missing in any case"
+            )
+        if self.array is not None and self.variables is not None:
+            raise ParameterError(
+                f"array={self.array!r} and variables={list(self.variables)!r} were given: leave one out"
+            )
+        if self.mask is not None and self.mask_var is not None:
+            raise ParameterError(f"mask and mask_var={self.mask_var!r} were given: leave one out")
+        of_cells = [name for name in ("layer", "mask_var", "normalize") if getattr(self, name) is not None]
+        if of_cells and (self.array is not None or self.variables is not None):
+            raise ParameterError(
+                f"{', '.join(of_cells)} is for AnnData, of which X or a layer is read: leave array and variables out"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the arrays to read in a group; none where it is to be found out."""
+        return tuple(self.variables or (() if self.array is None else (self.array,)))
+
+    @property
+    def by_dimension(self) -> bool:
+        """Return whether an array is read by the names of its dimensions, or with a mask."""
+        return not (self.samples is None and self.features is None and self.mask is None)
+
+    def require_only(self, kind: str, label: str) -> None:
+        """Raise `NotAvailableError` if options are given that a `kind` of data does not take, see `TAKEN`; messages call the data `label`."""
+        others = []  # those that have another value than by default
+        for each in fields(self):
+            value, choices = getattr(self, each.name), each.metadata.get("choices")
+            plain = isinstance(value, str | bool | Mapping)
+            is_default = value is None or (plain and value in (choices[0] if choices else each.default, {}))
+            if not is_default and each.name not in TAKEN[kind]:
+                others.append(each.name)
+        if others:
+            users = [
+                f"{name} is for {', '.join(each for each, taken in TAKEN.items() if name in taken)}" for name in others
+            ]
+            raise NotAvailableError(
+                f"{label}: {', '.join(others)} does not apply to {kind}: leave it out ({'; '.join(users)})"
+            )
+
+    @property
+    def fills_data(self) -> bool:
+        """Return whether chunks of the data that do not exist are read as the fill value."""
+        return self.missing_chunks == "fill"
+
+    @property
+    def fills_labels(self) -> bool:
+        """Return whether chunks of arrays beside the data that do not exist are read as the fill value."""
+        return self.missing_chunks != "error"
+
+
+def _names(key: str, value: object) -> tuple[str, ...]:
+    """Return one name or several as a tuple; `ParameterError` for anything else."""
+    if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
+        value = value.tolist()  # an array of names, or some of the columns of a data frame of pandas
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ParameterError(f"{key}={str(value)[:60]!r}: expected a name, or a list of different names")
+    return names

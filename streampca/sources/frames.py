@@ -1,12 +1,15 @@
-"""Data frames as tables in memory, of any package that narwhals reads: pandas, polars, pyarrow, modin, duckdb and more."""
+"""Data frames as tables in memory, of any package that narwhals reads: pandas, polars, pyarrow, modin, duckdb and more.
+
+Also how objects with names of their own are known, those of xarray among them, and their coordinates; neither package is imported.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -14,18 +17,69 @@ from streampca.errors import DataError, NotAvailableError
 from streampca.labels import Dimension, SampleColumns
 from streampca.sources.arrays import ArraySource
 from streampca.sources.base import Source, require_numbers, require_unmasked
-from streampca.sources.columns import Column, chosen_columns, feature_error, labels_of, listed
-from streampca.sources.coordinates import dimension_of_index, is_default
-from streampca.sources.options import ReadOptions
+from streampca.sources.conventions import plain_attributes
+from streampca.sources.features import Column, chosen_columns, feature_error, labels_of, listed
+from streampca.sources.formats import ReadOptions
 from streampca.system.optional import package_of
-from streampca.typing import Array, BoolArray
+from streampca.typing import Array, BoolArray, JsonValue
 
 if TYPE_CHECKING:
     import narwhals as nw
 
     Frame = nw.DataFrame[Any] | nw.LazyFrame[Any]
-
+    import xarray as xr
 _LABEL = "the data frame"
+
+
+def is_xarray(data: object) -> TypeGuard[xr.DataArray | xr.Dataset]:
+    """Return whether `data` is a DataArray or a Dataset."""
+    return package_of(data) == "xarray" and hasattr(data, "dims") and hasattr(data, "coords")
+
+
+def is_indexed(values: object) -> bool:
+    """Return whether `values` are a Series or DataFrame of pandas."""
+    return package_of(values) == "pandas" and hasattr(values, "iloc")
+
+
+def dimension_of(array: xr.DataArray, dim: Hashable, size: int) -> Dimension:
+    """Return a dimension of a DataArray with its coordinate: numbers, times, or text for all else."""
+    if dim not in array.coords or array.coords[dim].dims != (dim,):
+        return Dimension(str(dim), size)
+    coordinate = array.coords[dim]
+    values, attributes = np.asarray(coordinate.values), plain_attributes(coordinate.attrs)
+    if values.dtype.kind == "O" and getattr(index := coordinate.to_index(), "tz", None) is not None:
+        return dimension_of_index(index, str(dim))
+    if values.dtype.kind == "O" and values.size and isinstance(calendar := getattr(values[0], "calendar", None), str):
+        attributes["calendar"] = calendar
+    return Dimension(str(dim), size, _numbers_times_or_text(values), attributes)
+
+
+def is_default(index: Any) -> bool:
+    """Return whether an index of pandas is that of rows without names: 0, 1, 2 and so on."""
+    return type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1
+
+
+def dimension_of_index(index: Any, name: str | None = None) -> Dimension:
+    """Return an index of pandas as a dimension, with its values also where it `is_default`.
+
+    Times with a time zone are those of UTC, with the attribute ``time_zone``; periods are the times of their starts.
+    """
+    attributes: dict[str, JsonValue] = {}
+    if (zone := getattr(index, "tz", None)) is not None:
+        index, attributes = index.tz_convert(None), {"time_zone": str(zone)}
+    index = index.to_timestamp() if hasattr(index, "to_timestamp") else index
+    values = _numbers_times_or_text(np.asarray(index))
+    default = "time" if values.dtype.kind == "M" else "row"
+    return Dimension(name or str(index.name or default), len(index), values, attributes)
+
+
+def _numbers_times_or_text(values: Array) -> Array:
+    """Return the values of a coordinate; as text places of a MultiIndex, dates of other calendars, and all else."""
+    if values.dtype.kind in "biufmM":
+        return values
+    return np.array(
+        [", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values.tolist()], dtype=str
+    )
 
 
 def is_frame(data: object) -> bool:
@@ -218,8 +272,10 @@ def _columns(frame: Frame) -> Mapping[Any, Column]:
             for _ in shape:
                 inner = inner.inner
         numbers = inner.is_numeric() or inner == nw.Boolean or name in sparse
-        if kind == nw.Object and _begins_with_list(_with(frame, [name]).get_column(name).to_numpy()):
-            numbers, shape = True, None
+        if kind == nw.Object:
+            known = (each for each in _with(frame, [name]).get_column(name).to_numpy() if not _is_missing(each))
+            if isinstance(next(known, None), list | tuple | np.ndarray):
+                numbers, shape = True, None
         plain = numbers and (inner.is_float() or inner.is_integer()) and "128" not in str(inner)
         dtype = np.dtype(str(inner).lower() if plain else "bool" if inner == nw.Boolean else "float64")
         columns[name] = Column(name, str(kind), dtype if numbers else None, shape)
@@ -319,11 +375,6 @@ def _lists(frame: nw.DataFrame[Any], column: Column) -> Array:
         lists = lists.explode(column.name)
     rows = np.asarray(lists.get_column(column.name).to_numpy())
     return _with_missing(rows.reshape(-1, width), present)
-
-
-def _begins_with_list(values: Array) -> bool:
-    """Return whether the first value that is not missing is a list or an array."""
-    return next((isinstance(each, list | tuple | np.ndarray) for each in values if not _is_missing(each)), False)
 
 
 def _is_missing(value: object) -> bool:

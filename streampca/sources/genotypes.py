@@ -11,14 +11,14 @@ from dataclasses import replace
 import numpy as np
 
 from streampca.errors import DataError
-from streampca.sources.dimensions import Axes
-from streampca.sources.options import ReadOptions
-from streampca.sources.packing import Packing
+from streampca.sources.conventions import Packing
+from streampca.sources.formats import ReadOptions
 from streampca.sources.steps import Step, SteppedSource, slabs
-from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.table import StoredVariable
 from streampca.typing import Array, BoolArray, DType
 
-_PLOIDY = "ploidy"
+PLOIDY = "ploidy"
+"""The dimension of the alleles of a genotype."""
 MISSING = -1
 """A missing allele, and the dosage of a genotype with one."""
 _PADDING = -2
@@ -166,23 +166,25 @@ def alleles_of(size: int, alleles: Array | None) -> Array | None:
     return np.array([f"{','.join(filter(None, others))}/{reference}" for reference, *others in rows])
 
 
-def ploidy_of(dims: Sequence[str], dtype: DType, axes: Axes, options: ReadOptions, label: str) -> int | None:
-    """Return the axis of the alleles of genotypes, of which features are the dosage; None where there is none.
+def ploidy_of(
+    dims: Sequence[str], dtype: DType, columns: Sequence[int], options: ReadOptions, label: str
+) -> int | None:
+    """Return the axis of the alleles of genotypes, of which features are the dosage; None where features are the alleles.
 
-    It is the dimension ``ploidy`` of integers, unless `features` names it or values are read as they are stored.
+    It is the dimension ``ploidy`` of integers among `columns`, unless `features` names it or values are read as they are stored.
 
     Raises
     ------
     DataError
         If alleles are floating point numbers, as of a program that took one of them for missing.
     """
-    axis = dims.index(_PLOIDY) if _PLOIDY in dims else None
-    asked = options.decode == "raw" or _PLOIDY in (options.features or ())
-    if axis is None or asked or axis not in axes[1] or dtype.kind not in "iuf":
+    axis = dims.index(PLOIDY)
+    asked = options.decode == "raw" or PLOIDY in (options.features or ())
+    if asked or axis not in columns or dtype.kind not in "iuf":
         return None
     if dtype.kind == "f":
         raise DataError(
-            f"{label} has dtype {dtype} along the dimension {_PLOIDY}: expected alleles as integers, -1 where missing; open the store "
+            f"{label} has dtype {dtype} along the dimension {PLOIDY}: expected alleles as integers, -1 where missing; open the store "
             "by its path, or with xarray and mask_and_scale=False; for these numbers as features: features=[…, 'ploidy']"
         )
     return axis
@@ -201,7 +203,7 @@ def identifiers(dim: str, size: int, values: Callable[[str], Array | None]) -> A
 
     Variants without an identifier are named by contig and position. `values` returns the array of a name, None if there is none.
     """
-    names = None if dim not in IDENTIFIERS else values(IDENTIFIERS[dim])
+    names = values(IDENTIFIERS[dim])
     if names is None or names.shape != (size,) or names.dtype.kind != "U":
         return None
     nameless = np.isin(names, _NO_ID)

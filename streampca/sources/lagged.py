@@ -29,8 +29,8 @@ _LARGEST_STEP = 1.5
 """Steps of the coordinate of samples, in medians of all steps, above which there is a gap: months have 28 to 31 days."""
 
 
-def with_lags(source: Source, lags: Lags | None) -> Source:
-    """Return the table whose rows are those of `source` at several lags, None = `source` itself; reads coordinates only.
+def with_lags(source: Source, lags: Lags) -> Source:
+    """Return the table whose rows are those of `source` at several lags; reads coordinates only.
 
     Raises
     ------
@@ -39,9 +39,14 @@ def with_lags(source: Source, lags: Lags | None) -> Source:
     NotAvailableError
         If rows are sparse, or samples have several dimensions.
     """
-    if lags is None:
-        return source
-    offsets = checked_lags(lags)
+    whole = isinstance(lags, int | np.integer) and not isinstance(lags, bool)
+    values = list(range(int(lags))) if whole else list(lags) if isinstance(lags, list | tuple | np.ndarray) else []  # type: ignore[arg-type]
+    good = all(isinstance(each, int | np.integer) and not isinstance(each, bool) and each >= 0 for each in values)
+    if not values or not good or len(set(values)) < len(values):
+        raise ParameterError(
+            f"lags={str(lags)[:60]!r}: expected how many consecutive samples make a row, or different whole numbers of at least 0"
+        )
+    offsets = tuple(sorted(int(each) for each in values))
     if source.sparse:
         raise NotAvailableError(
             f"{source.description}: lags={lags!r}: copies of sparse rows are not made: give dense rows"
@@ -60,18 +65,6 @@ def with_lags(source: Source, lags: Lags | None) -> Source:
             "fewer lags"
         )
     return LaggedSource(source, offsets, starts)
-
-
-def checked_lags(lags: object) -> tuple[int, ...]:
-    """Return lags in ascending order, 0 to n − 1 for a number n; `ParameterError` if they are no lags."""
-    whole = isinstance(lags, int | np.integer) and not isinstance(lags, bool)
-    values = list(range(int(lags))) if whole else list(lags) if isinstance(lags, list | tuple | np.ndarray) else []  # type: ignore[call-overload]
-    good = all(isinstance(each, int | np.integer) and not isinstance(each, bool) and each >= 0 for each in values)
-    if not values or not good or len(set(values)) < len(values):
-        raise ParameterError(
-            f"lags={str(lags)[:60]!r}: expected how many consecutive samples make a row, or different whole numbers of at least 0"
-        )
-    return tuple(sorted(int(each) for each in values))
 
 
 class LaggedSource(RowsOfSource):

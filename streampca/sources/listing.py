@@ -11,10 +11,10 @@ from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.labels import Dimension
 from streampca.sources.arrays import read_array
 from streampca.sources.conventions import VALID, require_unpacked
-from streampca.sources.dimensions import likely_samples
+from streampca.sources.features import likely_samples
 from streampca.sources.files.paths import files_of
+from streampca.sources.formats import ReadOptions, StorageOptions
 from streampca.sources.named_arrays import NamedArray, NamedArrays
-from streampca.sources.options import ReadOptions, StorageOptions
 from streampca.typing import Array, DType, Json
 
 _MAX_BYTES = 2**34
@@ -197,7 +197,7 @@ def arrays_at(path: str, options: ReadOptions) -> NamedArrays:
     from streampca.sources.zarr.strictness import strict_group
 
     files = files_of(path)
-    if files is not None and files.has_arrays:
+    if files is not None and files.format.holds == "arrays":
         return arrays_of(files)
     node, label = node_at(path, options)
     return ZarrArrays(strict_group(node) if isinstance(node, zarr.Group) else node, options, label)

@@ -19,14 +19,18 @@ import numpy as np
 from streampca.errors import DataError, ParameterError, StreamPCAError
 from streampca.labels import Dimension, Labels, SampleColumns, Variable, equal_values
 from streampca.sources.base import Source
-from streampca.sources.columns import feature_error
-from streampca.sources.conventions import decoded_times, describes_others, describing_names, is_time, plain_attributes
-from streampca.sources.dimensions import Axes, axes_of
-from streampca.sources.genotypes import IDENTIFIERS, alleles_of, dosages, identifiers, ploidy_of
-from streampca.sources.options import ReadOptions
-from streampca.sources.packing import unpacked
-from streampca.sources.stored_variable import FROM_DATA, StoredVariable
-from streampca.sources.table import table_of
+from streampca.sources.conventions import (
+    decoded_times,
+    describes_others,
+    describing_names,
+    is_time,
+    plain_attributes,
+    unpacked,
+)
+from streampca.sources.features import Axes, axes_of, feature_error
+from streampca.sources.formats import ReadOptions
+from streampca.sources.genotypes import IDENTIFIERS, PLOIDY, alleles_of, dosages, identifiers, ploidy_of
+from streampca.sources.table import FROM_DATA, StoredVariable, table_of
 from streampca.typing import Array, DType, JsonValue
 
 MOST_COORDINATES = 2**27
@@ -154,11 +158,11 @@ class NamedArrays(ABC):
         beside = self.coordinate(array, axis)
         if isinstance(beside, str):
             plain = Dimension(name, size, note=_unread(name, beside) if beside else "")
-            return plain if beside else self._identified(array, plain)
+            return self._identified(array, plain) if name in IDENTIFIERS and not beside else plain
         of_characters = beside.dtype == np.dtype("S1") and len(beside.shape) == 2
         if beside.shape != (size,) and not (of_characters and beside.shape[0] == size):
-            found = f"{beside.name} has the shape {beside.shape}"
-            return self._identified(array, Dimension(name, size, note=_unread(name, found)))
+            plain = Dimension(name, size, note=_unread(name, f"{beside.name} has the shape {beside.shape}"))
+            return self._identified(array, plain) if name in IDENTIFIERS else plain
         values = self.values(beside, f"{self.title(array)}: coordinate {name}")
         if values is None:
             return Dimension(name, size, note=_unread(name, f"{beside.name} has the type {beside.dtype}"))
@@ -172,7 +176,7 @@ class NamedArrays(ABC):
     def _identified(self, array: NamedArray, dimension: Dimension) -> Dimension:
         """Return a dimension with the names of variants or samples of VCF Zarr, or a note where there are some that are not read."""
         name, values = dimension.name, None
-        found = self.sibling(array, IDENTIFIERS[name]) if name in IDENTIFIERS else None
+        found = self.sibling(array, IDENTIFIERS[name])
         if found is None:
             return dimension
         if math.prod(found.shape) * found.dtype.itemsize > MOST_COORDINATES:
@@ -266,18 +270,20 @@ def open_named(arrays: NamedArrays, options: ReadOptions) -> Source:
     parts, each = [], []
     for array in chosen:
         rows, columns = axes_of(array.dims, array.shape, options, arrays.title(array))
-        ploidy = ploidy_of(array.dims, array.dtype, (rows, columns), options, arrays.title(array))
+        ploidy = None
+        if PLOIDY in array.dims:
+            ploidy = ploidy_of(array.dims, array.dtype, columns, options, arrays.title(array))
         if ploidy is None:
             part = arrays.opened(array, (rows, columns), options)
         else:
             columns = tuple(axis for axis in columns if axis != ploidy)
             part = dosages(arrays.opened(array, (rows, (*columns, ploidy)), options), array.shape[ploidy])
-        parts.append(part.with_missing(options.missing_value))
+        parts.append(part if options.missing_value is None else part.with_missing(options.missing_value))
         labels = arrays.labels_of(array, (rows, columns))
         if ploidy is not None:
             labels = replace(labels, features=tuple(arrays.with_alleles(array, one) for one in labels.features))
         each.append(labels)
-    label, labels = arrays.table_label(chosen), joined_labels(each, arrays.label)
+    label, labels = arrays.table_label(chosen), each[0] if len(each) == 1 else joined_labels(each, arrays.label)
     mask: object = options.mask
     if isinstance(mask, str | Path) and str(mask) not in FROM_DATA and not str(mask).endswith(".npy"):
         mask = arrays.mask(str(mask), labels, label)

@@ -13,22 +13,17 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.redaction import redacted
-from streampca.sources.array_like import NumberedArray, is_lazy_array, lazy_blocks, stored_dataset
-from streampca.sources.arrays import ArraySource, MappedSource
+from streampca.sources.arrays import ArraySource, MappedSource, SparseSource, is_sparse
 from streampca.sources.base import Source, require_unmasked
-from streampca.sources.cells.objects import is_anndata, open_anndata
-from streampca.sources.coordinates import is_xarray
+from streampca.sources.cells import is_anndata, open_anndata, open_several_cells
 from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.paths import Files, Paths, cells_paths, files_below, files_of, is_files_path, is_paths
-from streampca.sources.formats import OF_COLUMNS, format_alone
-from streampca.sources.frames import is_frame, open_frame
+from streampca.sources.formats import ReadOptions, StorageOptions, format_alone
+from streampca.sources.frames import is_frame, is_xarray, open_frame
 from streampca.sources.lagged import Lags, with_lags
 from streampca.sources.named_arrays import open_named
-from streampca.sources.options import ReadOptions, StorageOptions
-from streampca.sources.sparse import SparseSource, is_sparse
-from streampca.sources.stored_variable import StoredVariable
-from streampca.sources.table import table_of, with_missing_value
-from streampca.sources.xarray_data import open_xarray
+from streampca.sources.objects import NumberedArray, is_lazy_array, lazy_blocks, open_xarray, stored_dataset
+from streampca.sources.table import StoredVariable, table_of, with_missing_value
 from streampca.system.optional import package_of
 
 if TYPE_CHECKING:
@@ -167,18 +162,24 @@ def open_with(data: object, options: ReadOptions) -> Source:
     """Return `data` opened with the options of `open_source`; a source as it is, but for a missing value and lags."""
     if isinstance(data, Source):
         options.require_only("a table that is open", data.description)
-        return with_lags(with_missing_value(data, options.missing_value), options.lags)
-    opened = next((opened for matches, opened in _KINDS if matches(data)), None)
-    if opened is None:
-        raise DataError(
-            f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map{_hint(data)}"
-        )
-    if options.storage_options and not (is_paths(data) and "://" in str(data)):
-        raise NotAvailableError(
-            f"storage_options does not apply to {str(data)[:80] if is_paths(data) else _kind_of(data)}: it is for URLs; leave it out"
-        )
-    require_unmasked(data, "the masked array")
-    return with_lags(with_missing_value(opened(data, options), options.missing_value), options.lags)
+        source = data
+    elif is_paths(data):
+        if options.storage_options and "://" not in str(data):
+            raise NotAvailableError(f"storage_options does not apply to {str(data)[:80]}: it is for URLs; leave it out")
+        source = _open_path(data, options)
+    else:
+        opened = next((opened for matches, opened in _KINDS if matches(data)), None)
+        if opened is None:
+            raise DataError(
+                f"cannot read data of type {_kind_of(data)}: expected a path, zarr.Array, dask array, numpy array or memory map{_hint(data)}"
+            )
+        if options.storage_options:
+            raise NotAvailableError(f"storage_options does not apply to {_kind_of(data)}: it is for URLs; leave it out")
+        require_unmasked(data, "the masked array")
+        source = opened(data, options)
+    if options.missing_value is not None:
+        source = with_missing_value(source, options.missing_value)
+    return source if options.lags is None else with_lags(source, options.lags)
 
 
 def _kind_of(data: object) -> str:
@@ -213,8 +214,6 @@ def _open_path(data: Paths, options: ReadOptions) -> Source:
         data = data[0]
     try:
         if (several := cells_paths(data)) is not None:
-            from streampca.sources.cells.several import open_several_cells
-
             return open_several_cells(several, options)
         path = str(data)
         files = files_of(path if isinstance(data, str | Path) else data, options.storage_options)
@@ -242,7 +241,7 @@ def _open_files(files: Files, options: ReadOptions) -> Source:
         For options that such files do not have, and if the package that reads them is not installed.
     """
     options.require_only(files.format.name, files.description)
-    if files.has_arrays:
+    if files.format.holds == "arrays":
         from streampca.sources.files.arrays import arrays_of
 
         return open_named(arrays_of(files), options)
@@ -252,10 +251,13 @@ def _open_files(files: Files, options: ReadOptions) -> Source:
         from streampca.sources.files.remote_file import FetchedRows
 
         kind = FetchedRows
-    names = [column.name for column in readers[0].columns] if files.has_columns else []
-    details = {"columns": names, "id_column": options.id_column} if files.has_columns else None
+    details = None
+    if files.format.holds == "columns":
+        details = {"columns": [column.name for column in readers[0].columns], "id_column": options.id_column}
     part = StoredVariable(kind(readers, files.description, details))
-    table = table_of([part.with_missing(options.missing_value)], labels, files.description, options.mask)
+    if options.missing_value is not None:
+        part = part.with_missing(options.missing_value)
+    table = table_of([part], labels, files.description, options.mask)
     table.sample_columns = columns
     return table
 
@@ -268,7 +270,7 @@ def is_store_path(path: str) -> bool:
 def _open_zarr(path: str, options: ReadOptions) -> Source:
     from streampca.sources.zarr.group import node_at
 
-    of_columns = not set(OF_COLUMNS).isdisjoint(options.given)
+    of_columns = options.columns is not None or options.id_column is not None
     try:
         if of_columns:  # of no store, so none is looked for
             options.require_only("a zarr group", redacted(path))
@@ -291,7 +293,7 @@ def _of_array(opened: Opener, kind: str) -> Opener:
         options.require_only(kind, _kind_of(data))
         if not is_sparse(data) and (options.by_dimension or data.ndim > 2):
             return open_named(NumberedArray(data), options)
-        return opened(data.T if options.transposed else data, options)
+        return opened(data.T if options.orientation == "features_first" else data, options)
 
     return open_array
 
@@ -348,7 +350,6 @@ def _open_anndata(data: Any, options: ReadOptions) -> Source:
 
 
 _KINDS: tuple[tuple[Callable[[object], bool], Opener], ...] = (
-    (is_paths, _open_path),
     (
         lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
         _of_array(lambda array, options: MappedSource(array, "memory map"), "an array"),
@@ -363,7 +364,7 @@ _KINDS: tuple[tuple[Callable[[object], bool], Opener], ...] = (
     (is_frame, open_frame),
     (is_lazy_array, _open_lazy),
 )
-"""Kinds of data, with the function that opens them; the first that matches is used. A new kind of object has a line here, of files in `formats`."""
+"""Kinds of data that are no paths, with the function that opens them; the first that matches is used. A new kind of object has a line here, of files in `formats`."""
 
 open = open_source
 # The name in the top level of the package.

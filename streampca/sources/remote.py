@@ -47,8 +47,8 @@ from streampca.sources.fetching.client import (
     retry_after,
     status_of,
 )
-from streampca.sources.options import StorageOptions
-from streampca.sources.schedule import requests_since
+from streampca.sources.formats import StorageOptions
+from streampca.sources.grid import requests_since
 from streampca.sources.versions import ObjectListing, listed
 from streampca.storage.zarr_interface import (
     Buffer,

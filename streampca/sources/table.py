@@ -1,21 +1,218 @@
-"""A table made of stored arrays: packed values are decoded, features left out by a mask, and variables put side by side."""
+"""A table made of stored arrays: packed values are decoded, features left out by a mask, and variables put side by side.
+
+Also tables of some features of another table, in the order of that one.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import xxhash
 
 from streampca.errors import DataError, NotAvailableError, ParameterError, PartlyMissingError
 from streampca.labels import Dimension, Labels, Variable, equal_values
+from streampca.sources.alignment import of_features
+from streampca.sources.arrays import read_array
 from streampca.sources.base import Features, ReadCount, Source, Stacked, require_table
+from streampca.sources.conventions import Packing, can_hold
 from streampca.sources.grid import Grid
-from streampca.sources.stored_variable import FROM_DATA, StoredVariable, feature_mask
-from streampca.typing import Array
+from streampca.sources.steps import Cast, ChosenFeatures, Elementwise, Step, SteppedSource, slabs
+from streampca.system.workspace import borrow
+from streampca.typing import Array, BoolArray, DType, IntArray
+
+FROM_DATA = ("observed", "survey")
+"""Masks that are found in the data: features of which the first rows, or all rows, hold a value."""
+_READ_BYTES = 2**26
+
+
+@dataclass(frozen=True)
+class StoredVariable:
+    """The array of one variable."""
+
+    source: Source
+    """Its rows as they are stored."""
+    packing: Packing | None = None
+    """How its values are decoded; None where they are meant as they are stored."""
+    mask: BoolArray | None = None
+    """Which of its features are in the table, ``(n_features,)``; None where all are."""
+    observed_only: bool = False
+    """Whether features that are not used must hold no value at all, which is checked whenever they are read."""
+    missing_value: float | None = None
+    """The stored number that counts as missing because the user says so; one of the fill values of `packing`."""
+
+    @property
+    def n_stored(self) -> int:
+        """Return the number of its features, those that are left out included."""
+        return self.source.shape[1]
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of its features in the table."""
+        return self.n_stored if self.mask is None else int(self.mask.sum())
+
+    @property
+    def dtype(self) -> DType:
+        """Return the data type of its values in the table."""
+        return self.source.dtype if self.packing is None else self.packing.dtype
+
+    def masked(self, mask: BoolArray | None, observed_only: bool) -> StoredVariable:
+        """Return the variable with only the features in `mask`."""
+        return replace(self, mask=None if mask is None or mask.all() else mask, observed_only=observed_only)
+
+    def missing(self, stored: Array) -> BoolArray:
+        """Return where stored values mean that nothing was observed."""
+        return _missing(self.packing, stored)
+
+    def decoded_to(self, dtype: DType) -> StoredVariable:
+        """Return the variable whose values are decoded to `dtype`."""
+        if dtype == self.dtype:
+            return self
+        packing = self.packing or Packing.none(self.source.dtype)
+        return replace(self, packing=replace(packing, dtype=dtype))
+
+    def with_missing(self, value: float) -> StoredVariable:
+        """Return the variable with one more stored number that means missing, if it can have it."""
+        packing = self.packing or Packing.none(self.source.dtype)
+        if not can_hold(packing.stored, value):
+            return self
+        return replace(self, packing=packing.with_missing(value), missing_value=value)
+
+    @property
+    def missing_values(self) -> tuple[float, ...]:
+        """Return the stored numbers that count as missing, beside NaN."""
+        return () if self.packing is None else self.packing.fills
+
+    def rows(self, dtype: DType) -> Source:
+        """Return its rows as they are in a table of `dtype`: the used features, decoded."""
+        steps: list[Step] = []
+        if self.mask is not None and self.observed_only:
+            steps.append(_Observed(self.mask, self.packing, self.source.description))
+        elif self.mask is not None:
+            steps.append(ChosenFeatures(self.mask))
+        if self.packing is not None:
+            steps.append(Unpacked(replace(self.packing, dtype=dtype)))
+        elif self.source.dtype != dtype:
+            steps.append(Cast(dtype))
+        return SteppedSource(self.source, steps) if steps else self.source
+
+
+class Unpacked(Elementwise):
+    """Packed values as they are meant, NaN where nothing was observed; dense."""
+
+    def __init__(self, packing: Packing):
+        self.packing = packing
+
+    @property
+    def digest(self) -> bytes:
+        """Return how values are decoded."""
+        return f"{self.packing}".encode()
+
+    def dtype(self, dtype: DType) -> DType:
+        """Return the data type of decoded values."""
+        return self.packing.dtype
+
+    def of_values(self, values: Array, out: Array) -> None:
+        """Write the decoded values to `out`."""
+        self.packing.decode(values, out)
+
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Raise `NotAvailableError`: values that are not stored need not be zero."""
+        return Step.apply_stored(self, data, indices, indptr, start)
+
+
+class _Observed(ChosenFeatures):
+    """Features that were observed in the first rows; the others must hold no value at all, which is checked as rows are read."""
+
+    def __init__(self, used: BoolArray, packing: Packing | None, description: str):
+        super().__init__(used)
+        self.packing, self.description = packing, description
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Observed, (self.used, self.packing, self.description)
+
+    def require(self, values: Array, start: int) -> None:
+        """Raise `PartlyMissingError` if a feature that is left out has a value."""
+        left_out = np.flatnonzero(~self.used)
+        for rows in slabs(values):
+            missing = _missing(self.packing, values[rows].take(left_out, axis=1))
+            if missing.all():
+                continue
+            row, column = (int(index) for index in np.argwhere(~missing)[0])
+            raise PartlyMissingError(
+                f"{self.description}: feature {int(left_out[column])} was missing in every row of the first chunk, "
+                f"and has a value in row {start + rows.start + row}: mask='observed' leaves out features that are never observed; name "
+                "those to use with a mask of your own (mask='survey' reads all rows once more beforehand to find them), and say with "
+                "missing= what the remaining missing values mean"
+            )
+
+
+def _missing(packing: Packing | None, stored: Array) -> BoolArray:
+    """Return where stored values mean that nothing was observed."""
+    if packing is not None:
+        return packing.missing(stored)
+    return np.isnan(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, dtype=bool)
+
+
+def feature_mask(mask: object, labels: Labels, parts: Sequence[StoredVariable], label: str) -> BoolArray:
+    """Return which features a mask names as used, of all variables one after another.
+
+    Parameters
+    ----------
+    mask : array, str, Path or {"observed", "survey"}
+        True (or a number other than zero and NaN) for features that are used, or the path of an ``.npy`` file of these: an array of the shape of one variable, for all
+        variables of this shape, or of all features in one dimension; with labels, see `streampca.sources.alignment`. ``"observed"`` stands for the features with a value in the
+        first rows, at most those of 64 MiB and of one chunk, which are read at once; ``"survey"`` reads all rows.
+
+    Raises
+    ------
+    DataError
+        If the shape is another one, or no feature is used.
+    """
+    if isinstance(mask, str | Path) and str(mask) not in FROM_DATA:
+        mask = read_array("mask", str(mask))
+    if isinstance(mask, str):
+        used = np.concatenate([_observed(part, every_row=mask == "survey") for part in parts])
+    else:
+        used = _of_array(mask, labels, label)
+    if not used.any():
+        raise DataError(
+            f"{label}: the mask leaves out all of {len(used):,} features: expected True for those that are used"
+        )
+    return used
+
+
+def _of_array(given: object, labels: Labels, label: str) -> BoolArray:
+    try:
+        mask = np.asarray(of_features("mask", given if hasattr(given, "ndim") else np.asarray(given), labels))
+    except ParameterError as error:
+        raise DataError(f"{label}: {error}") from error
+    if mask.dtype.kind not in "biuf":
+        raise ParameterError(f"{label}: mask has dtype {mask.dtype}: expected truth values or numbers")
+    used: BoolArray = np.nan_to_num(mask) != 0 if mask.dtype.kind == "f" else mask.astype(bool)
+    if used.shape != (labels.n_features,):
+        raise DataError(
+            f"{label}: mask has shape {mask.shape}: expected one value for each of the {labels.n_features} features"
+        )
+    return used
+
+
+def _observed(part: StoredVariable, *, every_row: bool) -> BoolArray:
+    """Return which features of an array have a value in its first rows, or in any row."""
+    source, n_rows = part.source, part.source.shape[0]
+    step = max(1, min(source.chunk_rows, _READ_BYTES // source.row_bytes, n_rows))
+    observed = np.zeros(part.n_stored, dtype=bool)
+    for start in range(0, n_rows if every_row else step, step):
+        stop = min(start + step, n_rows)
+        stored, _ = source.read(start, stop, borrow("stored rows", (stop - start, part.n_stored), source.dtype))
+        observed |= ~part.missing(stored).all(axis=0)
+        if observed.all():
+            break
+    return observed
 
 
 class TableSource(Source):
@@ -178,8 +375,8 @@ def table_of(parts: Sequence[StoredVariable], labels: Labels, label: str, mask: 
     return source
 
 
-def with_missing_value(source: Source, value: float | None) -> Source:
-    """Return a table in which the stored number `value` counts as missing, too; None = `source` as it is.
+def with_missing_value(source: Source, value: float) -> Source:
+    """Return a table in which the stored number `value` counts as missing, too.
 
     Raises
     ------
@@ -188,8 +385,6 @@ def with_missing_value(source: Source, value: float | None) -> Source:
     ParameterError
         If its values cannot be `value`.
     """
-    if value is None:
-        return source
     if source.sparse:
         raise NotAvailableError(
             f"{source.description}: missing_value={value!r} is for dense rows: what a sparse matrix does not store is zero"
@@ -293,3 +488,53 @@ def _same(one: Dimension, other: Dimension) -> bool:
     if one.size != other.size or (one.coordinate is None) != (other.coordinate is None):
         return False
     return one.coordinate is None or other.coordinate is None or equal_values(one.coordinate, other.coordinate)
+
+
+def with_features(source: Source, used: BoolArray, alike: Source | None = None) -> SteppedSource:
+    """Return the table of the features of `source` that are `used`, ``(n_features,)``; dense.
+
+    Tables of some features of one table are read together with it. `alike` is the same table opened by itself, which the result is
+    described as.
+    """
+    return SteppedSource(source, [ChosenFeatures(used)], alike=alike, part_of=source)
+
+
+def part_of(source: Source) -> tuple[Source, ChosenFeatures | None]:
+    """Return the table that is read for `source`, and which of its features `source` has; None where it is the table itself."""
+    if isinstance(source, SteppedSource) and source.part_of is not None:
+        chosen = source.steps[-1]
+        if isinstance(chosen, ChosenFeatures):
+            return source.part_of, chosen
+    return source, None
+
+
+def view_of(whole: Source, own: Source) -> Source:
+    """Return a source with the rows of `own` that reads those of `whole`; `own` itself where it has others than some of them."""
+    places = _places_in(whole, own)
+    alike = own.shape[0] == whole.shape[0] and own.dtype == whole.dtype and not whole.sparse
+    if not alike or places is None or (np.diff(places) <= 0).any() or len(places) != own.shape[1]:
+        return own
+    used = np.zeros(whole.shape[1], dtype=bool)
+    used[places] = True
+    return with_features(whole, used, own)
+
+
+def _places_in(whole: Source, own: Source) -> IntArray | None:
+    """Return where the features of `own` are among those of `whole`, by names or variables; None if not all are there."""
+    if whole.feature_names is not None and own.feature_names is not None:
+        by_name = {name: place for place, name in enumerate(whole.feature_names)}
+        found = [by_name.get(name, -1) for name in own.feature_names]
+        return None if min(found) < 0 or len(by_name) < len(whole.feature_names) else np.array(found)
+    if whole.labels is None or own.labels is None:
+        return None
+    starts, start = {}, 0
+    for variable in whole.labels.variables:
+        starts[variable.name, variable.shape] = start
+        start += variable.size
+    if any((variable.name, variable.shape) not in starts for variable in own.labels.variables):
+        return None
+    stored = np.concatenate([starts[v.name, v.shape] + np.arange(v.size) for v in own.labels.variables])
+    places = np.full(start, -1)
+    places[whole.labels.indices()] = np.arange(whole.shape[1])
+    found_places: IntArray = places[stored[own.labels.indices()]]
+    return None if (found_places < 0).any() else found_places

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix, hstack
 from stores import Command, picture
 
 import streampca as sp
-from streampca.anndata import zarr_slots
+from streampca.anndata import slots as written_slots
 from streampca.errors import DataError, NotAvailableError, OutputError, ParameterError
 
 pytestmark = [
@@ -168,11 +168,11 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], int]:
 
         return action
 
-    monkeypatch.setattr(zarr_slots.os, "rename", counted(zarr_slots.os.rename))
+    monkeypatch.setattr(written_slots.os, "rename", counted(written_slots.os.rename))
     for name in ("write_atomically", "flush", "flush_one", "require_space"):
-        monkeypatch.setattr(zarr_slots, name, counted(getattr(zarr_slots, name)))
-    monkeypatch.setattr(zarr_slots.shutil, "rmtree", counted(zarr_slots.shutil.rmtree))
-    monkeypatch.setattr(zarr_slots.ZarrSlots, "discard", lambda self: None)  # which a killed process does not do
+        monkeypatch.setattr(written_slots, name, counted(getattr(written_slots, name)))
+    monkeypatch.setattr(written_slots.shutil, "rmtree", counted(written_slots.shutil.rmtree))
+    monkeypatch.setattr(written_slots.ZarrSlots, "discard", lambda self: None)  # which a killed process does not do
     return lambda: done
 
 
@@ -204,8 +204,8 @@ def test_a_kill_at_any_point_leaves_all_or_nothing_after_the_next_call(
             assert set(SLOTS) <= set(members)
             shapes = {members["obsm/X_pca"].shape[1], members["varm/PCs"].shape[1]}  # type: ignore[union-attr]
             assert len(shapes) == 1
-        with zarr_slots_of(path) as slots:
-            taken = slots.taken(zarr_slots.Keys())
+        with slots_of(path) as slots:
+            taken = slots.taken(written_slots.Keys())
         assert len(taken) in (0, 3)
         if len(taken) == 3 and zarr.open_array(path / "varm/PCs", mode="r").shape[1] == 3:
             require_results(path, 3)
@@ -216,9 +216,9 @@ def test_a_kill_at_any_point_leaves_all_or_nothing_after_the_next_call(
     assert number > 8
 
 
-def zarr_slots_of(path: Path) -> Any:
+def slots_of(path: Path) -> Any:
     """Return the places of a store, after recovery."""
-    from streampca.anndata.writing import slots_at
+    from streampca.anndata.slots import slots_at
 
     return slots_at(str(path), "test")
 

@@ -28,7 +28,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.planning.work import other_version, scheduler_gone, workers_of
 from streampca.sources.base import Source
-from streampca.sources.schedule import Schedule
+from streampca.sources.grid import Schedule
 from streampca.system.process import one_blas_thread
 from streampca.typing import DaskClient, DaskFuture
 from streampca.version import __version__

@@ -28,7 +28,7 @@ from streampca.planning.shape import WorkShape
 from streampca.planning.work import Companion, Resources, Work
 from streampca.solvers.base import NOTHING_PLANNED, Solver
 from streampca.solvers.result import FitResult
-from streampca.sources.coordinates import is_indexed, is_xarray
+from streampca.sources.frames import is_indexed, is_xarray
 from streampca.typing import Array, DType, FloatArray, Json
 
 if TYPE_CHECKING:

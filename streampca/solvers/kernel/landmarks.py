@@ -33,7 +33,7 @@ from streampca.planning.shape import BLOCK_BYTES, WorkShape, block_rows_to_try, 
 from streampca.planning.work import Figures, Resources
 from streampca.solvers.kernel.base import AFTER, KernelMethod, settings_of
 from streampca.sources.base import ReadCount, Source
-from streampca.sources.schedule import Schedule
+from streampca.sources.grid import Schedule
 from streampca.typing import Array, FloatArray, IntArray
 
 _RESERVOIR, _ALL_UP_TO = 200, 4096

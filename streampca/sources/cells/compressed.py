@@ -59,7 +59,18 @@ class CompressedRows(Source):
         require_table((len(indptr) - 1, n_features), data.dtype, label)
         if indices.dtype.kind not in "iu":
             raise DataError(f"{label}: indices have dtype {indices.dtype}: expected integers")
-        _require_edges(indptr, data.size, indices.size, label)
+        if data.size != indices.size:
+            raise DataError(f"{label}: data has {data.size:,} values and indices {indices.size:,}: expected as many")
+        if int(indptr[0]) != 0:
+            raise DataError(f"{label}: indptr begins with {int(indptr[0]):,}: expected 0")
+        steps = np.diff(indptr)
+        if (steps < 0).any():
+            row = int(np.flatnonzero(steps < 0)[0])
+            raise DataError(f"{label}: indptr decreases after row {row}: expected where each row begins, in order")
+        if int(indptr[-1]) != data.size:
+            raise DataError(
+                f"{label}: indptr ends with {int(indptr[-1]):,}, and {data.size:,} values are stored: expected the same"
+            )
         self.data, self.indices, self.indptr, self.description, self.label = data, indices, indptr, place, label
         self._edges = edges
         self.shape = (len(indptr) - 1, n_features)
@@ -181,22 +192,6 @@ class CompressedColumns(Transposed):
 def _row_of(entry: int, edges: IntArray) -> int:
     """Return the row that holds an entry."""
     return int(np.searchsorted(edges, entry, "right")) - 1
-
-
-def _require_edges(indptr: IntArray, n_data: int, n_indices: int, label: str) -> None:
-    """Raise `DataError` unless `indptr` begins at 0, does not decrease, and ends with the last stored value."""
-    if n_data != n_indices:
-        raise DataError(f"{label}: data has {n_data:,} values and indices {n_indices:,}: expected as many")
-    if int(indptr[0]) != 0:
-        raise DataError(f"{label}: indptr begins with {int(indptr[0]):,}: expected 0")
-    steps = np.diff(indptr)
-    if (steps < 0).any():
-        row = int(np.flatnonzero(steps < 0)[0])
-        raise DataError(f"{label}: indptr decreases after row {row}: expected where each row begins, in order")
-    if int(indptr[-1]) != n_data:
-        raise DataError(
-            f"{label}: indptr ends with {int(indptr[-1]):,}, and {n_data:,} values are stored: expected the same"
-        )
 
 
 _decoded = (

@@ -14,7 +14,7 @@ from streampca.labels import Dimension, Labels, SampleColumns, Variable
 from streampca.sources.alignment import of_features
 from streampca.sources.base import Source
 from streampca.sources.cells.normalization import Normalization
-from streampca.sources.options import ReadOptions
+from streampca.sources.formats import ReadOptions
 from streampca.sources.steps import ChosenFeatures, SteppedSource
 from streampca.typing import Array, BoolArray
 
@@ -151,7 +151,7 @@ class CellsTable(SteppedSource):
 
 def table_of(parts: Cells, options: ReadOptions) -> CellsTable:
     """Return AnnData as a table of cells: its rows with the steps that the options ask for."""
-    normalization = Normalization.of(options.normalize)
+    normalization = None if options.normalize is None else Normalization.of(options.normalize)
     rows, mask, cells, features, columns = parts
     is_own = (options.layer or "").startswith(f"{OBSM}/")
     axis = "column" if is_own else "var_names"
@@ -163,7 +163,8 @@ def table_of(parts: Cells, options: ReadOptions) -> CellsTable:
     if mask is None and options.mask is not None:
         what = f"{rows.description}: mask"
         mask = mask_of(np.asarray(of_features(what, options.mask, labels)), rows.shape[1], what)
-    labels = labels.with_mask(mask)
+    if mask is not None:
+        labels = labels.with_mask(mask)
     if normalization is None:
         chosen = [] if labels.mask is None else [ChosenFeatures(labels.mask)]
         source = CellsTable(rows, chosen, mark="|None|")

@@ -18,8 +18,8 @@ import xxhash
 
 from streampca.counts import NORMALIZE, CountKey, keys_in_words
 from streampca.errors import DataError, NotFiniteError, ParameterError
+from streampca.sources.arrays import DenseRows
 from streampca.sources.base import Source
-from streampca.sources.sparse import DenseRows
 from streampca.sources.steps import Cast, ChosenFeatures, Elementwise, FittedStep, Step, SteppedSource, slabs
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, JsonValue
@@ -226,8 +226,6 @@ class Normalization:
         ParameterError
             If `given` is no mapping, or has other keys or values outside their domain, or keys that do not go together.
         """
-        if given is None:
-            return None
         if not isinstance(given, Mapping) or set(given) - {key.name for key in NORMALIZE}:
             raise ParameterError(
                 f'normalize={str(given)[:60]!r}: expected {keys_in_words()}, such as {{"target_sum": 1e4, "log1p": True}}'
@@ -278,13 +276,13 @@ class Normalization:
         return {key.name: value for key, value in self.values} | known
 
     def __str__(self) -> str:
-        shown = [f"{key.name}={_short(value)}" for key, value in self.values if value or key.name in _SINCE_THE_FIRST]
+        shown = []
+        for key, value in self.values:
+            if isinstance(value, Mapping):  # figures, by their hash
+                shown.append(f"{key.name}={xxhash.xxh3_128_hexdigest(json.dumps(value).encode())}")
+            elif value or key.name in _SINCE_THE_FIRST:
+                shown.append(f"{key.name}={value}")
         return f"Normalization({', '.join(shown)})"
-
-
-def _short(value: Any) -> object:
-    """Return a value of a key for a fingerprint: of figures their hash."""
-    return xxhash.xxh3_128_hexdigest(json.dumps(value).encode()) if isinstance(value, Mapping) else value
 
 
 def normalized_dtype(stored: DType) -> DType:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streampca.errors import ChangedInputError, StoreError
 from streampca.sources.fetching.client import Fetched, ObjectVersion
-from streampca.sources.schedule import Schedule, Span
+from streampca.sources.grid import Schedule, Span
 from streampca.storage.zarr_interface import event_loop, sync
 
 MOST_REQUESTS = 32

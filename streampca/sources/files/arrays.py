@@ -6,7 +6,7 @@ import math
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,16 +17,15 @@ from streampca.calendars import in_units_of
 from streampca.errors import DamagedChunkError, DataError, MissingChunkError
 from streampca.labels import Dimension, Labels, compared_alleles, palindromic
 from streampca.sources.base import ReadCount, require_table
-from streampca.sources.conventions import packed_by
-from streampca.sources.dimensions import Axes, axes_of
+from streampca.sources.conventions import Packing, packed_by
+from streampca.sources.features import Axes, axes_of
 from streampca.sources.files.fragments import FragmentedRows, FragmentReader, damage_named
 from streampca.sources.files.paths import Files
 from streampca.sources.files.records import Fragment, LocalFile
+from streampca.sources.formats import ReadOptions
 from streampca.sources.genotypes import exchange
 from streampca.sources.named_arrays import MOST_COORDINATES, NamedArray, NamedArrays, required
-from streampca.sources.options import ReadOptions
-from streampca.sources.packing import Packing
-from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.table import StoredVariable
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType
 
@@ -42,14 +41,16 @@ class ArrayFile(NamedArrays):
     ----------
     path : Path
         The file.
+    label : str, optional
+        What messages call it; by default its path.
     """
 
     place = "file"
     causes: ClassVar[str] = "is damaged or cut short"
     """What messages say of a file that the library cannot read."""
 
-    def __init__(self, path: Path):
-        self.path, self.label = path.absolute(), str(path)
+    def __init__(self, path: Path, label: str | None = None):
+        self.path, self.label = path.absolute(), label or str(path)
 
     @abstractmethod
     def open(self) -> Any:
@@ -66,13 +67,9 @@ class ArrayFile(NamedArrays):
 
     def read(self, array: NamedArray, label: str) -> Array:
         """Return the values of an array beside the data; text as such."""
-        with self.opened_file() as file, self.damage(label):
+        with self.opened_file() as file, damage_named(label, self.causes):
             values = np.array(self.stored(file, str(array.name))[...])
         return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
-
-    def damage(self, what: str) -> AbstractContextManager[None]:
-        """Return a context in which errors of the library are raised as `DamagedChunkError` that begin with `what`."""
-        return damage_named(what, self.causes)
 
     def stored_bytes(self, name: str) -> int:
         """Return the bytes that an array takes in the file; 0 where it has no chunks."""
@@ -105,7 +102,14 @@ class BoxReader(FragmentReader):
     """Reads rows of an array of a file, by boxes of whole chunks."""
 
     def __init__(
-        self, file: ArrayFile, array: NamedArray, axes: Axes, *, fill: bool, exchanged: BoolArray | None = None
+        self,
+        file: ArrayFile,
+        array: NamedArray,
+        axes: Axes,
+        *,
+        fill: bool,
+        exchanged: BoolArray | None = None,
+        recorded: bool = True,
     ):
         from streampca.sources.zarr.layout import Layout
 
@@ -122,17 +126,19 @@ class BoxReader(FragmentReader):
         step = self.layout.chunk_rows
         self.edges = (*range(0, self.shape[0], step), self.shape[0]) if chunks else None
         self.column_major = self.layout.column_major
-        self.record = Fragment.of(LocalFile(Path(file.label)), self.shape, self.dtype)
+        self.label = str(Path(file.label))
+        if recorded:
+            self.record = Fragment.of(LocalFile(Path(file.label)), self.shape, self.dtype)
         self.exchanged = exchanged
 
     def check(self) -> None:
         """Raise `MissingChunkError` if chunks were never written, or count them where they are to be filled."""
-        with self.file.opened_file(), self.file.damage(self.record.name):
+        with self.file.opened_file(), damage_named(self.label, self.file.causes):
             missing = self.file.missing_chunks(self.name)
         if missing and not self.fill:
             count = math.prod(self.layout.chunk_counts)
             raise MissingChunkError(
-                f"{self.record.name}: {missing:,} of {count:,} chunks of {self.name} were never written; write them, or set "
+                f"{self.label}: {missing:,} of {count:,} chunks of {self.name} were never written; write them, or set "
                 "missing_chunks: fill to read them as the fill value"
             )
         self.missing_chunks_filled = missing
@@ -171,13 +177,11 @@ class BoxReader(FragmentReader):
 
         count = ReadCount()
         axis = "rows" if layout is self.layout else "features"
-        what = f"{self.record.name}: {self.name} ({axis} {start} to {stop - 1})"
-        with self.file.opened_file(), self.file.damage(what):
+        what = f"{self.label}: {self.name} ({axis} {start} to {stop - 1})"
+        with self.file.opened_file(), damage_named(what, self.file.causes):
             array = required(self.file, self.name)
             if array.shape != layout.shape or array.dtype != self.stored_dtype:
-                raise DamagedChunkError(
-                    f"{self.record.name}: {self.name} has another shape or type than when it was opened"
-                )
+                raise DamagedChunkError(f"{self.label}: {self.name} has another shape or type than when it was opened")
             for whole, boxes in layout.readings(start, stop):
                 place = tuple(slice(span.start, span.stop) for span in whole)
                 if self._fills_rows(layout) and out.flags.c_contiguous and out.dtype == self.dtype:
@@ -188,19 +192,15 @@ class BoxReader(FragmentReader):
                     for row, box in boxes:
                         target = layout.view(out[row - start : row - start + layout.n_rows(box)], box)
                         target[...] = values[inside_of(box, whole)]
-                count += self._count(layout, whole)
+                if self.chunk_bytes:  # whole chunks, with their mean stored size
+                    places = [place for place, _, _ in layout.chunks(whole)]
+                    n_bytes = sum(map(layout.stored_values, places)) * self.dtype.itemsize
+                    every = max(1, math.prod(layout.chunk_counts))
+                    count += ReadCount(len(places), n_bytes, self.file.stored_bytes(self.name) * len(places) // every)
+                else:
+                    n_bytes = math.prod(map(len, whole)) * self.dtype.itemsize
+                    count += ReadCount(0, n_bytes, n_bytes)
         return count
-
-    def _count(self, layout: Any, box: tuple[range, ...]) -> ReadCount:
-        """Return the `ReadCount` of a box: of whole chunks, with their mean stored size."""
-        if not self.chunk_bytes:
-            n_bytes = math.prod(map(len, box)) * self.dtype.itemsize
-            return ReadCount(0, n_bytes, n_bytes)
-        n_values = n_chunks = 0
-        for place, _, _ in layout.chunks(box):
-            n_chunks, n_values = n_chunks + 1, n_values + layout.stored_values(place)
-        stored = self.file.stored_bytes(self.name) * n_chunks // max(1, math.prod(layout.chunk_counts))
-        return ReadCount(n_chunks, n_values * self.dtype.itemsize, stored)
 
 
 class ArrayFiles(NamedArrays):
@@ -363,9 +363,7 @@ class ArrayFiles(NamedArrays):
         }
         if any(flags is not None for flags in exchanged):
             counts = [0 if flags is None else int(flags.sum()) for flags in exchanged]
-            details["exchanged_alleles"] = {
-                reader.record.name: n for reader, n in zip(readers, counts, strict=True) if n
-            }
+            details["exchanged_alleles"] = {reader.label: n for reader, n in zip(readers, counts, strict=True) if n}
         if n_palindromic:
             details["palindromic_variants"] = n_palindromic
         if len({reader.shape[1] for reader in readers}) > 1:

@@ -11,20 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
 from streampca.errors import DamagedChunkError, DataError
 from streampca.labels import Dimension, Labels, SampleColumns
 from streampca.sources.base import ReadCount
-from streampca.sources.columns import Column, chosen_columns, common_type, feature_error, labels_of
+from streampca.sources.features import Column, chosen_columns, common_type, feature_error, labels_of
 from streampca.sources.files.arrow_files import ArrowFile, opened_file
 from streampca.sources.files.fragments import FragmentReader, damage_named
 from streampca.sources.files.paths import Files, partition_keys
 from streampca.sources.files.records import Fragment, StoredFile
-from streampca.sources.options import ReadOptions
-from streampca.sources.schedule import Span
+from streampca.sources.formats import ReadOptions
+from streampca.sources.grid import Span
 from streampca.system.optional import optional_module
 from streampca.typing import Array, DType
 
@@ -67,26 +67,24 @@ _last = threading.local()  # a chunk of which a read needed only the first rows
 
 def columns_of(schema: Schema) -> dict[str, Column]:
     """Return the columns of a schema of Arrow by their names."""
-    columns = {field.name: _column(field.name, field.type) for field in schema}
-    for name in columns:
-        if schema.names.count(name) > 1:
+    columns: dict[str, Column] = {}
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name in columns:
             columns[name] = Column(name, "a name of several columns", None)
+            continue
+        text, inner = str(kind), kind
+        shape: tuple[int, ...] | None = ()
+        if getattr(kind, "extension_name", "") == "arrow.fixed_shape_tensor":
+            inner, shape = kind.value_type, tuple(kind.shape)
+        while str(inner).startswith("fixed_size_list"):
+            inner, shape = inner.value_type, (*(shape or ()), int(inner.list_size))
+        if text.startswith(("list<", "large_list<")):
+            inner, shape = kind.value_type, None
+        elif text.startswith("dictionary<"):
+            inner = kind.value_type
+        dtype = "float64" if str(inner).startswith("decimal") else _NUMBERS.get(str(inner))
+        columns[name] = Column(name, text, None if dtype is None else np.dtype(dtype), shape)
     return columns
-
-
-def _column(name: str, kind: Any) -> Column:
-    text, inner = str(kind), kind
-    shape: tuple[int, ...] | None = ()
-    if getattr(kind, "extension_name", "") == "arrow.fixed_shape_tensor":
-        inner, shape = kind.value_type, tuple(kind.shape)
-    while str(inner).startswith("fixed_size_list"):
-        inner, shape = inner.value_type, (*(shape or ()), int(inner.list_size))
-    if text.startswith(("list<", "large_list<")):
-        inner, shape = kind.value_type, None
-    elif text.startswith("dictionary<"):
-        inner = kind.value_type
-    dtype = "float64" if _is_decimal(inner) else _NUMBERS.get(str(inner))
-    return Column(name, text, None if dtype is None else np.dtype(dtype), shape)
 
 
 def values_of_table(table: Table, columns: Sequence[Column]) -> tuple[Array, list[tuple[int, ...]]]:
@@ -137,7 +135,10 @@ def _write(chunk: ArrowArray, column: Column, out: Array, name: str) -> None:
     if hasattr(chunk, "dictionary_decode"):
         chunk = chunk.dictionary_decode()
     if not shape:
-        _write_numbers(chunk, column, out[:, 0], name)
+        out[:, 0] = _plain(chunk)
+        if chunk.null_count:
+            _refuse_nulls(out.dtype, column, name)
+            out[_plain(chunk.is_null()), 0] = np.nan
         return
     if hasattr(chunk, "storage"):  # of tensors, as one list
         chunk, shape = chunk.storage, (math.prod(shape),)
@@ -174,20 +175,12 @@ def _flat(chunk: ArrowArray, column: Column, width: int, name: str) -> ArrowArra
     return flat
 
 
-def _write_numbers(chunk: ArrowArray, column: Column, out: Array, name: str) -> None:
-    """Write numbers to `out`, ``(n,)``; NaN for nulls."""
-    out[...] = _plain(chunk)
-    if chunk.null_count:
-        _refuse_nulls(out.dtype, column, name)
-        out[_plain(chunk.is_null())] = np.nan
-
-
 def _plain(numbers: ArrowArray) -> Array:
     """Return an array of numbers of Arrow as numpy sees its memory; any value where it is null.
 
     Not by ``to_numpy``, which imports pandas where that is installed.
     """
-    if _is_decimal(numbers.type):
+    if str(numbers.type).startswith("decimal"):
         numbers = numbers.cast("float64")
     memory, start, stop = numbers.buffers()[1], numbers.offset, numbers.offset + len(numbers)
     dtype = _NUMBERS[str(numbers.type)]
@@ -198,11 +191,6 @@ def _plain(numbers: ArrowArray) -> Array:
             np.bool_
         )
     return np.frombuffer(memory, dtype=dtype, count=stop)[start:]
-
-
-def _is_decimal(kind: Any) -> bool:
-    """Return whether a type of Arrow is one of decimal numbers, which are read as float64."""
-    return str(kind).startswith("decimal")
 
 
 def _refuse_nulls(dtype: DType, column: Column, name: str) -> None:
@@ -226,13 +214,20 @@ class ArrowReader(FragmentReader):
     """Where in the file the bytes of each of them are that are read; none of a local file, which is not asked for them."""
 
     def __init__(self, path: StoredFile, columns: Sequence[Column], file: ArrowFile):
-        self.place, self.columns, self._given = path.absolute(), tuple(columns), path
+        self.place, self.columns, self._given, self.label = path.absolute(), tuple(columns), path, str(path)
         self.edges = tuple(np.cumsum([0, *file.rows]).tolist())
         self.shape = (self.edges[-1], sum(column.n_features for column in columns))
         self.column_major = not any(column.shape for column in columns)
         self.places = tuple(np.cumsum([0, *(column.n_features for column in columns)]).tolist())
-        constant = [column for column in columns if column.name not in file.schema.names]
-        self.constants = {column: _partition_number(path, column.name) for column in constant}
+        self.constants: dict[Column, float] = {}  # keys of partitions, NaN where one has no value
+        for column in (column for column in columns if column.name not in file.schema.names):
+            text = partition_keys(path)[column.name]
+            try:
+                self.constants[column] = math.nan if text == _NO_VALUE else float(text)
+            except ValueError as error:
+                raise DataError(
+                    f"{path}: the partition has the value {text[:60]!r} of {column.name}: expected a number"
+                ) from error
         self.chunk_name, self.scratch_bytes = file.chunk_name, file.scratch_bytes
         wanted = sum(column.n_features * column.dtype.itemsize for column in columns if column.dtype is not None)
         shares = [min(1.0, n * wanted / max(1, n_bytes)) for n, n_bytes in zip(file.rows, file.sizes, strict=True)]
@@ -274,25 +269,19 @@ class ArrowReader(FragmentReader):
             if (start, end) == (first, last) and start < end:
                 count += self._decode(index, target)
             elif start < end:
-                rows, cost = self._decoded(index, keep=end < last)
-                target[...] = rows[start - first : end - first]
-                count += cost
+                # This thread may have decoded the chunk for the read before, and keeps it for the next one.
+                key = (str(self.place), index, self.record)
+                known: tuple[object, Array] | None = getattr(_last, "rows", None)
+                _last.rows = None
+                if known is None or known[0] != key:
+                    known = None  # whose memory is free before the next chunk takes some
+                    order: Literal["F", "C"] = "F" if self.column_major else "C"
+                    known = (key, np.empty((last - first, self.shape[1]), dtype=self.dtype, order=order))
+                    count += self._decode(index, known[1])
+                target[...] = known[1][start - first : end - first]
+                _last.rows = known if end < last else None
             start, index = end, index + 1
         return count
-
-    def _decoded(self, index: int, *, keep: bool) -> tuple[Array, ReadCount]:
-        """Return the rows of a chunk, which this thread may have decoded for the read before."""
-        key, count = (str(self.place), index, self.record.modified), ReadCount()
-        known: tuple[object, Array] | None = getattr(_last, "rows", None)
-        _last.rows = None
-        if known is None or known[0] != key:
-            del known
-            shape = (self.edges[index + 1] - self.edges[index], self.shape[1])
-            rows = np.empty(shape, dtype=self.dtype, order="F" if self.column_major else "C")
-            count = self._decode(index, rows)
-            known = (key, rows)
-        _last.rows = known if keep else None
-        return known[1], count
 
     def _decode(self, index: int, out: Array) -> ReadCount:
         """Write a chunk to `out`: numbers a few columns after the other, lists a few rows after the other."""
@@ -308,30 +297,21 @@ class ArrowReader(FragmentReader):
         stored = list(places)
         for first in range(0, len(stored), columns_at_once):
             some, row = stored[first : first + columns_at_once], 0
-            with _naming(f"{self.record.name}: {self.chunk_name} {index}"):
+            with _naming(f"{self.label}: {self.chunk_name} {index}"):
                 file = opened_file(self.place, keep=True)
                 for batch in file.batches(index, [column.name for column in some], rows_at_once):
                     if row + len(batch) <= len(out):
                         for column in some:
                             target = out[row : row + len(batch), slice(*places[column])]
-                            _write(batch.column(column.name), column, target, self.record.name)
+                            _write(batch.column(column.name), column, target, self.label)
                     row += len(batch)
                     if row > len(out):
                         break
             if row != len(out):
                 raise DamagedChunkError(
-                    f"{self.record.name}: {self.chunk_name} {index} holds {row:,} rows, and {len(out):,} by the footer: write it again"
+                    f"{self.label}: {self.chunk_name} {index} holds {row:,} rows, and {len(out):,} by the footer: write it again"
                 )
         return ReadCount(1, out.nbytes, self.stored[index])
-
-
-def _partition_number(path: StoredFile, key: str) -> float:
-    """Return the value of a key of partitions of a file as a feature; NaN where it has none."""
-    text = partition_keys(path)[key]
-    try:
-        return math.nan if text == _NO_VALUE else float(text)
-    except ValueError as error:
-        raise DataError(f"{path}: the partition has the value {text[:60]!r} of {key}: expected a number") from error
 
 
 def open_arrow_files(files: Files, options: ReadOptions) -> tuple[list[ArrowReader], Labels, ArrowColumns]:
@@ -351,15 +331,20 @@ def open_arrow_files(files: Files, options: ReadOptions) -> tuple[list[ArrowRead
     stored = dict(known)
     for key in _keys_of(paths):
         known.setdefault(key, Column(key, "a key of partitions", np.dtype(np.float64)))
-    left_out = [name for name in known if names is None and (name not in stored or name in _indices(first.schema))]
+    indices = _indices(first.schema)
+    left_out = [name for name in known if names is None and (name not in stored or name in indices)]
     columns = chosen_columns(known, names, options.id_column, label_of_first, left_out)
-    columns = [_with_length(column, paths) for column in columns]
+    columns = [_with_length(column, paths) if column.shape is None else column for column in columns]
+    if empty := next((column for column in columns if column.shape is not None and 0 in column.shape), None):
+        raise DataError(f"{paths[0]}: column {empty.name} has lists of no numbers")
     dtype = common_type(columns, nulls=False)
 
     def described(path: StoredFile) -> tuple[ArrowReader, bool]:
         file = first if path is paths[0] else opened_file(path)
         try:
-            _require_same_columns(file.schema, columns, first.schema.names if names is None else None, path, paths[0])
+            if file is not first:
+                every = first.schema.names if names is None else None
+                _require_same_columns(file.schema, columns, every, path, paths[0])
             with _naming(str(path)):
                 nulls = dtype.kind != "f" and file.counts_nulls([column.name for column in columns])
                 return ArrowReader(path, columns, file), nulls
@@ -399,11 +384,7 @@ def _indices(schema: Schema) -> set[str]:
 
 
 def _with_length(column: Column, paths: Sequence[StoredFile]) -> Column:
-    """Return the column with the length of its first list where the schema does not say it."""
-    if column.shape is not None:
-        if 0 in column.shape:
-            raise DataError(f"{paths[0]}: column {column.name} has lists of no numbers")
-        return column
+    """Return a column of lists, whose length the schema does not say, with that of the first of them."""
     for path in paths:
         with closing(opened_file(path)) as file, _naming(str(path)):
             for index, n_rows in enumerate(file.rows):

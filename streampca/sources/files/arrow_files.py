@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streampca.errors import DataError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.sources.files.records import StoredFile
-from streampca.sources.schedule import Span
+from streampca.sources.grid import Span
 from streampca.system.optional import optional_module
 
 if TYPE_CHECKING:
@@ -503,16 +503,10 @@ def opened_file(file: StoredFile, *, keep: bool = False) -> ArrowFile:
     NotAvailableError
         If pyarrow is not installed.
     """
-    if not keep:
-        return _opened(file)
-    key = (str(file), file.status())
+    key = (str(file), file.status()) if keep else None
     known: tuple[object, ArrowFile] | None = getattr(_last, "file", None)
-    if known is None or known[0] != key:
-        _last.file = known = (key, _opened(file))
-    return known[1]
-
-
-def _opened(file: StoredFile) -> ArrowFile:
+    if keep and known is not None and known[0] == key:
+        return known[1]
     is_parquet = file.parts[-1].lower().endswith((".parquet", ".pq"))
     optional_module("pyarrow", "Parquet" if is_parquet else "Arrow files", "arrow")
     try:
@@ -520,12 +514,15 @@ def _opened(file: StoredFile) -> ArrowFile:
     except OSError as error:
         raise DataError(f"{file} cannot be opened: {error.strerror or error}") from error
     try:
-        return ParquetFile(file) if is_parquet else IpcFile(file)
+        opened = ParquetFile(file) if is_parquet else IpcFile(file)
     except StreamPCAError:
         raise
     except Exception as error:
         kind = "Parquet" if is_parquet else "an Arrow file"
         raise DataError(f"{file} cannot be opened as {kind}: {_why(file, error, is_parquet)}") from error
+    if keep:
+        _last.file = (key, opened)
+    return opened
 
 
 def _why(file: StoredFile, error: Exception, is_parquet: bool) -> str:

@@ -19,8 +19,8 @@ from streampca.errors import DataError
 from streampca.formatting import one_line
 from streampca.labels import Dimension
 from streampca.sources.files.arrays import ArrayFile, array_of_file
+from streampca.sources.formats import ReadOptions
 from streampca.sources.named_arrays import NamedArray, required
-from streampca.sources.options import ReadOptions
 from streampca.storage.files import require_regular
 from streampca.system.optional import optional_module
 from streampca.typing import Array

@@ -39,8 +39,10 @@ class FragmentReader(ABC):
 
     place: StoredFile
     """Where the file is, by its absolute path."""
-    record: Fragment
-    """What is known of the file."""
+    label: str
+    """What messages call it."""
+    record: Fragment | None = None
+    """What is known of the file; None where it may change in other places than those that are read."""
     shape: tuple[int, int]
     """(n_rows, n_features)."""
     dtype: DType
@@ -53,16 +55,18 @@ class FragmentReader(ABC):
     """Number of chunks that do not exist and are read as the fill value."""
 
     def require_same(self) -> None:
-        """Raise `ChangedInputError` if the file is not the one that was opened, by its size and time; answers for objects are compared as they come."""
+        """Raise `ChangedInputError` if the file is not the one that was recorded, by its size and time; answers for objects are compared as they come."""
+        if self.record is None:
+            return
         try:
             status = self.place.status()
         except OSError as error:
             raise ChangedInputError(
-                f"{self.record.name} was there when it was opened, and cannot be read now: {error.strerror}"
+                f"{self.label} was there when it was opened, and cannot be read now: {error.strerror}"
             ) from error
-        if status != self.record.status:
+        if status != (self.record.n_bytes, self.record.modified):
             raise ChangedInputError(
-                f"{self.record.name} was changed after it was opened: a result would belong to neither version; run again when "
+                f"{self.label} was changed after it was opened: a result would belong to neither version; run again when "
                 "nothing writes to it"
             )
 
@@ -96,10 +100,19 @@ class FragmentedRows(Source):
         first = readers[0]
         self.first_rows = np.cumsum([0, *(reader.shape[0] for reader in readers)]).tolist()
         self.shape, self.dtype = (self.first_rows[-1], first.shape[1]), first.dtype
-        for reader in readers:
-            _require_alike(reader, first)
+        for reader in readers[1:]:
+            name, other = reader.label, first.label
+            if reader.shape[1] != first.shape[1]:
+                raise DataError(
+                    f"{name} has {reader.shape[1]:,} columns and {other} has {first.shape[1]:,}: expected the same in all files of a table"
+                )
+            if reader.dtype != first.dtype:
+                raise DataError(
+                    f"{name} has dtype {reader.dtype} and {other} has {first.dtype}: expected the same in all files of a table; convert "
+                    "one of them first"
+                )
         require_table(self.shape, self.dtype, description)
-        self.fragments = tuple(reader.record for reader in readers)
+        self.fragments = tuple(reader.record for reader in readers if reader.record is not None)
         self.column_major = all(reader.column_major for reader in readers)
         if any(reader.edges is not None for reader in readers):
             edges = stacked_edges(reader.edges or (0, reader.shape[0]) for reader in readers)
@@ -160,7 +173,8 @@ class FragmentedRows(Source):
         """Return a source for a worker with only the files of rows `start` to `stop`."""
         subset = copy.copy(self)
         subset._readers = {index: self._readers[index] for index, _, _ in parts_between(self.first_rows, start, stop)}
-        subset.fragments = tuple(reader.record for reader in subset._readers.values())
+        records = (reader.record for reader in subset._readers.values())
+        subset.fragments = tuple(record for record in records if record is not None)
         subset.grid = replace(
             self.grid, edges=None, whole=False
         )  # for the planner only, and as many as there are chunks
@@ -220,17 +234,3 @@ class _FeaturesOfFiles(Transposed):
             first, last = self.source.first_rows[index : index + 2]
             count += reader.read_features(start, stop, out[:, first:last])
         return out, count
-
-
-def _require_alike(reader: FragmentReader, first: FragmentReader) -> None:
-    """Raise `DataError` unless two files have rows of the same width and data type."""
-    name, other = reader.record.name, first.record.name
-    if reader.shape[1] != first.shape[1]:
-        raise DataError(
-            f"{name} has {reader.shape[1]:,} columns and {other} has {first.shape[1]:,}: expected the same in all files of a table"
-        )
-    if reader.dtype != first.dtype:
-        raise DataError(
-            f"{name} has dtype {reader.dtype} and {other} has {first.dtype}: expected the same in all files of a table; convert "
-            "one of them first"
-        )

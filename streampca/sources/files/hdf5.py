@@ -14,6 +14,7 @@ import numpy as np
 from streampca.errors import DataError, NotAvailableError, OutsideStoreError
 from streampca.formatting import one_line
 from streampca.sources.files.arrays import ArrayFile, array_of_file
+from streampca.sources.files.fragments import damage_named
 from streampca.sources.formats import found_in
 from streampca.sources.named_arrays import NamedArray
 from streampca.storage.files import require_regular
@@ -27,15 +28,6 @@ if TYPE_CHECKING:
 _BEGINS = (b"CDF\x01", b"CDF\x02")
 _ATTEMPTS = 5
 """Types of records are parsed by Python's parser, which in 3.11 now and then fails with a SystemError where several threads use it."""
-
-
-def is_netcdf3(path: Path) -> bool:
-    """Return whether a file begins as those of the classic formats of NetCDF."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4) in (*_BEGINS, b"CDF\x05")
-    except OSError:
-        return False
 
 
 class Netcdf3File(ArrayFile):
@@ -77,7 +69,7 @@ class Netcdf3File(ArrayFile):
 
     def listed(self) -> Mapping[str, NamedArray]:
         """Return all variables."""
-        with self.opened_file() as file, self.damage(self.label):
+        with self.opened_file() as file, damage_named(self.label, self.causes):
             return {name: _variable(name, variable) for name, variable in file.variables.items()}
 
     def stored(self, file: Any, name: str) -> Any:
@@ -127,8 +119,28 @@ class Hdf5File(ArrayFile):
         OutsideStoreError
             If it lies in another file: behind an external link, as external raw data, or as a virtual dataset.
         """
-        with self.opened_file() as file, self.damage(self.label):
-            self._require_inside(file, name)
+        with self.opened_file() as file, damage_named(self.label, self.causes):
+            import h5py
+
+            # A path may lead through an external link, followed by soft links within the file.
+            left, at, n_links = [part for part in name.split("/") if part], "", 0
+            while left:
+                at = f"{at}/{left.pop(0)}"
+                try:
+                    link = file.get(at, getlink=True)
+                except (KeyError, ValueError):
+                    break
+                if isinstance(link, h5py.ExternalLink):
+                    raise OutsideStoreError(
+                        f"{self.label}: {at.strip('/')} is a link to {str(link.filename)[:80]}/{str(link.path).strip('/')[:80]}, another file: name that file"
+                    )
+                if isinstance(link, h5py.SoftLink):
+                    n_links += 1
+                    if n_links > _MOST_LINKS:
+                        raise DataError(f"{self.label}: {name} leads through more than {_MOST_LINKS} links")
+                    base = "" if link.path.startswith("/") else at.rpartition("/")[0]
+                    left = [part for part in f"{base}/{link.path}".split("/") if part and part != "."] + left
+                    at = ""
             try:
                 node = file[name]
             except (KeyError, ValueError):
@@ -153,7 +165,7 @@ class Hdf5File(ArrayFile):
                 names[_address(node)] = name
             return True if len(found) >= _MOST_LISTED else None
 
-        with self.opened_file() as file, self.damage(self.label):
+        with self.opened_file() as file, damage_named(self.label, self.causes):
             file.visititems(add)
             arrays = {name: _named(name, node, names) for name, node in found.items()}
         if len(found) >= _MOST_LISTED:
@@ -162,32 +174,9 @@ class Hdf5File(ArrayFile):
             )
         return arrays
 
-    def _require_inside(self, file: h5py.File, name: str) -> None:
-        """Raise `OutsideStoreError` if a path leads through an external link, followed by soft links within the file."""
-        import h5py
-
-        left, at, n_links = [part for part in name.split("/") if part], "", 0
-        while left:
-            at = f"{at}/{left.pop(0)}"
-            try:
-                link = file.get(at, getlink=True)
-            except (KeyError, ValueError):
-                return
-            if isinstance(link, h5py.ExternalLink):
-                raise OutsideStoreError(
-                    f"{self.label}: {at.strip('/')} is a link to {str(link.filename)[:80]}/{str(link.path).strip('/')[:80]}, another file: name that file"
-                )
-            if isinstance(link, h5py.SoftLink):
-                n_links += 1
-                if n_links > _MOST_LINKS:
-                    raise DataError(f"{self.label}: {name} leads through more than {_MOST_LINKS} links")
-                base = "" if link.path.startswith("/") else at.rpartition("/")[0]
-                left = [part for part in f"{base}/{link.path}".split("/") if part and part != "."] + left
-                at = ""
-
     def coordinate(self, array: NamedArray, axis: int) -> NamedArray | str:
         """Return the first scale of a dimension, or why it is not read; empty where there is none with values."""
-        with self.opened_file() as file, self.damage(self.label):
+        with self.opened_file() as file, damage_named(self.label, self.causes):
             scales = file[array.name].dims[axis]
             if not len(scales):
                 return ""
@@ -229,7 +218,12 @@ class Hdf5File(ArrayFile):
 
 def array_file(path: Path) -> ArrayFile:
     """Return a file of HDF5 or NetCDF, by what it begins with."""
-    return Netcdf3File(path) if is_netcdf3(path) else Hdf5File(path)
+    try:
+        with path.open("rb") as file:
+            classic = file.read(4) in (*_BEGINS, b"CDF\x05")
+    except OSError:
+        classic = False
+    return Netcdf3File(path) if classic else Hdf5File(path)
 
 
 def opened_beside_others(path: Path, *, locking: bool | None) -> h5py.File:

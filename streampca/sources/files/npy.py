@@ -9,14 +9,14 @@ import numpy as np
 
 from streampca.errors import DamagedChunkError, DataError
 from streampca.labels import Dimension, Labels, Variable
-from streampca.sources.array_like import NumberedArray
 from streampca.sources.arrays import MAPPED_BYTES, MappedSource, copy_mapped, mapped_file
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.fragments import FragmentReader
 from streampca.sources.files.paths import Files
 from streampca.sources.files.records import Fragment, LocalFile
+from streampca.sources.formats import ReadOptions
 from streampca.sources.named_arrays import open_named
-from streampca.sources.options import ReadOptions
+from streampca.sources.objects import NumberedArray
 from streampca.storage.files import open_regular
 from streampca.typing import Array
 
@@ -31,7 +31,7 @@ class NpyReader(FragmentReader):
         self.place, self.dtype, self.offset = LocalFile(path.absolute()), mapped.dtype, int(mapped.offset)
         self.shape = (int(mapped.shape[0]), int(mapped.shape[1]))
         self.fortran = not mapped.flags.c_contiguous
-        self.record = Fragment.of(LocalFile(path), self.shape, self.dtype)
+        self.label, self.record = str(path), Fragment.of(LocalFile(path), self.shape, self.dtype)
 
     def read(self, start: int, stop: int, out: Array) -> ReadCount:
         """Fill `out` with rows `start` to `stop`."""
@@ -73,7 +73,7 @@ class NpyReader(FragmentReader):
                 left = left[n_bytes:]
 
     def _cut_short(self) -> DataError:
-        return DamagedChunkError(f"{self.record.name} is cut short: fewer bytes than its header says; write it again")
+        return DamagedChunkError(f"{self.label} is cut short: fewer bytes than its header says; write it again")
 
 
 def open_npy_files(files: Files, options: ReadOptions) -> tuple[list[NpyReader], Labels, None]:

@@ -15,8 +15,7 @@ from urllib.parse import unquote
 from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.redaction import shown
 from streampca.sources.files.records import LocalFile, StoredFile
-from streampca.sources.formats import CSV, Format, format_of
-from streampca.sources.options import StorageOptions
+from streampca.sources.formats import CSV, Format, StorageOptions, format_of
 
 Paths: TypeAlias = "str | Path | Sequence[str | Path]"
 """A path, a pattern such as ``shards/*.npy``, a directory, or a list of these."""
@@ -46,16 +45,6 @@ class Files(NamedTuple):
     description: str
     """What messages call them all."""
 
-    @property
-    def has_columns(self) -> bool:
-        """Return whether they are tables whose columns have names."""
-        return self.format.holds == "columns"
-
-    @property
-    def has_arrays(self) -> bool:
-        """Return whether they hold arrays that have names."""
-        return self.format.holds == "arrays"
-
 
 def is_paths(data: object) -> TypeGuard[Paths]:
     """Return whether `data` is a path or a list of paths."""
@@ -81,9 +70,10 @@ def files_of(data: Paths, storage_options: StorageOptions | None = None) -> File
     """
     several = isinstance(data, list | tuple)
     given = [str(each) for each in data] if isinstance(data, list | tuple) else [str(data)]
+    labels = [shown(text) if "://" in text else text for text in given]
     paths: list[StoredFile] = []
     stores: dict[str, object] = {}
-    for text in given:
+    for text, label in zip(given, labels, strict=True):
         if "://" not in text:
             found = _expanded(text)
         elif (form := _format_of_url(text)) is None:
@@ -95,7 +85,7 @@ def files_of(data: Paths, storage_options: StorageOptions | None = None) -> File
             found = [remote_file(text, storage_options, stores)]
         if found is None and several:
             raise DataError(
-                f"{_shown(text)}: expected .npy, Parquet, Arrow or HDF5 files in a list, or directories or patterns of them"
+                f"{label}: expected .npy, Parquet, Arrow or HDF5 files in a list, or directories or patterns of them"
             )
         paths += found or []
     if not paths:
@@ -113,12 +103,7 @@ def files_of(data: Paths, storage_options: StorageOptions | None = None) -> File
                 f"{directory / others[0]} is no shard of the data set in {directory}, by its {_STATE}, and its rows would count twice: "
                 f"name the directory, whose shards are read"
             )
-    return _files(paths, _shown(given[0]) + (f" and {len(given) - 1} more" if len(given) > 1 else ""))
-
-
-def _shown(text: str) -> str:
-    """Return a path as it is, and a URL without what may be secret."""
-    return shown(text) if "://" in text else text
+    return _files(paths, labels[0] + (f" and {len(given) - 1} more" if len(given) > 1 else ""))
 
 
 def files_below(url: str, storage_options: StorageOptions | None = None) -> Files | None:
@@ -174,7 +159,8 @@ def _files(paths: Sequence[StoredFile], label: str) -> Files:
         raise DataError(f"{label}: files of several kinds cannot be one table: {names}; name those of one kind")
     if len(paths) > _MOST_FILES:
         raise DataError(f"{label}: {len(paths):,} files: expected at most {_MOST_FILES:,}")
-    _require_different(paths)
+    if len(paths) > 1:
+        _require_different(paths)
     if len(stores := {id(path.store) for path in paths}) > 1:
         raise NotAvailableError(
             f"{label}: the files are in {len(stores)} places: expected those of one server or bucket, with the same query, or local ones"
@@ -236,7 +222,19 @@ def _expanded(text: str) -> list[StoredFile] | None:
         return None
     path = Path(text)
     if path.is_dir():
-        return list(map(LocalFile, _of_directory(path))) or None
+        if any((path / name).is_file() for name in _ZARR):
+            return None
+
+        def entries(below: str) -> tuple[list[str], list[str]]:
+            found = list(os.scandir(path / below))
+            return [each.name for each in found if each.is_file()], [each.name for each in found if each.is_dir()]
+
+        _require_no_lake_at(path)
+        try:
+            rows = _rows_below(entries, lambda name: (path / name).read_bytes(), str(path))
+        except OSError as error:
+            raise DataError(f"{path} cannot be listed: {error.strerror}") from error
+        return list(map(LocalFile, sorted((path / name for name in rows), key=_natural))) or None
     if path.exists() or not _PATTERN.search(text):
         return None if format_of(path) is None else [LocalFile(path)]
     matches = [Path(match) for match in glob.glob(text, recursive=True)]
@@ -246,21 +244,6 @@ def _expanded(text: str) -> list[StoredFile] | None:
     for directory in dict.fromkeys(file.parent for file in files):
         _require_no_lake_at(directory)
     return list(map(LocalFile, sorted(files, key=_natural)))
-
-
-def _of_directory(path: Path) -> list[Path]:
-    """Return the files of rows in a local directory, in natural order; none in a zarr store."""
-
-    def entries(below: str) -> tuple[list[str], list[str]]:
-        found = list(os.scandir(path / below))
-        return [each.name for each in found if each.is_file()], [each.name for each in found if each.is_dir()]
-
-    _require_no_lake_at(path)
-    try:
-        rows = _rows_below(entries, lambda name: (path / name).read_bytes(), str(path))
-    except OSError as error:
-        raise DataError(f"{path} cannot be listed: {error.strerror}") from error
-    return sorted((path / name for name in rows), key=_natural)
 
 
 def _rows_below(
@@ -292,7 +275,15 @@ def _rows_below(
     in_metadata = entries(f"{below}metadata/")[0] if "metadata" in directories else []
     _require_no_lake([*(f"{name}/" for name in directories), *(f"metadata/{name}" for name in in_metadata)], label)
     if _SPLITS in files:
-        _refuse_splits(content(below + _SPLITS), label)
+        try:
+            splits = list(map(str, json.loads(content(below + _SPLITS))["splits"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{label}: {_SPLITS} is damaged: expected a list of splits; name the directory to read"
+            ) from error
+        raise DataError(
+            f"{label} has the splits {', '.join(splits)[:200]}: name the one to read, as in {label}/{(splits or ['…'])[0][:60]}"
+        )
     if _STATE in files and (shards := _shards_of(content(below + _STATE), label)) is not None:
         return [below + name for name in shards]
     if found := [below + name for name in files if _is_of_rows(name)]:
@@ -324,19 +315,6 @@ def _require_no_lake(names: Iterable[str], label: str) -> None:
                     f"{label} is a table of {kind}, whose log says which files are current; the log is not read here, and without it rows "
                     f"that were removed would count: give the list of the current files ({listing}), or write the current rows to Parquet"
                 )
-
-
-def _refuse_splits(splits: bytes, label: str) -> None:
-    """Raise `DataError` for a directory of several data sets, by the content of ``dataset_dict.json``."""
-    try:
-        names = list(map(str, json.loads(splits)["splits"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{label}: {_SPLITS} is damaged: expected a list of splits; name the directory to read"
-        ) from error
-    raise DataError(
-        f"{label} has the splits {', '.join(names)[:200]}: name the one to read, as in {label}/{(names or ['…'])[0][:60]}"
-    )
 
 
 def _shards_of(state: bytes, label: str) -> list[str] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 import xxhash
 
 from streampca.errors import DataError
-from streampca.sources.schedule import Span
+from streampca.sources.grid import Span
 from streampca.storage.files import open_regular, require_regular
 from streampca.system.optional import optional_module
 from streampca.typing import DType
@@ -146,11 +146,6 @@ class Fragment:
             raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
         return cls(str(file), shape[0], status.n_bytes, status.modified, digest.hexdigest())
 
-    @property
-    def status(self) -> FileStatus:
-        """Return what tells the file from what it is after it was changed."""
-        return FileStatus(self.n_bytes, self.modified)
-
 
 def repeated(fragments: Sequence[Fragment], earlier: Iterable[Fragment] = ()) -> tuple[Fragment, Fragment] | None:
     """Return the first of `fragments` whose rows are also in one of `earlier` or before it, and that other one; None if there is none.
@@ -186,7 +181,7 @@ def _differ(fragment: Fragment, other: Fragment) -> bool:
         with ExitStack() as stack:
             places = [LocalFile(Path(each.name)) for each in (fragment, other)]
             one, two = (stack.enter_context(place.open()) for place in places)
-            if places[1].status() != other.status:
+            if places[1].status() != (other.n_bytes, other.modified):
                 return False
             while piece := one.read(_COMPARED_BYTES):
                 if piece != two.read(_COMPARED_BYTES):

@@ -23,10 +23,9 @@ from streampca.sources.fetching.client import MAX_STORED_BYTES, ObjectVersion
 from streampca.sources.fetching.read_ahead import Part, ReadAhead, Run, ranges, runs_of
 from streampca.sources.files.fragments import FragmentedRows, FragmentReader
 from streampca.sources.files.records import FileStatus
-from streampca.sources.grid import parts_between
-from streampca.sources.options import StorageOptions
+from streampca.sources.formats import StorageOptions
+from streampca.sources.grid import Schedule, Span, parts_between
 from streampca.sources.remote import RemoteStore, open_store
-from streampca.sources.schedule import Schedule, Span
 from streampca.storage.zarr_interface import sync
 from streampca.system.optional import optional_module
 from streampca.typing import Array
@@ -286,13 +285,9 @@ class FetchedRows(FragmentedRows):
                 for first, last in reader.parts[chunk]:
                     spans = ranges(first, last, read_ahead.RANGE_BYTES)
                     parts += [((position, chunk), begin, end - begin) for begin, end in spans]
-            key = self._file(reader).key
-            found += runs_of(key, parts, read_ahead.RANGE_BYTES, 0, self._version_of(key))
+            file = self._file(reader)
+            found += runs_of(file.key, parts, read_ahead.RANGE_BYTES, 0, file.known())
         return found
-
-    def _version_of(self, key: str) -> ObjectVersion:
-        files = map(self._file, self._readers.values())
-        return next(file.known() for file in files if file.key == key)
 
     @staticmethod
     def _file(reader: FragmentReader) -> RemoteFile:

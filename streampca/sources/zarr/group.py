@@ -15,14 +15,12 @@ from zarr.storage import LocalStore
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.formatting import one_line
 from streampca.redaction import shown
-from streampca.sources.conventions import describes_others, dimensions_of, packing
-from streampca.sources.dimensions import Axes
-from streampca.sources.formats import found_in
+from streampca.sources.conventions import Packing, describes_others, dimensions_of, packing
+from streampca.sources.features import Axes
+from streampca.sources.formats import ReadOptions, found_in
 from streampca.sources.named_arrays import NamedArray, NamedArrays
-from streampca.sources.options import ReadOptions
-from streampca.sources.packing import Packing
 from streampca.sources.remote import open_store, place_of, retrying
-from streampca.sources.stored_variable import StoredVariable
+from streampca.sources.table import StoredVariable
 from streampca.sources.zarr.codecs import require_codecs
 from streampca.sources.zarr.digests import verified_by
 from streampca.sources.zarr.reader import ZarrSource
@@ -144,7 +142,8 @@ class ZarrArrays(NamedArrays):
         if options.verify is not None:
             digests = verified_by(options.verify, self.description or "", array.name)
         stored = as_stored(array.stored, place)
-        packed = None if options.decode == "raw" else Packing.of(stored.metadata, self.title(array))
+        declared = {} if options.decode == "raw" else packing(stored.metadata)
+        packed = Packing.of_attributes(declared, np.dtype(stored.dtype), self.title(array)) if declared else None
         source = ZarrSource(stored, place, array.name, axes, options.fills_data, digests)
         if digests is not None:
             source.require_form_of(digests)

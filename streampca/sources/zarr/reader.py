@@ -21,10 +21,9 @@ from streampca.errors import (
 from streampca.redaction import shown
 from streampca.sources.base import ReadCount, Source, require_table
 from streampca.sources.conventions import packing
-from streampca.sources.dimensions import Axes
-from streampca.sources.grid import Grid
+from streampca.sources.features import Axes
+from streampca.sources.grid import Grid, Schedule
 from streampca.sources.remote import RemoteStore, StoreOfZarr, retrying, snapshot_of
-from streampca.sources.schedule import Schedule
 from streampca.sources.versions import InputVersion, InputWatch, Item, chunk_files, files, objects
 from streampca.sources.zarr.chunks import ChunkReader
 from streampca.sources.zarr.codecs import Chain, most_stored_object

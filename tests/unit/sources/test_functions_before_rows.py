@@ -37,7 +37,7 @@ def h5ad_file(folder: Path) -> str:
     return path
 
 
-@pytest.mark.parametrize(("write", "most"), [(zarr_array, 93), (parquet_file, 81), (h5ad_file, 99)])
+@pytest.mark.parametrize(("write", "most"), [(zarr_array, 85), (parquet_file, 57), (h5ad_file, 69)])
 def test_few_functions_run_before_the_first_rows(write: Any, most: int, tmp_path: Path) -> None:
     path = write(tmp_path)
     open_source(path).read(0, 10)  # what is imported or made once is not counted

@@ -14,7 +14,7 @@ from stores import make_values, write_store
 from zarr.codecs import BytesCodec, ZstdCodec
 
 import streampca as sp
-from streampca.sources.new_rows import RowRange
+from streampca.sources.like import RowRange
 
 VALUES = make_values(100, 4)
 
