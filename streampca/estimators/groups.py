@@ -135,23 +135,26 @@ def _without_column(X: Any, name: str) -> tuple[Any, SampleColumns | None]:
                 return frame, None  # whose labels have it
             if _known(name, index):
                 return frame, index
-        chosen = _column_of(name, columns, "the data frame")
+        chosen = _column_of(name, columns)
         return wrapped(frame).drop(chosen).to_native(), columns
     files = files_of(X) if is_paths(X) and not str(X).startswith("builtin:") else None
     if files is None or files.format.holds != "columns":
         return X, None
-    from streampca.sources.files.arrow import ArrowColumns
+    try:
+        return open_source(X, id_column=name), None
+    except ParameterError as error:  # there is no such column
+        try:
+            return open_source(X, id_column=name.rpartition(".")[0] or name), None
+        except ParameterError:
+            raise ParameterError(f"labels={name!r}: {error}") from error
 
-    chosen = _column_of(name, ArrowColumns(files.paths), files.description)
-    return open_source(X, id_column=chosen), None
 
-
-def _column_of(name: str, columns: SampleColumns, table: str) -> str:
-    """Return the column of `table` that `name` is, or of whose times it is a part."""
+def _column_of(name: str, columns: SampleColumns) -> str:
+    """Return the column of a data frame that `name` is, or of whose times it is a part."""
     chosen = _known(name, columns)
     if chosen is not None:
         return chosen
-    raise ParameterError(f"labels={name!r}: {table} has no such column (columns: {', '.join(columns.names)})")
+    raise ParameterError(f"labels={name!r}: the data frame has no such column (columns: {', '.join(columns.names)})")
 
 
 def _known(name: str, columns: SampleColumns) -> str | None:

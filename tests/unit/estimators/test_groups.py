@@ -200,7 +200,7 @@ def test_a_group_is_continued_saved_and_loaded(rows: Any, labels: Any, tmp_path:
         np.testing.assert_array_equal(loaded.transform(rows), models[name].transform(rows))
 
 
-def test_labels_are_named_in_tables_and_frames(rows: Any, labels: Any) -> None:
+def test_labels_are_named_in_tables_frames_and_files(rows: Any, labels: Any, tmp_path: Path) -> None:
     times = pd.date_range("2000-01-01", periods=N, freq="D").values
     field = xr.DataArray(rows, dims=("time", "place"), coords={"time": times})
     table = sp.open(field, samples="time")
@@ -215,6 +215,11 @@ def test_labels_are_named_in_tables_and_frames(rows: Any, labels: Any) -> None:
     assert_close(models["late"], sp.PCA(2).fit(rows[labels == "late"]))
     with pytest.raises(ParameterError, match="labels='stage': the data frame has no such column"):
         sp.PCA(2).fit_groups(frame, "stage")
+    frame.to_parquet(tmp_path / "rows.parquet")
+    assert_close(sp.PCA(2).fit_groups(tmp_path / "rows.parquet", "phase")["late"], models["late"])
+    for name in ("stage", "stage.month"):
+        with pytest.raises(ParameterError, match=f"labels='{name}': .*rows.parquet has no column '{name}'"):
+            sp.PCA(2).fit_groups(tmp_path / "rows.parquet", name)
     with pytest.raises(ParameterError, match=r"labels='place': .* no sample coordinate or column 'place'"):
         sp.PCA(2).fit_groups(table, "place")
 
