@@ -43,7 +43,7 @@ from streampca.sources.cells.normalization import NORMALIZE as NORMALIZE_KEYS
 from streampca.sources.cells.normalization import ElementwiseCounts, Normalization
 from streampca.sources.fetching import read_ahead
 from streampca.sources.files.bed import BedFile
-from streampca.sources.formats import TAKEN, ReadOptions
+from streampca.sources.formats import FORMATS, TAKEN, ReadOptions
 from streampca.sources.grid import Grid
 from streampca.sources.like import RowRange
 from streampca.sources.steps import Elementwise, Step, SteppedSource
@@ -58,6 +58,7 @@ from streampca.system.process import _package_versions, one_blas_thread, peak_by
 __all__ = [
     "CONFLICTS",
     "CONTINUABLE",
+    "FORMATS",
     "NORMALIZE_KEYS",
     "NOT_DRAWN",
     "SOLVERS",

@@ -63,12 +63,18 @@ class Format(NamedTuple):
     """What files hold of which several are one table: rows, rows of columns with names, arrays with names; empty for data that stand alone.
 
     `opens` takes ``(path, options)`` and returns a source of data that stand alone; it takes a path and returns an `ArrayFile` of
-    arrays; of rows it takes ``(Files, options)`` and returns their readers, labels, and the columns beside them.
+    arrays; of rows it takes ``(Files, options)`` and returns their readers, labels, and the columns beside them. Readers of
+    columns have a further attribute ``columns``, a `Column` for each that is read.
     """
     prefix: str = ""
     """With what paths begin that stand for no file."""
     behind_urls: bool = False
-    """Whether files are read from URLs."""
+    """Whether files are read from URLs, for which readers are `ArrowReader`: `FetchedRows` asks them where chunks lie in a file."""
+    remembered: tuple[str, ...] = ()
+    """Of the options that it takes, those that descriptions of a table keep, so that `transform` opens new files with them (`like`).
+
+    `missing_value`, `lags` and the mask are remembered of all formats.
+    """
     first_bytes: tuple[tuple[bytes, str], ...] = ()
     """First bytes of its files, each with what messages say of a file of another name."""
 
@@ -104,6 +110,7 @@ FORMATS = (
         (".parquet", ".pq"),
         "columns",
         behind_urls=True,
+        remembered=OF_COLUMNS,
         first_bytes=((b"PAR1", "it is a Parquet file: give it a name that ends in .parquet"),),
     ),
     Format(
@@ -113,6 +120,7 @@ FORMATS = (
         (".arrow", ".feather", ".ipc"),
         "columns",
         behind_urls=True,
+        remembered=OF_COLUMNS,
         first_bytes=((b"ARROW1", "it is an Arrow file: give it a name that ends in .arrow"),),
     ),
     Format(

@@ -153,12 +153,7 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> dict[str, A
         return {} if flat else {"samples": samples, "features": list(first.dims)}
     files = files_of(path or data)
     if files is not None and files.format.holds != "arrays":
-        names = (
-            ("columns", "id_column")
-            if files.format.holds == "columns" and isinstance(described.get("columns"), list)
-            else ()
-        )
-        return {name: described.get(name) for name in names} | mask
+        return {name: described[name] for name in files.format.remembered if name in described} | mask
     named = first.name if files is None else described.get("array")
     if files is not None and not (several or named):
         return mask

@@ -251,9 +251,9 @@ def _open_files(files: Files, options: ReadOptions) -> Source:
         from streampca.sources.files.remote_file import FetchedRows
 
         kind = FetchedRows
-    details = None
+    details = {name: getattr(options, name) for name in files.format.remembered}
     if files.format.holds == "columns":
-        details = {"columns": [column.name for column in readers[0].columns], "id_column": options.id_column}
+        details["columns"] = [column.name for column in readers[0].columns]
     part = StoredVariable(kind(readers, files.description, details))
     if options.missing_value is not None:
         part = part.with_missing(options.missing_value)

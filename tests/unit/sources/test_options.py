@@ -13,7 +13,7 @@ import cells
 import numpy as np
 import pytest
 import zarr
-from facade import TAKEN, ReadOptions
+from facade import FORMATS, TAKEN, ReadOptions
 from scipy.sparse import csr_array
 
 import streampca as sp
@@ -147,6 +147,13 @@ def test_the_options_are_the_keywords_of_open() -> None:
     defaults = {each.name: each.default for each in keywords}
     assert defaults.pop("follow_symlinks") is False  # ends with the next minor version
     assert defaults == {each.name: each.default for each in fields(ReadOptions)}
+
+
+def test_new_files_of_rows_are_opened_with_all_options_of_the_fit() -> None:
+    of_all = {"missing_value", "lags", "mask", "storage_options"}
+    for each in FORMATS:
+        if each.holds in ("rows", "columns"):
+            assert each.takes - of_all == set(each.remembered), each.name
 
 
 def rows_of(data: Any, **options: Any) -> np.ndarray[Any, Any]:
