@@ -36,6 +36,7 @@ from streampca.solvers.result import Fit
 from streampca.solvers.state import continued, readings_of_batch
 from streampca.sources import Source
 from streampca.sources.alignment import with_rows_shifted
+from streampca.sources.formats import ENDINGS
 from streampca.sources.like import NewRows
 from streampca.sources.store_record import MOST_RECORDED, arrays_of
 from streampca.sources.table import FROM_DATA, view_of
@@ -320,7 +321,7 @@ def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory
     of_files = bool(fitted.fragments and source.fragments)
     if not of_files and (fitted.stored is None or not arrays_of(source)):
         raise NotAvailableError(
-            f"{source.description}: only runs on files of rows (.npy, Parquet, HDF5) and on zarr arrays of at most {MOST_RECORDED:,} chunks "
+            f"{source.description}: only runs on files of rows ({ENDINGS}) and on zarr arrays of at most {MOST_RECORDED:,} chunks "
             "can be updated, and from states that have a record of them: run again in full"
         )
     before, d = manifest["source"]["shape"]

@@ -143,6 +143,8 @@ FORMATS = (
     Format("several AnnData", _CELLS | (_ZARR - _ARRAY - {"verify"})),
 )
 """All kinds of data, in the order in which messages name them."""
+ENDINGS = ", ".join(each.endings[0] for each in FORMATS if each.holds)
+"""What names of files of rows end in, for messages: one ending of each format."""
 TAKEN = {each.name: each.takes for each in FORMATS}
 """Options that each kind of data takes."""
 CSV = Format("CSV files", frozenset(), endings=(".csv", ".tsv", ".csv.gz"), holds="rows")

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from streampca.errors import DataError, NotAvailableError, ParameterError
 from streampca.redaction import shown
 from streampca.sources.files.records import LocalFile, StoredFile
-from streampca.sources.formats import CSV, Format, StorageOptions, format_of
+from streampca.sources.formats import CSV, ENDINGS, Format, StorageOptions, format_of
 
 Paths: TypeAlias = "str | Path | Sequence[str | Path]"
 """A path, a pattern such as ``shards/*.npy``, a directory, or a list of these."""
@@ -85,7 +85,7 @@ def files_of(data: Paths, storage_options: StorageOptions | None = None) -> File
             found = [remote_file(text, storage_options, stores)]
         if found is None and several:
             raise DataError(
-                f"{label}: expected .npy, Parquet, Arrow or HDF5 files in a list, or directories or patterns of them"
+                f"{label}: expected files of rows ({ENDINGS}) in a list, or directories or patterns of them"
             )
         paths += found or []
     if not paths:
@@ -240,7 +240,7 @@ def _expanded(text: str) -> list[StoredFile] | None:
     matches = [Path(match) for match in glob.glob(text, recursive=True)]
     files = [match for match in matches if match.is_file() and format_of(match) is not None]
     if not files:
-        raise DataError(f"{text}: no .npy, Parquet, Arrow or HDF5 file matches this pattern")
+        raise DataError(f"{text}: no file of rows ({ENDINGS}) matches this pattern")
     for directory in dict.fromkeys(file.parent for file in files):
         _require_no_lake_at(directory)
     return list(map(LocalFile, sorted(files, key=_natural)))

@@ -17,7 +17,7 @@ from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.conventions import Packing, describes_others, dimensions_of, packing
 from streampca.sources.features import Axes
-from streampca.sources.formats import ReadOptions, found_in
+from streampca.sources.formats import ENDINGS, ReadOptions, found_in
 from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.remote import open_store, place_of, retrying
 from streampca.sources.table import StoredVariable
@@ -31,7 +31,7 @@ from streampca.typing import Array, Json
 IRREGULAR = "has chunks of several shapes, which are not read: write it with chunks of one shape (a regular chunk grid)"
 """What messages say of an array with a rectilinear chunk grid."""
 _DEPTH = 4
-DATA = "a zarr array or group, or a file of rows: .npy, Parquet (.parquet), HDF5 (.h5) or AnnData (.h5ad)"
+DATA = f"a zarr array or group, a file of rows ({ENDINGS}), or AnnData (.h5ad)"
 """What is read from a path, for messages."""
 
 

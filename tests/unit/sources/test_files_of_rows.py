@@ -172,8 +172,8 @@ def test_a_file_that_is_named_twice_is_refused_by_whichever_path(tmp_path, shard
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        ("nothing-*.npy", DataError, "no .npy, Parquet, Arrow or HDF5 file matches"),
-        (["a.npy", "x.txt"], DataError, "x.txt: expected .npy, Parquet, Arrow or HDF5 files"),
+        ("nothing-*.npy", DataError, r"no file of rows \(.npy, .parquet, .arrow, .h5, .bed\) matches"),
+        (["a.npy", "x.txt"], DataError, "x.txt: expected files of rows"),
         (["a.npy", "b.parquet"], DataError, "several kinds"),
         ("s3://bucket/x.h5", NotAvailableError, "are Parquet or Arrow, and these are HDF5"),
         ("table.csv", NotAvailableError, "CSV is not read.*convert it once: python -c .*ParquetWriter"),
