@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import fields
@@ -13,7 +14,7 @@ import cells
 import numpy as np
 import pytest
 import zarr
-from facade import FORMATS, TAKEN, ReadOptions
+from facade import FORMATS, TAKEN, ReadOptions, cli
 from scipy.sparse import csr_array
 
 import streampca as sp
@@ -147,6 +148,14 @@ def test_the_options_are_the_keywords_of_open() -> None:
     defaults = {each.name: each.default for each in keywords}
     assert defaults.pop("follow_symlinks") is False  # ends with the next minor version
     assert defaults == {each.name: each.default for each in fields(ReadOptions)}
+
+
+def test_an_option_is_a_key_of_configurations_and_an_option_of_inspect() -> None:
+    names = {field.name for field in fields(ReadOptions)}
+    schema = json.loads((Path(__file__).parents[3] / "configs" / "streampca.schema.json").read_text(encoding="utf-8"))
+    assert names - set(schema["$defs"]["SourceConfig"]["properties"]) == {"max_reads"}, "see runs/config/__init__.py"
+    others = {"max_reads", "verify", "storage_options", "follow_symlinks", "normalize", "lags"}
+    assert names - {each.name for each in cli.commands["inspect"].params} == others, "see cli/stores.py"
 
 
 def test_new_files_of_rows_are_opened_with_all_options_of_the_fit() -> None:
