@@ -110,7 +110,7 @@ FORMATS = (
         (".parquet", ".pq"),
         "columns",
         behind_urls=True,
-        remembered=OF_COLUMNS,
+        remembered=_OF_COLUMNS,
         first_bytes=((b"PAR1", "it is a Parquet file: give it a name that ends in .parquet"),),
     ),
     Format(
@@ -120,7 +120,7 @@ FORMATS = (
         (".arrow", ".feather", ".ipc"),
         "columns",
         behind_urls=True,
-        remembered=OF_COLUMNS,
+        remembered=_OF_COLUMNS,
         first_bytes=((b"ARROW1", "it is an Arrow file: give it a name that ends in .arrow"),),
     ),
     Format(

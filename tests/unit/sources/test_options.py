@@ -154,7 +154,7 @@ def test_an_option_is_a_key_of_configurations_and_an_option_of_inspect() -> None
     names = {field.name for field in fields(ReadOptions)}
     schema = json.loads((Path(__file__).parents[3] / "configs" / "streampca.schema.json").read_text(encoding="utf-8"))
     assert names - set(schema["$defs"]["SourceConfig"]["properties"]) == {"max_reads"}, "see runs/config/__init__.py"
-    others = {"max_reads", "verify", "storage_options", "follow_symlinks", "normalize", "lags"}
+    others = {"max_reads", "verify", "storage_options", "normalize", "lags"}
     assert names - {each.name for each in cli.commands["inspect"].params} == others, "see cli/stores.py"
 
 
