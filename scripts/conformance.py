@@ -34,6 +34,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*PLACES, str(ROOT), os.environ.get("
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 PAGE = ROOT / "docs" / "reference" / "conformance.md"
+PRODUCERS = ROOT / "tests" / "conformance" / "producers.json"
+"""Repositories of test data by the names of their directories here: their address and revision, and what was found."""
 BEGIN, END = "<!-- begin: scripts/conformance -->", "<!-- end: scripts/conformance -->"
 OUTCOMES = ("right", "named", "alone", "wrong", "crash")
 _HEAD = (
@@ -98,6 +100,18 @@ def row(name: str, verdicts: list[dict[str, Any]]) -> str:
     return f"| {name} | {len(verdicts):,} | {shown} | {' | '.join(f'{counts[each]:,}' for each in OUTCOMES)} |"
 
 
+def compared(name: str, verdicts: list[dict[str, Any]]) -> str:
+    """Return in what the counts of a producer differ from those on record; empty where they do not, or none are."""
+    record = json.loads(PRODUCERS.read_text()).get(name, {}).get("found", {})
+    counts = Counter(each["outcome"] for each in verdicts)
+    other = [
+        f"{each} {counts[each]:,} for {record.get(each, 0):,}"
+        for each in OUTCOMES
+        if counts[each] != record.get(each, 0)
+    ]
+    return f"{name}: other than on record: {', '.join(other)}" if record and other else ""
+
+
 def circumstances() -> str:
     """Return versions and date in a line."""
     names = ("numpy", "zarr", "pyarrow", "h5py", "anndata", "bed-reader", "scipy")
@@ -113,7 +127,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a file counts as a hang")
     parser.add_argument("--list", action="store_true", help="print the verdict and the message of every file")
     parser.add_argument("--out", type=Path, help="write the verdicts as JSON lines to this file")
-    parser.add_argument("--update", action="store_true", help="write the table into docs/reference/conformance.md")
+    parser.add_argument(
+        "--update",
+        action="store_true",
+        help="write the table into docs/reference/conformance.md, and the counts into the list of producers",
+    )
     return parser.parse_args()
 
 
@@ -124,6 +142,7 @@ def main() -> int:
         ["conforming", "pyarrow.parquet", "h5py", "anndata", "zarr", "scipy.io", "streampca.estimators.pca"]
     )
     rows, records, total = [], [], []
+    found: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory() as written, ThreadPoolExecutor(arguments.jobs) as pool:
         for name, files in producers(arguments.directories, Path(written)):
             verdicts = list(pool.map(lambda path: judged(path, arguments.memory, arguments.limit), files))
@@ -132,8 +151,9 @@ def main() -> int:
                 if arguments.list or verdict["outcome"] in ("wrong", "crash"):
                     print(f"{verdict['outcome']}: {path}: {verdict['detail']}", flush=True)
             rows.append(row(name, verdicts))
+            found[name] = Counter(each["outcome"] for each in verdicts)
             total += verdicts
-            print(rows[-1], file=sys.stderr, flush=True)
+            print(rows[-1], compared(name, verdicts), sep="\n", file=sys.stderr, flush=True)
     lines = [*_HEAD, *sorted(rows, key=str.lower), row("**all**", total)]
     print("\n".join(lines))
     if arguments.out is not None:
@@ -142,6 +162,10 @@ def main() -> int:
         head, rest = PAGE.read_text().split(BEGIN)
         page = [f"{head}{BEGIN}", "", *lines, "", circumstances(), "", f"{END}{rest.split(END)[1]}"]
         PAGE.write_text("\n".join(page))
+        known = json.loads(PRODUCERS.read_text())
+        for name in found.keys() & known.keys():
+            known[name]["found"] = dict(sorted(found[name].items()))
+        PRODUCERS.write_text(json.dumps(known, indent=2) + "\n")
     return 1 if any(verdict["outcome"] in ("wrong", "crash") for verdict in total) else 0
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from html import escape
 
 _FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d[\d.,]*(e[+-]?\d+)?( ?[\w%]+)?$)")
 
@@ -23,6 +24,17 @@ def as_seconds(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def lines_as_text(lines: Iterable[tuple[str, str]]) -> str:
+    """Return names and texts as lines of two columns."""
+    return "\n".join(f"{name:<13}{text}" for name, text in lines)
+
+
+def lines_as_html(lines: Iterable[tuple[str, str]]) -> str:
+    """Return names and texts as a table of HTML, for notebooks."""
+    rows = (f"<tr><th>{escape(clean(name))}</th><td>{escape(clean(text, 2000))}</td></tr>" for name, text in lines)
+    return f"<table>{''.join(rows)}</table>"
 
 
 def one_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from streampca.errors import DataError, ParameterError
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.interface import clone
 from streampca.execution.checkpoint.resume import array_digest, identity_of_fit, resumed
+from streampca.formatting import lines_as_html
 from streampca.labels import SampleColumns
 from streampca.metrics import principal_angles
 from streampca.planning.columns import with_columns, with_sample_weight
@@ -73,12 +74,22 @@ class GroupModels(dict[Hashable, Estimator]):
         """
         return self._table(lambda angles: float(np.mean(np.cos(angles) ** 2)), 1.0)
 
+    def _repr_html_(self) -> str:
+        return lines_as_html((f"{name}", _in_words(model)) for name, model in self.items())
+
     def _table(self, of_angles: Callable[[FloatArray], float], same: float) -> FloatArray:
         models: list[Any] = [self[name] for name in self.groups_]
         table = np.full((len(models), len(models)), same)
         for i, j in combinations(range(len(models)), 2):
             table[i, j] = table[j, i] = of_angles(principal_angles(models[i].components_, models[j].components_))
         return table
+
+
+def _in_words(model: Any) -> str:
+    """Return rows, components and the share of the variance that they carry of one model as text."""
+    n, k = model.n_samples_seen_, model.n_components_
+    share = float(np.sum(model.explained_variance_ratio_))
+    return f"{n:,} samples, {k} component{'s' if k != 1 else ''}, {share:.1%} of the variance"
 
 
 def fit_of_groups(

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
+from streampca.formatting import lines_as_html
 from streampca.models.plain import hints_of, optional_of, plain, record_of
 from streampca.typing import Json, JsonValue
 
 Interval = tuple[float, float]
+_MOST_SHOWN = 6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,6 +53,9 @@ class Certificate(Mapping[str, JsonValue]):
     def __str__(self) -> str:
         return self.statement
 
+    def _repr_html_(self) -> str:
+        return lines_as_html((name, _as_cell(value)) for name, value in self.items())
+
     def to_dict(self) -> Json:
         """Return the mapping as plain data for JSON, from which `of` makes the certificate."""
         return dict(self)
@@ -69,6 +74,14 @@ class Certificate(Mapping[str, JsonValue]):
     def saying(self, clause: str, **changes: Any) -> Self:
         """Return the certificate with `clause` at the end of its statement, and with `changes` of its figures."""
         return replace(self, statement=f"{self.statement}; {clause}", **changes)
+
+
+def _as_cell(value: JsonValue) -> str:
+    """Return a figure of a certificate as text; of many, the first ones."""
+    if isinstance(value, list):
+        more = f", … ({len(value)})" if len(value) > _MOST_SHOWN else ""
+        return ", ".join(_as_cell(each) for each in value[:_MOST_SHOWN]) + more
+    return f"{value:.4g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

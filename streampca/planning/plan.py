@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
-from html import escape
 from typing import Self
 
-from streampca.formatting import as_seconds, as_text
+from streampca.formatting import as_seconds, as_text, lines_as_html, lines_as_text
 from streampca.linalg.eigen import basis_size, block_size, uses_krylov
 from streampca.planning.memory import MemoryBudget, Phase
 from streampca.planning.shape import WorkShape
@@ -308,12 +307,10 @@ class Plan(WorkShape):
         return f"<{type(self).__name__} {self.solver}: {shape}, {_passes(self.passes, self.sketch)}, {memory}>"
 
     def __str__(self) -> str:
-        lines = [f"{name:<13}{text}" for name, text in _lines(self)]
-        return "\n".join(lines)
+        return lines_as_text(_lines(self))
 
     def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in _lines(self))
-        return f"<table>{''.join(rows)}</table>"
+        return lines_as_html(_lines(self))
 
 
 def _lines(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,8 @@ import xxhash
 from scipy.sparse import csc_array, csr_array, vstack
 
 from streampca.errors import DataError
-from streampca.labels import Labels, SampleColumns
+from streampca.formatting import clean, lines_as_html, lines_as_text
+from streampca.labels import Dimension, Labels, SampleColumns
 from streampca.sources.files.records import Fragment
 from streampca.sources.grid import Grid, Schedule, Span, parts_between, stacked_edges
 from streampca.sources.versions import InputVersion, InputWatch, one_listing
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _MAX_BYTES = 2**62
+_MOST_NAMES = 6  # of features that a source prints
 _SLAB_BYTES = 2**22
 _FEATURE_COPIES = 4  # rows, all of them together, by features, and those with few or many stored values
 _UNEVEN = 2
@@ -103,6 +105,12 @@ class Source(ABC):
         n, d = self.shape
         kind = "sparse table" if self.sparse else "table"
         return f"<{type(self).__name__} of {self.description}: {kind} of {n:,} samples x {d:,} features, {self.dtype}>"
+
+    def __str__(self) -> str:
+        return lines_as_text(_lines(self))
+
+    def _repr_html_(self) -> str:
+        return lines_as_html(_lines(self))
 
     @property
     def fingerprint(self) -> str:
@@ -266,6 +274,37 @@ class Source(ABC):
             SourceArray(self), chunks=(sizes, self.shape[1]), name=name, asarray=True, fancy=False
         )
         return lazy
+
+
+def _lines(source: Source) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of the lines that a source prints: what it is, without reading it."""
+    (n, d), labels, described = source.shape, source.labels, source.describe()
+    array = described.get("array")
+    yield "data", clean(source.description) + ("" if array is None else f", array {clean(array)}")
+    rows, columns = ((), ()) if labels is None else (labels.samples, labels.features)
+    yield "samples", f"{n:,}" + _of_dimensions(rows)
+    names = "" if source.feature_names is None else f": {clean(', '.join(source.feature_names[:_MOST_NAMES]))}"
+    more = ", …" if names and d > _MOST_NAMES else ""
+    yield "features", f"{d:,}" + (_of_dimensions(columns) or names + more)
+    yield "type", str(source.dtype) + (", sparse" if source.sparse else "")
+    if chunks := described.get("chunks"):
+        yield "chunks", " x ".join(f"{size:,}" for size in cast("list[int]", chunks))
+    elif source.chunk_rows > 1:
+        yield "chunks", f"{source.chunk_rows:,} samples"
+    stored = cast("list[float]", described.get("missing_values", []))
+    if source.dtype.kind == "f" or stored:
+        yield "missing", "NaN" + "".join(f", {value:g} as stored" for value in stored)
+
+
+def _of_dimensions(dimensions: Sequence[Dimension]) -> str:
+    """Return names, sizes and ends of dimensions as text; empty where there are none."""
+    texts = []
+    for each in dimensions:
+        ends = (
+            f" from {each.value(0)} to {each.value(each.size - 1)}" if each.coordinate is not None and each.size else ""
+        )
+        texts.append(clean(f"{each.name} ({each.size:,}){ends}"))
+    return f": {', '.join(texts)}" if texts else ""
 
 
 class DerivedSource(Source):

@@ -361,3 +361,15 @@ def test_blocks_are_large_enough_for_many_groups_unless_memory_is_short() -> Non
     assert plan.n_blocks == 1
     assert sp.PCA(1).fit_groups(rows, labels % 2).plan_.n_blocks > 1
     assert sp.PCA(1, memory=plan.projected_bytes - 2**20).fit_groups(rows, labels).plan_.n_blocks > 1
+
+
+def test_notebooks_show_groups_and_certificates_as_tables() -> None:
+    rows = np.random.default_rng(0).standard_normal((60, 4))
+    models = sp.PCA(1).fit_groups(rows, np.repeat(["<a>", "b"], 30))
+    html = models._repr_html_()
+    share = models["b"].explained_variance_ratio_.sum()
+    assert f"<tr><th>b</th><td>30 samples, 1 component, {share:.1%} of the variance</td></tr>" in html
+    assert "<th>&lt;a&gt;</th>" in html
+    certificate = models["b"].error_
+    shown = certificate._repr_html_()
+    assert all(f"<th>{name}</th>" in shown for name in certificate)

@@ -205,6 +205,7 @@ def test_an_estimator_that_is_not_fitted_has_no_charts() -> None:
         sp.PCA(2).plot.scree()
 
 
+@pytest.mark.usefixtures("charts")
 def test_a_chart_waits_for_a_page_that_another_thread_draws(
     pca: sp.PCA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_chart_waits_for_a_page_that_another_thread_draws(
     assert all(len(each.lines) > 0 for each in axes)
 
 
+@pytest.mark.usefixtures("charts")
 def test_pages_of_several_threads_are_drawn_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = [
         {"source": {"path": "builtin:iris"}, "output": {"directory": str(tmp_path / name), "scores": False}}

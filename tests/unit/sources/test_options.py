@@ -235,6 +235,31 @@ def test_a_table_says_what_it_is() -> None:
     assert repr(sp.open(csr_array(VALUES.astype("f4")))).endswith("sparse table of 12 samples x 6 features, float32>")
 
 
+def test_a_table_prints_samples_features_chunks_and_missing_values(tmp_path: Path) -> None:
+    field = zarr.create_array(
+        tmp_path / "<b>.zarr",
+        shape=(100, 4, 5),
+        chunks=(50, 4, 5),
+        dtype="i2",
+        dimension_names=("time", "lat", "lon"),
+        attributes={"scale_factor": 0.1, "_FillValue": -9},
+    )
+    field[...] = 1
+    table = sp.open(tmp_path / "<b>.zarr", samples="time", missing_value=3)
+    assert str(table).splitlines()[1:] == [
+        "samples      100: time (100)",
+        "features     20: lat (4), lon (5)",
+        "type         float64",
+        "chunks       50 x 4 x 5",
+        "missing      NaN, -9 as stored, 3 as stored",
+    ]
+    html = table._repr_html_()
+    assert "&lt;b&gt;.zarr" in html
+    assert "<b>" not in html
+    assert "<tr><th>chunks</th><td>50 x 4 x 5</td></tr>" in html
+    assert "missing" not in str(sp.open(VALUES))
+
+
 def test_the_error_for_nan_says_what_stands_in_for_it() -> None:
     values = VALUES.astype(float)
     values[3, 2] = np.nan
