@@ -293,7 +293,9 @@ def _lines(source: Source) -> Iterator[tuple[str, str]]:
         yield "chunks", f"{source.chunk_rows:,} samples"
     stored = cast("list[float]", described.get("missing_values", []))
     if source.dtype.kind == "f" or stored:
-        yield "missing", "NaN" + "".join(f", {value:g} as stored" for value in stored)
+        packed = cast("dict[str, object]", described.get("packing") or {})
+        valid = [f", what is beyond {name} {clean(packed[name])}" for name in packed if name.startswith("valid_")]
+        yield "missing", "NaN" + "".join([*(f", {value:g} as stored" for value in stored), *valid])
 
 
 def _of_dimensions(dimensions: Sequence[Dimension]) -> str:

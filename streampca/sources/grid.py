@@ -10,6 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
+_MOST_EDGES = 2**18
+"""Blocks beyond which their edges are not kept: these would take as much memory as a fit."""
 Span = tuple[int, int]
 """First row of a block, and the row behind its last."""
 requests_since: dict[object, float] = {}
@@ -68,9 +70,12 @@ class Grid:
     def block_edges(self, most_rows: int, n_rows: int) -> tuple[int, ...] | None:
         """Return the edges of blocks of at most `most_rows` rows that read nothing twice, None where equal blocks do not.
 
-        Bands of more rows are divided into equal parts where a unit is decoded as a whole; if not, equal blocks do as well.
+        Bands of more rows are divided into equal parts where a unit is decoded as a whole; if not, equal blocks do as well, and so
+        they do where edges would be too many to be kept.
         """
         edges: Sequence[int] | None = self.edges
+        if n_rows > most_rows * _MOST_EDGES:
+            return None
         if self.skipped:
             step = most_rows // self.chunk_rows * self.chunk_rows or self.chunk_rows
             edges = [0, *range(step - self.skipped, n_rows, step), n_rows]

@@ -214,6 +214,7 @@ def _netcdf() -> Iterator[tuple[str, str, Write]]:
     yield "records.nc", *of(_rows("f4", (40, 3, 4)), record=True)
     yield "packed.nc", *of(_rows("i2"), scale_factor=np.float64(0.1), add_offset=np.float64(5), _FillValue=np.int16(3))
     yield "bytes.nc", *of(_rows("i1"), _Unsigned="true")
+    yield "unsigned-range.nc", *of(_rows("i2"), _Unsigned="true", valid_range=np.array([0, -6], "i2"))
     yield "valid-range.nc", *of(_rows("i2"), valid_range=np.array([-10, 20], "i2"))
 
 

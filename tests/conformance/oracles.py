@@ -31,6 +31,9 @@ MOST_VALUES = 20_000_000
 """Values of a table beyond which it is not compared."""
 
 
+_STORED = ("_FillValue", "missing_value", "valid_range", "valid_min", "valid_max")
+
+
 @dataclass(frozen=True)
 class Expected:
     """One table of a file."""
@@ -195,8 +198,15 @@ def decoded(values: np.ndarray[Any, Any], attributes: Mapping[str, Any]) -> np.n
     """Return stored values as the CF conventions mean them: missing ones as NaN, others by scale and offset, as float64."""
     if values.dtype.kind == "b":
         return values.astype(np.float64)
-    if str(_text(attributes.get("_Unsigned", ""))).lower() == "true" and values.dtype.kind == "i":
-        values = values.view(values.dtype.str.replace("i", "u"))
+    if _text(attributes.get("_Unsigned", "")).lower() == "true" and values.dtype.kind == "i":
+        signed, values = values.dtype, values.view(values.dtype.str.replace("i", "u"))
+        of_stored = {key: _numbers(attributes.get(key)) for key in _STORED}
+        # Attributes of stored values are of the signed type, too.
+        attributes = dict(attributes) | {
+            key: [number % 2 ** (8 * signed.itemsize) for number in map(int, found)]
+            for key, found in of_stored.items()
+            if found
+        }
     missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     for key in ("_FillValue", "missing_value"):
         for number in _numbers(attributes.get(key)):

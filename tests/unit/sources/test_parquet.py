@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,15 @@ def test_blocks_end_where_row_groups_end_whatever_their_sizes(tmp_path, values):
     assert table.grid.block_edges(120, 250) == (0, 90, 200, 250)
     counts = [table.read(start, stop)[1] for start, stop in itertools.pairwise(table.grid.block_edges(60, 250))]
     assert sum(count.chunks for count in counts) == 5
+
+
+def test_edges_of_more_blocks_than_memory_holds_are_not_kept(path, values):
+    """A row group may declare 2³¹ rows; the edges of blocks of 256 rows of it took gigabytes before the plan refused it."""
+    grid = replace(sp.open(write_parquet(path, parquet_table(values, "fixed"), 125)).grid, edges=(0, 2**31 - 1, 2**32))
+    assert grid.block_edges(2**12, 2**32) is None
+    edges = grid.block_edges(2**30, 2**32)
+    assert {0, 2**31 - 1, 2**32} <= set(edges)
+    assert all(stop - start <= 2**30 for start, stop in itertools.pairwise(edges))
 
 
 def test_columns_are_features_with_names_in_the_order_that_is_asked_for(path, values):
