@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 Estimator = TypeVar("Estimator", bound=Continuing)
 
+_MOST_SHOWN = 30  # models that a notebook shows
 POOLED, BETWEEN = "pooled", "between"
 """Names of the fits that belong to no group."""
 
@@ -75,7 +76,9 @@ class GroupModels(dict[Hashable, Estimator]):
         return self._table(lambda angles: float(np.mean(np.cos(angles) ** 2)), 1.0)
 
     def _repr_html_(self) -> str:
-        return lines_as_html((f"{name}", _in_words(model)) for name, model in self.items())
+        shown = list(self)[:_MOST_SHOWN]
+        more = [("…", f"{len(self) - len(shown):,} more")] if len(self) > len(shown) else []
+        return lines_as_html([*((str(name), _in_words(self[name])) for name in shown), *more])
 
     def _table(self, of_angles: Callable[[FloatArray], float], same: float) -> FloatArray:
         models: list[Any] = [self[name] for name in self.groups_]

@@ -294,7 +294,7 @@ def _lines(source: Source) -> Iterator[tuple[str, str]]:
     stored = cast("list[float]", described.get("missing_values", []))
     if source.dtype.kind == "f" or stored:
         packed = cast("dict[str, object]", described.get("packing") or {})
-        valid = [f", what is beyond {name} {clean(packed[name])}" for name in packed if name.startswith("valid_")]
+        valid = [f", outside of {name} {clean(packed[name])}" for name in packed if name.startswith("valid_")]
         yield "missing", "NaN" + "".join([*(f", {value:g} as stored" for value in stored), *valid])
 
 

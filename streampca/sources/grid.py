@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 _MOST_EDGES = 2**18
-"""Blocks beyond which their edges are not kept: these would take as much memory as a fit."""
+"""Blocks beyond which their edges are not listed: a plan lists them for each size of blocks that it tries."""
 Span = tuple[int, int]
 """First row of a block, and the row behind its last."""
 requests_since: dict[object, float] = {}

@@ -373,3 +373,6 @@ def test_notebooks_show_groups_and_certificates_as_tables() -> None:
     certificate = models["b"].error_
     shown = certificate._repr_html_()
     assert all(f"<th>{name}</th>" in shown for name in certificate)
+    many = sp.PCA(1).fit_groups(rows, np.arange(60) // 2)._repr_html_()
+    assert many.count("<tr>") == 31
+    assert "<tr><th>…</th><td>2 more</td></tr>" in many
