@@ -122,8 +122,8 @@ def _openings(directory: str) -> Iterator[list[str]]:
     active = True
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        # The function that opens a file for another one is an event without a mode.
-        if active and event == "open" and arguments[1] is not None and str(arguments[0]).startswith(directory):
+        # Both open(path) and os.open(path) are one event; open(descriptor), which follows os.open, names no path.
+        if active and event == "open" and str(arguments[0]).startswith(directory):
             names.append(str(arguments[0]))
 
     sys.addaudithook(hook)  # stays until the process ends

@@ -101,6 +101,7 @@ def test_modes_of_a_field_agree_with_other_programs_and_every_pass_reads_each_ch
     assert max(value for name, value in ratios.items() if name.startswith("largest difference")) < 1e-6
     # Opening the table reads the first of two bands of chunks, to find what was observed.
     assert ratios["reads of each chunk, fit"] == ratios["passes of fit and scores"] + 0.5
+    assert ratios["reads of each chunk, eofs"] == 1
 
 
 def test_an_update_by_shards_reads_these_and_agrees_with_a_full_run(tmp_path):
