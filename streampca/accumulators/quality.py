@@ -324,7 +324,7 @@ def _sums_with_holes(rows: Array, starts: IntArray, lengths: IntArray) -> Sums:
     """Return the sums of runs of rows some of which have NaN, by run."""
     holes = np.isnan(rows)
     counts = lengths - _run_sums(holes, starts).astype(np.int64)
-    filled = np.where(holes, 0.0, rows)
+    filled = np.where(holes, 0.0, rows.astype(np.float64))
     means = _run_sums(filled, starts) / np.maximum(counts, 1)
     filled -= np.repeat(means, lengths[:, 0], axis=0)
     filled[holes] = 0.0

@@ -46,6 +46,19 @@ def assert_same(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e30])
+def test_sums_of_float32_with_missing_values_are_in_float64(scale: float) -> None:
+    rows = (rows_of("f4", holes=True) * np.float32(scale)).astype("f4")
+    quality = quality_of(rows, missing=True)
+    state = folded(quality, rows, 300)
+    start, stop = quality.edges[:2]
+    here = rows[start : stop : quality.every].astype(np.float64)
+    n = state.counts[0]
+    # Each of n additions rounds by one part in 2**53 of the sum of squares of the values.
+    atol = float(np.nansum(here * here, axis=0).max() * n.max() * 2.0**-53)
+    np.testing.assert_allclose(state.scatter[0], np.nanvar(here, axis=0) * n, rtol=0, atol=atol)
+
+
 @pytest.mark.parametrize("holes", [False, True])
 @pytest.mark.parametrize("size", [N, 300, 77])
 def test_sums_by_part_are_those_of_the_evenly_spaced_rows(size: int, holes: bool) -> None:
