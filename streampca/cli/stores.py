@@ -51,6 +51,9 @@ _OF_SOURCE = (
         type=click.Choice(["error", "fill", "fill_labels"]),
         help="Chunks that do not exist: an error (the default), or the fill value, of all arrays or only of those beside the data.",
     ),
+    click.option("--branch", help="Branch of an icechunk repository (icechunk:PATH) whose last snapshot is read."),
+    click.option("--tag", help="Tag of the snapshot of an icechunk repository that is read."),
+    click.option("--snapshot", help="Identifier of the snapshot of an icechunk repository that is read."),
     click.option("--decode", type=click.Choice(["auto", "raw"]), help="Decode packed values (CF), or read them raw."),
 )
 

@@ -22,6 +22,7 @@ from streampca.runs.manifest import read_json, read_manifest
 from streampca.runs.several import groups_of_run, runs_of
 from streampca.sources import open_source
 from streampca.sources.files.paths import files_of
+from streampca.sources.formats import ICECHUNK
 from streampca.sources.listing import Listing, list_store
 from streampca.sources.open import is_store_path
 from streampca.storage.directories import read_record, read_unreplaced
@@ -244,7 +245,7 @@ def _of_kernel_model(place: Path, model: KernelModel) -> Description:
 
 
 def _of_table(path: str, options: Mapping[str, Any]) -> Description:
-    if "://" not in path and not Path(path).exists() and is_store_path(path):
+    if "://" not in path and not path.startswith(ICECHUNK) and not Path(path).exists() and is_store_path(path):
         raise DataError(f"{path}: no such file or directory")
     source = open_source(path, **options)
     described: Description = {"kind": "source"} | source.describe() | {"bytes": source.shape[0] * source.row_bytes}

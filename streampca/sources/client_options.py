@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlun
 
 from streampca.errors import DataError, StoreError
 from streampca.redaction import shown
-from streampca.sources.formats import StorageOptions
+from streampca.sources.formats import ICECHUNK, StorageOptions
 from streampca.system.optional import not_installed, optional_module
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ _lock = threading.Lock()
 
 def protocol_of(url: str) -> str:
     """Return the protocol of a URL; the first one of a chain of file systems."""
+    if url.startswith(ICECHUNK):
+        return ICECHUNK.removesuffix(":")
     return url.partition("://")[0].partition("::")[0].lower()
 
 

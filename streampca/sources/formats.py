@@ -26,7 +26,7 @@ _TABLE = frozenset({"missing_value", "lags"})
 _ARRAY = _TABLE | {"samples", "features", "mask", "orientation"}
 _COLUMNS = _TABLE | {*_OF_COLUMNS, "mask"}
 _PACKED = _ARRAY | {"decode", "missing_chunks"}
-_ZARR = _PACKED | {"verify", "storage_options"}
+_ZARR = _PACKED | {"verify", "storage_options", "branch", "tag", "snapshot"}
 _CELLS = _TABLE | {"array", "mask", "layer", "mask_var", "normalize"}
 _CHOICE = frozenset({"array", "variables"})
 _REFUSED = (
@@ -44,6 +44,8 @@ _REFUSED = (
     (b"GRIB", "it is a GRIB file, which is not read: convert it to NetCDF or zarr, for example with cfgrib"),
 )
 """First bytes of other files, and what to do with them."""
+ICECHUNK = "icechunk:"
+"""With what paths and URLs of icechunk repositories begin."""
 StorageOptions = Mapping[str, Any]
 """Options of obstore for a store behind a URL, or of fsspec where only that knows the protocol."""
 
@@ -213,6 +215,12 @@ class ReadOptions:
     """Stored number that counts as missing, like NaN."""
     storage_options: StorageOptions | None = None
     """Options of obstore or fsspec, for URLs."""
+    branch: str | None = None
+    """Branch of an icechunk repository whose last snapshot is read; None for main."""
+    tag: str | None = None
+    """Tag of the snapshot of an icechunk repository that is read."""
+    snapshot: str | None = None
+    """Identifier of the snapshot of an icechunk repository that is read."""
     verify: str | Path | None = None
     """File of the fingerprint, a run with a state, or ``"manifest"``."""
     follow_symlinks: InitVar[bool] = False

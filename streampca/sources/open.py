@@ -52,6 +52,9 @@ def open_source(
     missing_value: float | None = None,
     verify: str | Path | None = None,
     storage_options: StorageOptions | None = None,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
     follow_symlinks: bool = False,
     max_reads: float | None = None,
     layer: str | None = None,
@@ -65,7 +68,7 @@ def open_source(
     ----------
     data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame, AnnData, lazy array, list of paths, or Source
         A path may be a zarr array, a group, an AnnData store or file, an ``.npy`` file, a Parquet, Arrow or HDF5 file (also of NetCDF 4), a pattern such as ``shards/*.npy``, a directory
-        of such files, or ``builtin:NAME``. Zarr stores and Parquet and Arrow files may be behind a URL, and directories of such files in an object store. Several files are read as one table, those of a pattern or a directory in natural order
+        of such files, ``icechunk:PATH`` for an icechunk repository, or ``builtin:NAME``. Zarr stores and Parquet and Arrow files may be behind a URL, and directories of such files in an object store. Several files are read as one table, those of a pattern or a directory in natural order
         and those of a list in its order; they must have the same columns and the same data type. So are several AnnData stores and files. A DataArray that was opened from zarr and
         not changed since is read from there; its Dask array is used otherwise, or its values in memory. Arrays of other libraries that read a slice when they are
         indexed, such as datasets of h5py and variables of netCDF4, are read by chunks; a dataset of a file that is open for reading as from its path.
@@ -109,6 +112,9 @@ def open_source(
         ``streampca fingerprint`` writes by default; or a run with a state (``output.state: true``), for the chunks that it has read.
     storage_options : dict, optional
         Options of obstore for URLs such as ``s3://``, ``gs://``, ``az://`` and ``https://``, of fsspec for others.
+    branch, tag, snapshot : str, optional
+        Which snapshot of an icechunk repository at ``icechunk:PATH`` is read: the last one of a branch (by default of ``main``), that of a
+        tag, or that with an identifier. Its identifier is in the description of the table.
     follow_symlinks : bool
         Ignored with a `FutureWarning`, and ends with the next minor version: symbolic links in a store are followed.
     max_reads : float, optional

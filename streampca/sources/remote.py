@@ -47,7 +47,7 @@ from streampca.sources.fetching.client import (
     retry_after,
     status_of,
 )
-from streampca.sources.formats import StorageOptions
+from streampca.sources.formats import ICECHUNK, StorageOptions
 from streampca.sources.grid import requests_since
 from streampca.sources.versions import ObjectListing, listed
 from streampca.storage.zarr_interface import (
@@ -397,6 +397,10 @@ def open_store(url: str, options: StorageOptions | None = None) -> RemoteStore:
         if protocol in BY_OBSTORE:
             options = translated(url, options)
             store: Store = ObjectStore(opened(url, options, _LIMITS, retry_config={"max_retries": 0}), read_only=True)
+        elif url.startswith(ICECHUNK):
+            from streampca.sources.zarr.snapshots import store_at
+
+            store = store_at(url, options)
         else:
             store = FsspecStore.from_url(url, storage_options=dict(options or {}), read_only=True)
     except (StreamPCAError, MemoryError, Warning):
@@ -519,6 +523,8 @@ def name_of(store: Store) -> str:
 
 def snapshot_of(store: Store) -> str | None:
     """Return the snapshot of icechunk that a store shows, None where it shows none, or changes that were not committed."""
+    if isinstance(store, RemoteStore):
+        return store.url.rpartition("@")[2] if store.url.startswith(ICECHUNK) else None
     session = getattr(store, "session", None)
     snapshot = getattr(session, "snapshot_id", None)
     return None if snapshot is None or getattr(session, "has_uncommitted_changes", False) else str(snapshot)

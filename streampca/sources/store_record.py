@@ -157,14 +157,15 @@ def _record_of(source: ZarrSource) -> tuple[ChunkDigests, ReadCount]:
         there = versions.any(axis=-1) if listed else np.ones(digests.shape[:-1], dtype=bool)
         count = _read_where(source, np.logical_and(there, ~digests.any(axis=-1)), digests)
     edge, read = _value_digests(source, _partial_chunks(source, source.layout.shape), source.layout.shape)
-    metadata = source.deciding_metadata()
-    return ChunkDigests(source.label, source.layout.shape, metadata, digests, versions, edge), count + read
+    metadata, snapshot = source.deciding_metadata(), source.snapshot or ""
+    return ChunkDigests(source.label, source.layout.shape, metadata, digests, versions, edge, snapshot), count + read
 
 
 def _compare(source: ZarrSource, record: ChunkDigests) -> Comparison:
     """Compare the chunks of an array with their record, and note the digests of those that are as they were.
 
-    Chunks whose size and time of modification, or tag, are as recorded are not read. The others are read as they are stored. Those
+    Chunks whose size and time of modification, or tag, are as recorded are not read, nor are those that were not written between
+    two snapshots of an icechunk repository. The others are read as they are stored. Those
     that were not full along the axis of rows, and whose bytes are others now, are decoded, and the values of the recorded rows
     compared.
     """
@@ -173,7 +174,12 @@ def _compare(source: ZarrSource, record: ChunkDigests) -> Comparison:
     versions, listed = _versions(source)
     now = versions[region]
     same = (now == record.versions).all(axis=-1) & now.any(axis=-1)
-    if listed:
+    if (written := source.written_since(record.snapshot)) is not None:
+        same[:] = True
+        for place in written:
+            if all(index < n for index, n in zip(place, same.shape, strict=True)):
+                same[place] = False
+    elif listed:
         same |= ~now.any(axis=-1) & ~record.digests.any(axis=-1)  # never written, neither then nor now
     others: BoolArray = ~same
     digests = np.zeros((*source.layout.chunk_counts, DIGEST_BYTES), dtype=np.uint8)

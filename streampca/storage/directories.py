@@ -214,7 +214,7 @@ def _has_expected_type(entry: Path) -> bool:
 
 def require_apart(output: Path, source: str) -> None:
     """Raise `OutputError` if `output` lies in the input, or the input in it."""
-    source = source.removeprefix("file://")
+    source = source.removeprefix("icechunk:").removeprefix("file://")
     if "://" in source or not Path(source).exists():
         return
     a, b = output.resolve(), Path(source).resolve()

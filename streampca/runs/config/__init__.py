@@ -82,7 +82,7 @@ class SourceConfig(Section):
 
     path: SourcePath
     """Local path (``~`` expanded, relative to the working directory), pattern such as ``shards/*.npy``, list of these, URL, or
-    ``builtin:NAME``."""
+    ``icechunk:PATH``, or ``builtin:NAME``."""
     array: Text | None = Field(default=None, description="the name of an array inside the group, or null")
     """Name of the array inside a group."""
     variables: Names = None
@@ -134,6 +134,14 @@ class SourceConfig(Section):
     """How many consecutive samples make a row, or at which lags: lagged copies, for extended EOFs and singular spectrum analysis."""
     storage_options: Options = Field(default_factory=PrivateOptions)
     """Options of obstore for a URL, references resolved; write them nowhere."""
+    branch: Text | None = Field(default=None, description="the name of a branch of an icechunk repository, or null")
+    """Branch of an icechunk repository, ``icechunk:PATH``, whose last snapshot is read; by default main."""
+    tag: Text | None = Field(default=None, description="the name of a tag of an icechunk repository, or null")
+    """Tag of the snapshot that is read."""
+    snapshot: Text | None = Field(
+        default=None, description="the identifier of a snapshot of an icechunk repository, or null"
+    )
+    """Identifier of the snapshot that is read."""
 
     @model_validator(mode="after")
     def _one_way_of_saying_it(self) -> SourceConfig:

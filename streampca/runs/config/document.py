@@ -390,7 +390,7 @@ def _name_of(path: object) -> str:
     if not isinstance(path, str):
         return "run"
     plain = _REFERENCE.sub(lambda match: match.group(1).lower(), path)
-    plain = re.split(r"[?#]", plain, maxsplit=1)[0] if "://" in plain else plain.removeprefix("builtin:")
+    plain = re.split(r"[?#]", plain, maxsplit=1)[0] if "://" in plain else re.sub("^(builtin|icechunk):", "", plain)
     stem = PurePosixPath(plain.replace("\\", "/")).stem
     return re.sub(r"[^\w.-]+", "-", stem).strip("-.")[:60] or "run"
 

@@ -74,6 +74,8 @@ class ChunkDigests:
     """Digests of size and time of modification, or tag, of each chunk, shaped as `digests`; zeros, or none at all, where not known."""
     edge: Digests = field(default_factory=_no_digests)
     """Digests of the values of chunks that are not full along the axis of rows, ``(n, 16)`` in C order; none if not asked for."""
+    snapshot: str = ""
+    """Identifier of the snapshot of an icechunk repository that was read; empty for other stores."""
     place: Path | None = None
     """File or directory that they were read from; None for those of this process."""
 
@@ -176,6 +178,7 @@ def arrays_of_record(record: StoreRecord | None) -> dict[str, Array]:
         return {}
     entries = [
         {"name": each.name, "metadata": each.metadata, "shape": each.shape, "whole": each.whole}
+        | ({"snapshot": each.snapshot} if each.snapshot else {})
         for each in record.arrays
     ]
     document = {
@@ -211,7 +214,8 @@ def record_from(array: Callable[[str], Array]) -> StoreRecord:
 def _digests_from(array: Callable[[str], Array], index: int, entry: Json) -> ChunkDigests:
     digests, versions, edge = (array(f"stored_{index}_{name}") for name in _TABLES)
     shape = entry["shape"]
-    made = ChunkDigests(str(entry["name"]), tuple(map(int, shape)), str(entry["metadata"]), digests, versions, edge)
+    name, metadata, snapshot = (str(entry.get(key, "")) for key in ("name", "metadata", "snapshot"))
+    made = ChunkDigests(name, tuple(map(int, shape)), metadata, digests, versions, edge, snapshot)
     if (
         any(each.dtype != np.uint8 or each.shape[-1:] != (DIGEST_BYTES,) for each in (digests, versions, edge))
         or digests.ndim != len(shape) + 1

@@ -17,7 +17,7 @@ from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.conventions import Packing, describes_others, dimensions_of, packing
 from streampca.sources.features import Axes
-from streampca.sources.formats import ENDINGS, ReadOptions, found_in
+from streampca.sources.formats import ENDINGS, ICECHUNK, ReadOptions, found_in
 from streampca.sources.named_arrays import NamedArray, NamedArrays
 from streampca.sources.remote import open_store, place_of, retrying
 from streampca.sources.table import StoredVariable
@@ -201,7 +201,15 @@ def values_of(array: ZarrArray, label: str, options: ReadOptions) -> Array | Non
 def node_at(path: str, options: ReadOptions) -> tuple[ZarrArray | zarr.Group, str]:
     """Return the zarr array or group at `path`, and its name in messages; `DataError` if there is none."""
     place = path if options.storage_options else path.removeprefix("file://")
-    if "://" in place:
+    if path.startswith(ICECHUNK):
+        from streampca.sources.zarr.snapshots import snapshot_url
+
+        path = place = snapshot_url(path, options)
+    elif others := [name for name in ("branch", "tag", "snapshot") if getattr(options, name) is not None]:
+        raise NotAvailableError(
+            f"{shown(path)}: {', '.join(others)} is for icechunk repositories: write {ICECHUNK}PATH, or leave it out"
+        )
+    if "://" in place or path.startswith(ICECHUNK):
         label = shown(path)
         return node_of(open_store(path, options.storage_options), label), label
     if not Path(place).exists():

@@ -163,6 +163,7 @@ class ZarrSource(Source):
             "orientation": "features_first" if self.column_major else "samples_first",
             "reader": "direct" if isinstance(self.direct.chain, Chain) else "zarr",
             "packing": packing(self.array.metadata) or None,
+            **({} if self.snapshot is None else {"snapshot": self.snapshot}),
             "verified_by": None
             if self.digests is None
             else {"path": str(self.digests.place), "digest": self.digests.whole},
@@ -240,9 +241,25 @@ class ZarrSource(Source):
         runs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
         return tuple((max(start, low * size), min(stop, high * size)) for low, high in runs)
 
+    @property
+    def snapshot(self) -> str | None:
+        """Return the identifier of the snapshot of an icechunk repository that is read, None for other stores."""
+        return snapshot_of(self.store._store)
+
+    def written_since(self, snapshot: str) -> tuple[tuple[int, ...], ...] | None:
+        """Return the places in the grid of the chunks that were written since a snapshot; None where that is not known."""
+        store = self.store._store
+        if not snapshot or self.snapshot is None or not isinstance(store, RemoteStore):
+            return None
+        from streampca.sources.zarr.snapshots import changed_chunks
+
+        return changed_chunks(store.url, store.options, snapshot, self.array.path)
+
     def stored_items(self) -> Iterable[Item] | None:
         """Return names, sizes and times of files of metadata and chunks, or sizes and tags of objects; None where they cannot be listed."""
         store = self.store._store
+        if self.snapshot is not None:
+            return [("snapshot", 0, self.snapshot)]
         if self.root is not None:
             if list(files(self.root, METADATA_NAMES)) != self._documents:
                 raise ChangedInputError(f"{self.label}: its metadata was changed after it was opened: open it again")
@@ -250,8 +267,6 @@ class ZarrSource(Source):
         if isinstance(store, RemoteStore):
             listing = store.listing(self.key_prefix)
             return None if listing is None else objects(listing)
-        if (snapshot := snapshot_of(store)) is not None:
-            return [("snapshot", 0, snapshot)]
         place = getattr(store, "path", None)  # of a file such as that of ZipStore
         return files(place, [""]) if isinstance(place, Path) else None
 
