@@ -39,7 +39,10 @@ _REFUSED = (
         b"MATLAB 5.0",
         "it is a MAT file of a version before 7.3, which is not read: save it with -v7.3, or write the array with numpy.save",
     ),
-    (b"PK\x03\x04", "it is a zip archive, which is not read: unpack it to a directory"),
+    (
+        b"PK\x03\x04",
+        "it is a zip archive: give it a name that ends in .zip if it holds a zarr store, or unpack it to a directory",
+    ),
     (b"\x1f\x8b", "it is compressed by gzip: unpack it first"),
     (b"GRIB", "it is a GRIB file, which is not read: convert it to NetCDF or zarr, for example with cfgrib"),
 )

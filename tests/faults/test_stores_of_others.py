@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,42 @@ def test_a_store_that_is_gone_hinders_no_fit_on_a_cluster(tmp_path: Path, client
         with pytest.raises(StoreError, match=r"a worker cannot open the store \(FileNotFoundError\)"):
             sp.PCA(1).fit(source)
     np.testing.assert_array_equal(found.components_, sp.PCA(2).fit(store).components_)
+
+
+def zipped(path: Path, values: np.ndarray[Any, Any], leaves_out: str = "") -> Path:
+    """Write a zarr group with an array ``x`` to a zip file, without the chunk `leaves_out`."""
+    with zipfile.ZipFile(path, "w") as file, zarr.storage.ZipStore(path.with_suffix(".tmp"), mode="w") as store:
+        zarr.create_group(store).create_array("x", data=values, chunks=(20, 8))
+        store.close()
+        with zipfile.ZipFile(path.with_suffix(".tmp")) as whole:
+            for name in whole.namelist():
+                if name != leaves_out:
+                    file.writestr(name, whole.read(name))
+    return path
+
+
+def test_a_store_in_a_zip_file_is_read_and_damage_is_named(tmp_path: Path) -> None:
+    values = make_values(60, 8)
+    path = zipped(tmp_path / "x.zarr.zip", values)
+    source = pickle.loads(pickle.dumps(open_source(path)))
+    source.check()
+    np.testing.assert_array_equal(source.read(0, 60)[0], values)
+    expected = np.linalg.eigvalsh(np.cov(values.T))[::-1][:2]
+    np.testing.assert_allclose(sp.PCA(2).fit(str(path)).explained_variance_, expected, rtol=1e-12)
+    with pytest.raises(MissingChunkError, match="1 of 3 chunks do not exist, first: c/1/0"):
+        sp.PCA(2).fit(str(zipped(tmp_path / "fewer.zip", values, "x/c/1/0")))
+    stored = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        stored[file.getinfo("x/c/1/0").header_offset + 100] ^= 1
+    (tmp_path / "flipped.zip").write_bytes(stored)
+    with pytest.raises(DamagedChunkError, match="CRC"):
+        sp.PCA(2).fit(str(tmp_path / "flipped.zip"))
+    (tmp_path / "half.zip").write_bytes(path.read_bytes()[: len(stored) // 2])
+    with pytest.raises(DataError, match="cannot be opened as zarr: File is not a zip file"):
+        open_source(tmp_path / "half.zip")
+    (tmp_path / "x.dat").write_bytes(path.read_bytes())
+    with pytest.raises(DataError, match=r"a name that ends in \.zip"):
+        open_source(tmp_path / "x.dat")
 
 
 @pytest.mark.parametrize("shards", [None, (40, 8)])

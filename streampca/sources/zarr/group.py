@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, ZipStore
 
 from streampca.errors import DataError, NotAvailableError, StoreError, StreamPCAError
 from streampca.formatting import one_line
@@ -214,6 +214,8 @@ def node_at(path: str, options: ReadOptions) -> tuple[ZarrArray | zarr.Group, st
         return node_of(open_store(path, options.storage_options), label), label
     if not Path(place).exists():
         raise DataError(f"{path}: no such file or directory: expected {DATA}")
+    if place.endswith(".zip") and Path(place).is_file():
+        return node_of(ZipStore(Path(place).absolute(), read_only=True), path), path
     if Path(place).is_file():
         found = found_in(Path(place))
         raise DataError(f"{path} is a file that cannot be read as data: {f'{found}; ' if found else ''}expected {DATA}")

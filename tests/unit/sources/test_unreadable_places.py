@@ -179,7 +179,7 @@ def test_hdf5_has_many_names(ending: str, tmp_path: Path) -> None:
         ("x.hdf", b"\x0e\x03\x13\x01", "an HDF4 file"),
         ("x.cdf", b"\xcd\xf3\x00\x01", "a CDF file of NASA"),
         ("x.mat", b"MATLAB 5.0 MAT-file", r"a MAT file of a version before 7\.3"),
-        ("x.zarr.zip", b"PK\x03\x04", "a zip archive"),
+        ("x.archive", b"PK\x03\x04", "a zip archive"),
         ("x.h5", b"PK\x03\x04", "a zip archive"),
         ("x.grib", b"GRIB", "a GRIB file"),
         ("x.data", b"\x89HDF\r\n\x1a\n", r"an HDF5 file: give it a name that ends in \.h5"),
