@@ -13,9 +13,11 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
 from streampca.errors import DataError, NotAvailableError, ParameterError
+from streampca.formatting import one_line
 from streampca.redaction import shown
 from streampca.sources.files.records import LocalFile, StoredFile
 from streampca.sources.formats import CSV, ENDINGS, Format, StorageOptions, format_of
+from streampca.system.optional import optional_module
 
 Paths: TypeAlias = "str | Path | Sequence[str | Path]"
 """A path, a pattern such as ``shards/*.npy``, a directory, or a list of these."""
@@ -25,6 +27,8 @@ _PATTERN = re.compile(r"[*?\[]")
 _PARTITION = re.compile(r"([^=._][^=]*)=(.*)")
 _STATE, _SPLITS = "state.json", "dataset_dict.json"  # of data sets that the package datasets saved
 _MOST_STATE = 2**24  # bytes
+_DELTA_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Features of Delta tables with which the current files hold the rows as they are."""
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.")
 _MOST_FILES = 100_000
 _LAKES = {
@@ -229,6 +233,8 @@ def _expanded(text: str) -> list[StoredFile] | None:
             found = list(os.scandir(path / below))
             return [each.name for each in found if each.is_file()], [each.name for each in found if each.is_dir()]
 
+        if (path / "_delta_log").is_dir():
+            return _of_delta(path)
         _require_no_lake_at(path)
         try:
             rows = _rows_below(entries, lambda name: (path / name).read_bytes(), str(path))
@@ -295,6 +301,32 @@ def _rows_below(
     return _of_hub([f"{below}data/{name}" for name in entries(f"{below}data/")[0] if _is_of_rows(name)], label)
 
 
+def _of_delta(directory: Path) -> list[StoredFile]:
+    """Return the current files of a Delta table, in natural order.
+
+    Raises
+    ------
+    NotAvailableError
+        If deltalake is not installed, or rows cannot be read from the files alone, as of deletion vectors.
+    DataError
+        If the log cannot be read, or there are no files.
+    """
+    deltalake = optional_module("deltalake", f"{directory}, a table of Delta,", "lake")
+    try:
+        table = deltalake.DeltaTable(str(directory))
+        features, found = table.protocol().reader_features or [], table.file_uris()
+    except Exception as error:
+        raise DataError(f"{directory}: the log of the Delta table cannot be read: {one_line(error)}") from error
+    if others := sorted(set(features) - _DELTA_FEATURES):
+        raise NotAvailableError(
+            f"{directory} is a table of Delta with {', '.join(others)}, which are not read: rows are not those of its files; write the "
+            "current rows to Parquet"
+        )
+    if not found:
+        raise DataError(f"{directory}: version {table.version()} of the Delta table has no files")
+    return [LocalFile(path) for path in sorted((Path(each.removeprefix("file://")) for each in found), key=_natural)]
+
+
 def _require_no_lake_at(directory: Path) -> None:
     """Raise `NotAvailableError` if a directory is a table with a log of its current files, or one of its partitions."""
     while True:
@@ -312,8 +344,8 @@ def _require_no_lake(names: Iterable[str], label: str) -> None:
         for log, (kind, listing) in _LAKES.items():
             if log.match(name):
                 raise NotAvailableError(
-                    f"{label} is a table of {kind}, whose log says which files are current; the log is not read here, and without it rows "
-                    f"that were removed would count: give the list of the current files ({listing}), or write the current rows to Parquet"
+                    f"{label} is a table of {kind}, whose log says which files are current; that of a Delta table is read by the path of its local "
+                    f"directory, others are not, and without it rows that were removed would count: give the list of the current files ({listing}), or write the current rows to Parquet"
                 )
 
 
