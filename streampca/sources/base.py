@@ -547,7 +547,7 @@ class Stacked(Source):
         first = sources[0]
         self.shape, self.dtype, self.sparse = (self.first_rows[-1], first.shape[1]), first.dtype, first.sparse
         self.buffered = not self.sparse
-        self.portable = all(source.portable for source in sources)
+        self.portable, self.depth = all(source.portable for source in sources), max(source.depth for source in sources)
         bands = [s.grid.edges or (*range(0, s.shape[0], s.chunk_rows), s.shape[0]) for s in sources]
         n_bytes = max(source.grid.chunk_bytes for source in sources)
         self.grid = Grid.of_edges(stacked_edges(bands), n_bytes, whole=first.grid.whole)

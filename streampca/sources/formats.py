@@ -145,7 +145,7 @@ FORMATS = (
     Format("an AnnData object", _CELLS),
     Format("an AnnData file", _CELLS | {"missing_chunks"}, "cells.stored:open_h5ad", (".h5ad",)),
     Format("an AnnData store", _CELLS | (_ZARR - _ARRAY) | _CHOICE),
-    Format("several AnnData", _CELLS | (_ZARR - _ARRAY - {"verify"})),
+    Format("several AnnData", _CELLS | (_ZARR - _ARRAY - {"verify"}) | {"genes"}),
 )
 """All kinds of data, in the order in which messages name them."""
 ENDINGS = ", ".join(each.endings[0] for each in FORMATS if each.holds)
@@ -238,6 +238,8 @@ class ReadOptions:
     """Name of the column of truth values in ``var`` of AnnData that says which features are used."""
     normalize: Mapping[str, Any] | None = None
     """How rows of AnnData are normalised, by the keys of `streampca.counts.NORMALIZE`."""
+    genes: str = _option("same", choices=("same", "intersection"))
+    """``"intersection"`` for the features that all of several AnnData have."""
     lags: int | Sequence[int] | None = None
     """How many consecutive samples make a row, or at which lags; None = one."""
 

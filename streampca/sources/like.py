@@ -129,7 +129,9 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> dict[str, A
     path = str(data) if isinstance(data, str | Path) else ""
     mask = {} if labels is None or labels.mask is None else {"mask": labels.mask}
     if labels is not None and "normalize" in described and _is_anndata(data):
-        return {"layer": described.get("layer"), "normalize": described["normalize"], **mask}
+        is_several = "genes" in described and is_paths(data) and cells_paths(data) is not None
+        genes = {"genes": described["genes"]} if is_several else {}
+        return {"layer": described.get("layer"), "normalize": described["normalize"], **genes, **mask}
     if labels is None or path.startswith("builtin:"):
         return {}
     first, several = labels.variables[0], len(labels.variables) > 1

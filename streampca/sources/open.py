@@ -60,6 +60,7 @@ def open_source(
     layer: str | None = None,
     mask_var: str | None = None,
     normalize: Mapping[str, Any] | None = None,
+    genes: str = "same",
     lags: Lags | None = None,
 ) -> Source:
     """Return any data as a table of samples and features; reads metadata and coordinates only, unless `mask` needs rows.
@@ -129,6 +130,9 @@ def open_source(
     normalize : dict, optional
         What is done to counts in AnnData, such as ``{"target_sum": 1e4, "log1p": True}``; ``docs/how-to/anndata.md`` has all keys, which are
         done in the order of that page. Zeros stay zeros, and nothing is written.
+    genes : {"same", "intersection"}
+        Whether several AnnData must have the same features in the same order, or those are read that all of them have, by their names, in
+        the order of the first.
     lags : int or sequence of int, optional
         How many consecutive samples make a row, or at which lags, such as ``[0, 3, 6]``: lagged copies of the features, with a dimension
         ``lag``, for extended EOFs and singular spectrum analysis. A row is called by its first sample. Windows across a gap, where the

@@ -128,6 +128,8 @@ class SourceConfig(Section):
     """Column in ``var`` of AnnData that says which features are used, such as ``highly_variable``."""
     normalize: NormalizeConfig | None = Field(default=None, description=f"{keys_in_words()}, or null")
     """Normalisation of each row of AnnData, while it is read."""
+    genes: Literal["same", "intersection"] = "same"
+    """Features of several AnnData: the same in all, or those that all have."""
     lags: Count | LagList | None = Field(
         default=None, description="a whole number of at least 1, a list of different whole numbers, or null"
     )

@@ -6,10 +6,12 @@ anndata itself is imported for stored AnnData only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from streampca.block import take_columns
 from streampca.errors import DataError
 from streampca.labels import SampleColumns
 from streampca.sources.base import Source, Stacked
@@ -25,8 +27,9 @@ from streampca.sources.cells.description import (
 )
 from streampca.sources.formats import ReadOptions
 from streampca.sources.frames import FrameColumns
+from streampca.sources.steps import Step, SteppedSource
 from streampca.system.optional import package_of
-from streampca.typing import Array
+from streampca.typing import Array, DType, IntArray
 
 
 def is_anndata(data: object) -> bool:
@@ -108,9 +111,12 @@ def open_several_cells(paths: Sequence[str], options: ReadOptions) -> Source:
                 f"{name} is no AnnData store: expected AnnData, the only stores of zarr that make one table"
             )
         stored.append(ZarrCells(strict_group(node), options, name))
+    of_each = replace(options, genes="same")
     for each in stored:
-        options.require_only(each.kind, each.label)
-    parts = [cells_of(each, options) for each in stored]
+        of_each.require_only(each.kind, each.label)
+    parts = [cells_of(each, of_each) for each in stored]
+    if options.genes == "intersection":
+        parts = _of_shared_genes(parts, paths)
     for path, part in zip(paths[1:], parts[1:], strict=True):
         _require_alike(part, parts[0], path, paths[0])
     names = [part.cells for part in parts if part.cells is not None]
@@ -119,6 +125,81 @@ def open_several_cells(paths: Sequence[str], options: ReadOptions) -> Source:
     cells = np.concatenate(names) if known else None
     columns = _StackedColumns([part.columns for part in parts], paths)
     return table_of(Cells(rows, parts[0].mask, cells, parts[0].features, columns), options)
+
+
+class _SharedGenes(Step):
+    """Some of the features in another order.
+
+    Parameters
+    ----------
+    places : array of int, shape (n_features,)
+        Which feature each one was.
+    n_features : int
+        Number of features before.
+    """
+
+    def __init__(self, places: IntArray, n_features: int):
+        self.columns, self._n_features = places, n_features
+        self._placed = np.full(n_features, -1, dtype=np.int64)
+        self._placed[places] = np.arange(len(places))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _SharedGenes, (self.columns, self._n_features)
+
+    @property
+    def digest(self) -> bytes:
+        """Return which feature each one was."""
+        return np.asarray(self.columns, dtype="<i8").tobytes()
+
+    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
+        """Return the memory that numpy takes for the result where `out` is not contiguous, at most that of all features."""
+        return n_rows * n_features * dtype.itemsize
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the features in their order to `out`."""
+        take_columns(values, np.asarray(self.columns), out)
+
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Return sparse rows with the stored values of the features, sorted in each row."""
+        placed = self._placed[indices]
+        kept = np.flatnonzero(placed >= 0)
+        edges = np.searchsorted(kept, indptr).astype(indptr.dtype)
+        rows = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+        order = np.lexsort((placed[kept], rows))
+        return data[kept[order]], placed[kept[order]].astype(indices.dtype), edges
+
+
+def _of_shared_genes(parts: Sequence[Cells], paths: Sequence[str]) -> list[Cells]:
+    """Return the parts with the features that all of them have, in the order of the first.
+
+    Raises
+    ------
+    DataError
+        If features of a part have no names or a name twice, or no feature is in all of them.
+    """
+    named = list[Array]()
+    for path, part in zip(paths, parts, strict=True):
+        if part.features is None:
+            raise DataError(
+                f"{path}: var has no names of features, or more than {MOST_NAMES:,}: genes='intersection' needs them"
+            )
+        names, counts = np.unique(part.features, return_counts=True)
+        if (counts > 1).any():
+            raise DataError(
+                f"{path}: var_names has {names[counts > 1][0]!s:.60} {counts.max()} times: genes='intersection' needs different names; "
+                "make them different with adata.var_names_make_unique()"
+            )
+        named.append(part.features)
+    shared = named[0][np.all([np.isin(named[0], each) for each in named], axis=0)]
+    if not len(shared):
+        raise DataError(f"{paths[0]} and {len(paths) - 1} more: no feature is in all of them")
+    found = []
+    for part, names in zip(parts, named, strict=True):
+        order = np.argsort(names)
+        places = order[np.searchsorted(names, shared, sorter=order)]
+        rows = SteppedSource(part.rows, [_SharedGenes(places, len(names))])
+        found.append(part._replace(rows=rows, mask=None if part.mask is None else part.mask[places], features=shared))
+    return found
 
 
 def _require_alike(part: Cells, first: Cells, path: str, other: str) -> None:
@@ -140,7 +221,7 @@ def _require_alike(part: Cells, first: Cells, path: str, other: str) -> None:
         at = int(np.flatnonzero(part.features != first.features)[0])
         raise DataError(
             f"{path}: var_names at place {at} is {part.features[at]!s:.60}, {other}: {first.features[at]!s:.60}: expected the same features in "
-            "the same order; write them with adata[:, names]"
+            "the same order; genes='intersection' takes those that all have"
         )
     if part.mask is not None and first.mask is not None and (part.mask != first.mask).any():
         at = int(np.flatnonzero(part.mask != first.mask)[0])

@@ -177,6 +177,7 @@ def table_of(parts: Cells, options: ReadOptions) -> CellsTable:
         "mask_var": options.mask_var,
         "normalize": None,  # whose figures `describe` has
         "n_masked": rows.shape[1] - source.shape[1],
+        **({} if options.genes == "same" else {"genes": options.genes}),
     }
     source.labels = labels
     source.feature_names, source.sample_columns = source.labels.column_names(), columns

@@ -463,6 +463,45 @@ def test_columns_of_several_files_are_put_together(tmp_path: Path) -> None:
         sp.PCA(2).fit_groups(table, "lane")
 
 
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("kind", ["zarr", "h5ad"])
+def test_genes_that_all_files_have_are_read_by_their_names(tmp_path: Path, kind: str, dense: bool) -> None:
+    anndata, rng, paths = pytest.importorskip("anndata"), np.random.default_rng(0), list[Path]()
+    parts = []
+    for index, rows in enumerate((slice(0, 120), slice(120, 130), slice(130, 300))):
+        genes = rng.permutation(COUNTS.shape[1])[: 30 + 3 * index]
+        part = anndata.AnnData(COUNTS[rows][:, genes].toarray() if dense else COUNTS[rows][:, genes])
+        part.var_names = [f"g{gene}" for gene in genes]
+        part.obs_names = [f"{index}-{i}" for i in range(part.n_obs)]
+        part.var["used"] = genes % 3 > 0
+        parts.append(part)
+        paths.append(_stored(tmp_path, kind, part).rename(tmp_path / f"{index}.{kind}"))
+    whole = anndata.concat(parts, join="inner")
+    names = [name for name in parts[0].var_names if all(name in part.var_names for part in parts)]
+    expected = np.asarray(whole[:, names].X.toarray() if not dense else whole[:, names].X, dtype="f8")
+    table = sp.open(paths, genes="intersection")
+    assert list(table.labels.features[0].coordinate) == names
+    np.testing.assert_array_equal(rows_of(table), expected)
+    used = np.array([int(name[1:]) % 3 > 0 for name in names])
+    chosen = sp.open(paths, genes="intersection", mask_var="used", normalize=NORMALIZE)
+    wanted = cells.normalized(csr_array(expected))[:, used]
+    np.testing.assert_allclose(rows_of(chosen), wanted, rtol=2e-7)
+    fitted = sp.PCA(3).fit(chosen)
+    np.testing.assert_allclose(fitted.explained_variance_, cells.components(wanted, 3)[1], rtol=1e-5)
+    np.testing.assert_array_equal(fitted.transform(paths), fitted.transform(chosen))
+    np.testing.assert_array_equal(rows_of(pickle.loads(pickle.dumps(chosen))), rows_of(chosen))
+    with pytest.raises(DataError, match=r"genes='intersection' takes those that all have|features 33, "):
+        sp.open(paths)
+    parts[1].var_names = ["g0"] * parts[1].n_vars
+    parts[1].write_h5ad(tmp_path / "twice.h5ad")
+    with pytest.raises(DataError, match=r"twice\.h5ad: var_names has g0 33 times"):
+        sp.open([paths[0], tmp_path / "twice.h5ad"], genes="intersection")
+    parts[1].var_names = [f"other{i}" for i in range(parts[1].n_vars)]
+    parts[1].write_h5ad(tmp_path / "others.h5ad")
+    with pytest.raises(DataError, match="no feature is in all of them"):
+        sp.open([paths[0], tmp_path / "others.h5ad"], genes="intersection")
+
+
 def test_files_that_differ_are_named_errors(tmp_path: Path) -> None:
     first = cells.write_cells(tmp_path / "a.zarr", COUNTS, var={"used": USED})
     others: dict[str, tuple[Path, dict[str, Any], str]] = {

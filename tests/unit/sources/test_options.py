@@ -42,9 +42,10 @@ GIVEN: dict[str, Any] = {
     "layer": "nothere",
     "mask_var": "nothere",
     "normalize": {"log1p": True},
+    "genes": "intersection",
     "lags": 2,
 }
-PERMIT = {"missing_chunks", "decode", "max_reads"}
+PERMIT = {"missing_chunks", "decode", "max_reads", "genes"}
 """Options that change nothing of data that are whole, plain and read once."""
 
 
@@ -157,7 +158,7 @@ def test_an_option_is_a_key_of_configurations_and_an_option_of_inspect() -> None
     names = {field.name for field in fields(ReadOptions)}
     schema = json.loads((Path(__file__).parents[3] / "configs" / "streampca.schema.json").read_text(encoding="utf-8"))
     assert names - set(schema["$defs"]["SourceConfig"]["properties"]) == {"max_reads"}, "see runs/config/__init__.py"
-    others = {"max_reads", "verify", "storage_options", "normalize", "lags"}
+    others = {"max_reads", "verify", "storage_options", "normalize", "genes", "lags"}
     assert names - {each.name for each in cli.commands["inspect"].params} == others, "see cli/stores.py"
 
 
