@@ -214,10 +214,36 @@ def is_in_memory(data: object) -> bool:
 
 
 def open_xarray(data: Data, options: ReadOptions) -> Source:
-    """Return a DataArray, or the variables of a Dataset side by side, as a table; raises what `open_named` raises."""
+    """Return a DataArray, or the variables of a Dataset or of a group of a DataTree side by side, as a table; raises what `open_named` raises."""
+    if hasattr(data, "subtree"):
+        data, options = _group_of(data, options)
     arrays = XarrayArrays(data)
     options.require_only(f"a {arrays.place}", arrays.label)
     return open_named(arrays, options)
+
+
+def _group_of(tree: Any, options: ReadOptions) -> tuple[xr.Dataset, ReadOptions]:
+    """Return the group of a DataTree that holds the variables that the options name, and the options with their names in it.
+
+    Raises
+    ------
+    DataError
+        If they are in several groups, or none is named and there are several with variables.
+    """
+    groups = {node.path.strip("/"): node for node in tree.subtree if node.data_vars}
+    names = [name.strip("/") for name in options.names]
+    wanted = {name.rpartition("/")[0] for name in names} or set(groups)
+    if len(wanted) != 1 or not wanted <= set(groups):
+        there = ", ".join(
+            "/".join(filter(None, (path, str(name)))) for path, node in groups.items() for name in node.data_vars
+        )
+        found = f"no group {', '.join(sorted(wanted))}" if len(wanted) == 1 else f"{len(wanted)} groups with variables"
+        raise DataError(
+            f"DataTree: found {found}: expected array or variables of one group, such as {there or 'those of a tree with variables'}"
+        )
+    own = tuple(name.rpartition("/")[2] for name in names)
+    one = {"variables": own} if options.variables is not None else {"array": own[0]} if own else {}
+    return groups[wanted.pop()].to_dataset(), replace(options, **one)
 
 
 class XarrayArrays(NamedArrays):

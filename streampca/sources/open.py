@@ -67,14 +67,14 @@ def open_source(
 
     Parameters
     ----------
-    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, data frame, AnnData, lazy array, list of paths, or Source
+    data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, xarray.DataTree, data frame, AnnData, lazy array, list of paths, or Source
         A path may be a zarr array, a group, also in a ``.zip`` file, an AnnData store or file, an ``.npy`` file, a Parquet, Arrow or HDF5 file (also of NetCDF 4), a pattern such as ``shards/*.npy``, a directory
         of such files, ``icechunk:PATH`` for an icechunk repository, or ``builtin:NAME``. Zarr stores and Parquet and Arrow files may be behind a URL, and directories of such files in an object store. Several files are read as one table, those of a pattern or a directory in natural order
         and those of a list in its order; they must have the same columns and the same data type. So are several AnnData stores and files. A DataArray that was opened from zarr and
         not changed since is read from there; its Dask array is used otherwise, or its values in memory. Arrays of other libraries that read a slice when they are
         indexed, such as datasets of h5py and variables of netCDF4, are read by chunks; a dataset of a file that is open for reading as from its path.
     array : str, optional
-        Name of the array within a zarr group, or of the dataset in an HDF5 file; of AnnData ``X``, ``layers/NAME``, ``raw/X`` or
+        Name of the array within a zarr group, of the variable in a group of a DataTree, or of the dataset in an HDF5 file; of AnnData ``X``, ``layers/NAME``, ``raw/X`` or
         ``obsm/NAME``. Without it, the only array of two or more dimensions that is no bounds, mask or
         coordinate of another; the image of full resolution in OME-Zarr.
     variables : str or sequence of str, optional

@@ -550,3 +550,28 @@ def test_anomalies_of_groups_as_xarray_writes_them(n: int) -> None:
     pca = sp.PCA(2).fit(sp.open(anomalies, samples="time"))
     want = np.linalg.svd(flat(anomalies.compute(), "time") - anomalies.mean("time").values.ravel(), compute_uv=False)
     np.testing.assert_allclose(pca.singular_values_, want[:2], rtol=1e-10)
+
+
+@pytest.mark.parametrize("form", ["memory", "store"])
+def test_a_group_of_a_datatree_is_a_table(tmp_path: Path, form: str) -> None:
+    era = xr.Dataset({"sst": FIELD, "level": make_field("level", seed=1)})
+    below = xr.Dataset({"flux": FIELD.isel(lat=0, drop=True).drop_vars(["time", "season"])})
+    tree = xr.DataTree.from_dict({"/": xr.Dataset(attrs={"title": "x"}), "/era": era, "/era/below": below})
+    if form == "store":
+        tree.to_zarr(tmp_path / "x.zarr", zarr_format=3, consolidated=False)
+        tree = xr.open_datatree(tmp_path / "x.zarr", engine="zarr", chunks={}, consolidated=False)
+    np.testing.assert_array_equal(values_of(sp.open(tree, array="era/sst", samples="time")), flat(FIELD, "time"))
+    both = sp.open(tree, variables=["era/sst", "era/level"], samples="time")
+    assert both.shape == (N, 48)
+    assert [variable.name for variable in both.labels.variables] == ["sst", "level"]
+    # A coordinate that the group inherits is that of the samples.
+    inherited = sp.open(tree, array="/era/below/flux", samples="time")
+    np.testing.assert_array_equal(inherited.labels.samples[0].coordinate, TIME)
+    np.testing.assert_array_equal(values_of(sp.open(tree["era/below"], samples="time")), values_of(inherited))
+    for options in ({}, {"variables": ["era/sst", "era/below/flux"]}):
+        with pytest.raises(DataError, match=r"found 2 groups with variables: .* era/sst, era/level, era/below/flux"):
+            sp.open(tree, samples="time", **options)
+    with pytest.raises(DataError, match="found no group nothere"):
+        sp.open(tree, array="nothere/sst", samples="time")
+    with pytest.raises(DataError, match="nothere"):
+        sp.open(tree, array="era/nothere", samples="time")
