@@ -234,13 +234,13 @@ class Vector:
 
     def __init__(self, source: Source):
         self.source, self._key = source, secrets.token_hex(8)
-        self.size, self.chunk, self.dtype = source.shape[0], max(1, source.chunk_rows), source.dtype
+        self.size, self.chunk, self.dtype = source.shape[0], max(1, source.grid.decoded_rows), source.dtype
 
     def __reduce__(self) -> tuple[object, ...]:
         return Vector, (self.source,)
 
     def aligned(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the first and the last entry of the chunks that hold entries `start` to `stop`."""
+        """Return the first and the last entry of the chunks, of shards those in them, that hold entries `start` to `stop`."""
         return start // self.chunk * self.chunk, min(-(-stop // self.chunk) * self.chunk, self.size)
 
     def overhead_bytes(self) -> int:

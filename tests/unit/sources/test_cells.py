@@ -155,6 +155,23 @@ def test_chunks_are_decoded_once_in_a_pass_in_order(tmp_path: Path, chunks: int)
     assert sum(count.bytes for count in counts) == COUNTS.nnz * (4 + COUNTS.indices.itemsize)
 
 
+def test_of_shards_the_chunks_in_them_are_read_and_held(tmp_path: Path) -> None:
+    path = cells.write_cells(tmp_path / "a.zarr", COUNTS)
+    node: Any = zarr.open_group(path, mode="r+")["X"]
+    for name in ("data", "indices"):
+        values = node[name][:]
+        del node[name]
+        node.create_array(name, shape=values.shape, dtype=values.dtype, chunks=(10**3,), shards=(10**8,))[:] = values
+    table = sp.open(path)
+    np.testing.assert_array_equal(rows_of(table, 25), COUNTS.toarray())
+    block = pickle.loads(pickle.dumps(table)).read(110, 140)[0].toarray()
+    np.testing.assert_array_equal(block, COUNTS[110:140].toarray())
+    assert table.overhead_bytes(1) < 10**8  # a shard takes 400 MB
+    fitted = sp.PCA(3).fit(table)
+    assert fitted.bytes_read_ == COUNTS.nnz * (4 + COUNTS.indices.itemsize) == fitted.plan_.bytes_to_read
+    np.testing.assert_array_equal(fitted.components_, sp.PCA(3).fit(sp.open(COUNTS)).components_)
+
+
 def test_a_store_written_again_is_not_read_from_what_a_thread_kept(tmp_path: Path) -> None:
     path = cells.write_cells(tmp_path / "a.zarr", COUNTS, chunks=10**6)
     sp.open(path).read(0, 10)
