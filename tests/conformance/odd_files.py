@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,6 +287,54 @@ def _zarr() -> Iterator[tuple[str, str, Write]]:
     yield "fill-of-named.zarr", *of(_rows("i2"), fill_value=5, dimension_names=("time", "x"))
     yield "one-chunk-larger-than-all.zarr", *of(_rows(), chunks=(64, 16))
 
+    def zipped(compression: int) -> Write:
+        def write(path: Path) -> None:
+            with zarr.storage.ZipStore(path, mode="w", compression=compression) as store:
+                zarr.create_group(store).create_array("x", data=_rows(), chunks=(7, 6))
+
+        return write
+
+    yield "stored.zarr.zip", RIGHT, zipped(zipfile.ZIP_STORED)
+    yield "deflated.zarr.zip", RIGHT, zipped(zipfile.ZIP_DEFLATED)
+    if hasattr(codecs, "ScaleOffset"):
+        yield "scale-offset.zarr", *of(_rows(), filters=[codecs.ScaleOffset(scale=100.0, offset=1.0)])
+
+        def rectilinear(path: Path) -> None:
+            with zarr.config.set({"array.rectilinear_chunks": True}):
+                zarr.create_array(path, data=_rows(), chunks=[[7, 13, 20], [6]])
+
+        yield "rectilinear.zarr", NAMED, rectilinear
+
+
+def _delta() -> Iterator[tuple[str, str, Write]]:
+    import deltalake
+    import pyarrow as pa
+
+    def table(rows: np.ndarray[Any, Any]) -> Any:
+        return pa.table({f"f{number}": column for number, column in enumerate(rows.T)})
+
+    def appended(path: Path) -> None:
+        deltalake.write_deltalake(path, table(_rows()))
+        deltalake.write_deltalake(path, table(_rows() + 1), mode="append")
+        deltalake.DeltaTable(path).delete("f0 > 1")
+        deltalake.DeltaTable(path).optimize.compact()
+
+    def overwritten(path: Path) -> None:
+        deltalake.write_deltalake(path, table(_rows()))
+        deltalake.write_deltalake(path, table(_rows("f4")), mode="overwrite", schema_mode="overwrite")
+
+    def emptied(path: Path) -> None:
+        deltalake.write_deltalake(path, table(_rows()))
+        deltalake.DeltaTable(path).delete()
+
+    def vectors(path: Path) -> None:
+        deltalake.write_deltalake(path, table(_rows()), configuration={"delta.enableDeletionVectors": "true"})
+
+    yield "appended", RIGHT, appended
+    yield "overwritten", RIGHT, overwritten
+    yield "emptied", NAMED, emptied
+    yield "deletion-vectors", NAMED, vectors
+
 
 def _anndata() -> Iterator[tuple[str, str, Write]]:
     import anndata
@@ -351,6 +400,7 @@ WRITERS = {
     "HDF5": _hdf5,
     "NetCDF": _netcdf,
     "zarr": _zarr,
+    "Delta": _delta,
     "AnnData": _anndata,
     "npy": _npy,
     "PLINK": _plink,

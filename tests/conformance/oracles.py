@@ -21,6 +21,7 @@ FORMATS = {
     "AnnData": (".h5ad",),
     "PLINK": (".bed",),
     "npy": (".npy",),
+    "zarr": (".zarr.zip",),
 }
 """Endings of files by format. Directories with metadata of zarr are the stores of "zarr"."""
 READ_AS = {".arrow_file": ".arrow", ".stream": ".arrow", ".parq": ".parquet"}
@@ -46,6 +47,8 @@ class Expected:
 
 def format_of(path: Path) -> str | None:
     """Return the name of the format of a file or directory, None where it is none of those that are compared."""
+    if path.is_dir() and (path / "_delta_log").is_dir():
+        return "Delta"
     if path.is_dir():
         return "zarr" if any((path / name).exists() for name in (".zarray", ".zgroup", "zarr.json")) else None
     return next((name for name, endings in FORMATS.items() if path.name.lower().endswith(endings)), None)
@@ -127,6 +130,12 @@ def _arrow(path: Path) -> Iterator[Expected]:
         yield from _of_arrow(pa.ipc.open_stream(path.read_bytes()).read_all())
 
 
+def _delta(path: Path) -> Iterator[Expected]:
+    import deltalake
+
+    yield from _of_arrow(deltalake.DeltaTable(path).to_pyarrow_table())
+
+
 def _hdf5(path: Path) -> Iterator[Expected]:
     import h5py
 
@@ -165,7 +174,7 @@ def _netcdf(path: Path) -> Iterator[Expected]:
 def _zarr(path: Path) -> Iterator[Expected]:
     import zarr
 
-    node = zarr.open(path, mode="r")
+    node = zarr.open(zarr.storage.ZipStore(path) if path.suffix == ".zip" else path, mode="r")
     if isinstance(node, zarr.Group) and "encoding-type" in node.attrs:
         yield from _cells(path)
         return
@@ -288,4 +297,5 @@ _READERS = {
     "PLINK": _plink,
     "npy": _npy,
     "zarr": _zarr,
+    "Delta": _delta,
 }
