@@ -2,8 +2,8 @@
 
 One cell for each Python that is there and the lowest and the newest versions of the dependencies; uv resolves the lowest. Each has the
 core only: no extra, no HOME, a working directory of its own, and an installation whose files must be the same afterwards.
-``--quick`` is the one cell of this Python with the newest versions; ``--tests`` then installs the extra ``test``, with its lowest or
-newest versions, and runs `TESTS`.
+``--quick`` is this Python and the newest that is there, with the newest versions, which earlier Pythons may not get. ``--tests`` also
+installs the extra ``test``, with its lowest or newest versions, and runs `TESTS`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Cell:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="this Python with the newest versions, nothing else")
+    parser.add_argument("--quick", action="store_true", help="this Python and the newest, with the newest versions")
     parser.add_argument("--tests", action="store_true", help="also run tests, with the extra test")
     parser.add_argument("--python", action="append", help="a version, such as 3.12; repeat for more", default=[])
     options = parser.parse_args()
@@ -94,8 +94,9 @@ def main() -> int:
         here = Path(place)
         wheel = build_wheel(here)
         if options.quick:
-            cells = [Cell(".".join(map(str, sys.version_info[:2])), "newest")]
-            pythons = {cells[0].python: sys.executable}
+            own = ".".join(map(str, sys.version_info[:2]))
+            pythons = dict(list(find_pythons(PYTHONS).items())[-1:]) | {own: sys.executable}
+            cells = [Cell(python, "newest") for python in pythons]
         else:
             pythons = find_pythons(options.python or PYTHONS)
             cells = [Cell(python, versions) for python in pythons for versions in ("lowest", "newest")]

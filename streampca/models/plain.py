@@ -16,6 +16,12 @@ from streampca.typing import Json, JsonValue
 _Record = TypeVar("_Record")
 
 
+def without_alias(hint: Any) -> Any:
+    """Return a type by its own name where it has that of a ``type`` statement, as `NDArray` has from numpy 2.5 on."""
+    alias = getattr(get_origin(hint), "__value__", None)
+    return hint if alias is None else without_alias(alias[get_args(hint)])
+
+
 @cache
 def hints_of(kind: type) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass by name."""
@@ -70,6 +76,7 @@ def values_of(
 
 def _typed(value: Any, hint: Any) -> Any:
     """Return a value of JSON as one of the type `hint`, lists as tuples or arrays; `ValueError` if it is none."""
+    hint = without_alias(hint)
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind is UnionType:
         (other,) = (each for each in inner if each is not NoneType)

@@ -32,7 +32,7 @@ from streampca.models.persistence.groups import (
 from streampca.models.persistence.labels import NAMES as LABELS
 from streampca.models.persistence.labels import arrays_of_labels, labels_from
 from streampca.models.persistence.state import load_state
-from streampca.models.plain import hints_of, plain, values_of
+from streampca.models.plain import hints_of, plain, values_of, without_alias
 from streampca.models.rotated import RotatedModel, Rotation, rotated_model
 from streampca.models.sampling_errors import SamplingErrors
 from streampca.models.state import ARRAYS as FIT_ARRAYS
@@ -95,7 +95,7 @@ def _form(
     optional = {field.name: plain(field.default) for field in fields(model) if field.default is not MISSING}
     for field in fields(model):
         hint = hints[field.name]
-        options = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+        options = tuple(map(without_alias, get_args(hint) if get_origin(hint) is UnionType else (hint,)))
         array = next((each for each in options if get_origin(each) is np.ndarray), None)
         if array is not None:
             (number,) = get_args(get_args(array)[1])
