@@ -46,9 +46,9 @@ def dimension_of(array: xr.DataArray, dim: Hashable, size: int) -> Dimension:
     if dim not in array.coords or array.coords[dim].dims != (dim,):
         return Dimension(str(dim), size)
     coordinate = array.coords[dim]
+    if coordinate.dtype.kind in "OM" and getattr(index := coordinate.to_index(), "tz", None) is not None:
+        return dimension_of_index(index, str(dim))  # of which pandas warns that its values have no zone
     values, attributes = np.asarray(coordinate.values), plain_attributes(coordinate.attrs)
-    if values.dtype.kind == "O" and getattr(index := coordinate.to_index(), "tz", None) is not None:
-        return dimension_of_index(index, str(dim))
     if values.dtype.kind == "O" and values.size and isinstance(calendar := getattr(values[0], "calendar", None), str):
         attributes["calendar"] = calendar
     return Dimension(str(dim), size, _numbers_times_or_text(values), attributes)

@@ -219,6 +219,7 @@ def _headers_of_refusal(store: Any, key: str) -> Mapping[str, str] | None:
         request.add_unredirected_header(name, _text(value))
     certificate = options.get("root_certificate")
     context = ssl.create_default_context(cadata=None if certificate is None else _text(certificate))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python 3.13 sets, and obstore does not ask for
     if str(options.get("allow_invalid_certificates", "")).lower() == "true":
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:

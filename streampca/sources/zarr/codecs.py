@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         CodecPipeline,
         SelectorTuple,
     )
-_NOT_INSTALLED = re.compile(r"(?:codec not available|Unknown codec): ['\"]*([\w.-]+)")
+_NOT_INSTALLED = re.compile(r"(?:codec not available: |Unknown codec: |An implementation for codec )['\"]*([\w.-]+)")
 _MAX_MEMBERS = 1024
 """Largest number of concatenated streams in one chunk."""
 _PIECE_BYTES = (2**16, 2**18)

@@ -314,8 +314,12 @@ def test_defaults():
         "layer": None,
         "mask_var": None,
         "normalize": None,
+        "genes": "same",
         "lags": None,
         "storage_options": {},
+        "branch": None,
+        "tag": None,
+        "snapshot": None,
     }
     assert config.model == parse(SOURCE + "model: {kind: pca}").model
     assert config.resources.memory_bytes is None
