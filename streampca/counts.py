@@ -1,4 +1,4 @@
-"""What the option `normalize` does with counts: each of its keys stated once, without numpy, since configurations are read with it."""
+"""What the option `normalize` does with rows: each of its keys stated once, without numpy, since configurations are read with it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ class CountKey(NamedTuple):
     text: str
     """What is done, in one sentence for the reference."""
     step: str
-    """Name of the class of its step, in `streampca.sources.cells.normalization`."""
+    """Name of the class of its step, in `streampca.sources.normalization`."""
     words: tuple[str, ...] = ()
     """Words that it takes, too."""
     excludes: tuple[str, ...] = ()
     """Keys that it does not go together with."""
     dense: bool = False
     """Whether it leaves no zeros; then it, and the keys after it, are done with the features that are used alone."""
+    of_rows: bool = False
+    """Whether all tables take it, and not AnnData alone: it needs to know nothing but the row. Words for a number are for AnnData."""
+    of_used: bool = False
+    """Whether it is done with the features that are used alone, though it leaves zeros."""
 
     @property
     def default(self) -> Any:
@@ -36,6 +40,11 @@ class CountKey(NamedTuple):
         number = ["a number above 0"] if self.takes is float else []
         return ", ".join([*number, *self.words]) + ", or None"
 
+    @property
+    def allowed_of_rows(self) -> str:
+        """Return the values other than the default that tables take that are not AnnData, for messages."""
+        return "True" if self.takes is bool else "a number above 0" if self.takes is float else ", ".join(self.words)
+
 
 NORMALIZE = (
     CountKey(
@@ -45,6 +54,7 @@ NORMALIZE = (
         "is read first.",
         "ScaledCounts",
         ("median",),
+        of_rows=True,
     ),
     CountKey(
         "idf",
@@ -53,7 +63,17 @@ NORMALIZE = (
         "TF-IDF of peaks (Signac's first method).",
         "InverseFrequencies",
     ),
-    CountKey("log1p", bool, "Take the logarithm of one plus each value.", "LogarithmOfCounts"),
+    CountKey("log1p", bool, "Take the logarithm of one plus each value.", "LogarithmOfCounts", of_rows=True),
+    CountKey(
+        "norm",
+        str,
+        "Divide each row by its norm, that of the features that are used: l2 (the root of the sum of squares), l1 (the sum of the moduli) "
+        "or max (the largest modulus). Rows of zeros stay as they are.",
+        "UnitRows",
+        ("l2", "l1", "max"),
+        of_rows=True,
+        of_used=True,
+    ),
     CountKey(
         "residuals",
         str,
@@ -61,7 +81,7 @@ NORMALIZE = (
         "features are read first.",
         "PearsonResiduals",
         ("pearson",),
-        ("target_sum", "idf", "log1p", "max_value"),
+        ("target_sum", "idf", "log1p", "norm", "max_value"),
         dense=True,
     ),
     CountKey(

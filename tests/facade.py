@@ -37,15 +37,14 @@ from streampca.solvers.choosing import CONTINUABLE, SOLVERS
 from streampca.solvers.fit import Parameters, plan_fit, readings_of_fit
 from streampca.solvers.kernel.base import KernelParameters
 from streampca.solvers.result import examining as accumulators_of_quality
-from streampca.sources import ReadCount, Source, open_source, remote
-from streampca.sources.cells import normalization
-from streampca.sources.cells.normalization import NORMALIZE as NORMALIZE_KEYS
-from streampca.sources.cells.normalization import ElementwiseCounts, Normalization
+from streampca.sources import ReadCount, Source, normalization, open_source, remote
 from streampca.sources.fetching import read_ahead
 from streampca.sources.files.bed import BedFile
 from streampca.sources.formats import FORMATS, TAKEN, ReadOptions
 from streampca.sources.grid import Grid
 from streampca.sources.like import RowRange
+from streampca.sources.normalization import NORMALIZE as NORMALIZE_KEYS
+from streampca.sources.normalization import ElementwiseCounts, Normalization
 from streampca.sources.steps import Elementwise, Step, SteppedSource
 from streampca.sources.table import with_features
 from streampca.sources.zarr.codecs import ChainOfZarr

@@ -151,7 +151,7 @@ def _chosen(
 
     Genes are chosen after the steps of `normalize` that keep zeros.
     """
-    dense = {key.name for key in NORMALIZE if key.dense}
+    dense = {key.name for key in NORMALIZE if key.dense or key.of_used}
     sparse = {name: value for name, value in normalize.items() if name not in dense}
     table = open_source(data, normalize=sparse, **options)
     if not isinstance(table, CellsTable):

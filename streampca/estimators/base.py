@@ -64,6 +64,7 @@ from streampca.sources.conventions import with_nan
 from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import is_xarray, labelled_as, numeric_frame
 from streampca.sources.like import counting_as, open_like, with_features_of
+from streampca.sources.normalization import warn_of_norms
 from streampca.sources.objects import is_in_memory
 from streampca.sources.steps import SteppedSource
 from streampca.storage.directories import AtomicDirectory, read_record, require_apart
@@ -318,7 +319,8 @@ class StreamEstimator(BaseEstimator):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes, with the features of the fit.
+            Everything that `fit` takes, with the features of the fit. Paths and objects of xarray and AnnData are opened as the rows
+            of the fit were, and normalised as these (``normalize``); arrays, and tables that are open, are taken as normalised rows.
         remove : mapping, optional
             For models that were fitted with `remove`, and for rows that are neither those of the fit nor labelled:
             ``{"groups": labels, "trend": positions, "covariates": values}`` of these rows, the keys that the fit had.
@@ -579,6 +581,7 @@ class StreamEstimator(BaseEstimator):
         """Return rows to be transformed, checked by scikit-learn, with NaN for the missing value; it is let through where it has a meaning."""
         finite = "allow-nan" if self._model.missing != "error" else True
         rows: Array = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=finite)
+        warn_of_norms(rows, self._model.source)
         return with_nan(rows, self._missing_value)
 
     def _open_fitted(self, X: Input) -> Source:
@@ -611,7 +614,8 @@ class StreamEstimator(BaseEstimator):
         A ``sklearn.decomposition.PCA`` with all fitted attributes, or of `FactorAnalysis` its namesake, which has no
         `inverse_transform`; where features are scaled or weighted, a ``Pipeline`` of a
         ``StandardScaler`` (step ``scale``) and it (step ``pca`` or ``factor_analysis``), and where NaN counts as the mean of its feature, one that
-        begins with a ``FunctionTransformer`` (step ``fill``). Scores agree to 1e-12 of the largest, for rows in float64; a
+        begins with a ``FunctionTransformer`` (step ``fill``), as where rows were divided by their norm (step ``normalize``), which takes
+        rows as they were stored and whose inverse leaves them normalised. Scores agree to 1e-12 of the largest, for rows in float64; a
         ``PCA`` alone subtracts the mean after the product, which loses the digits that a far mean has before the point.
 
         Returns
@@ -622,7 +626,7 @@ class StreamEstimator(BaseEstimator):
         Raises
         ------
         NotAvailableError
-            If scikit-learn cannot express a setting: `remove`, conditional scores of rows with NaN, normalised counts, whitened
+            If scikit-learn cannot express a setting: `remove`, conditional scores of rows with NaN, other normalised rows, whitened
             components without variance, two tables (`MCA`, `CCA`), or correlated factors.
         """
         check_is_fitted(self)
@@ -638,8 +642,8 @@ class StreamEstimator(BaseEstimator):
 
         Its input ``X`` has shape (n, n_features), its output ``scores`` (n, k), for any n, both of type `dtype`; opset 17. Two tables
         (`MCA`, `CCA`) lie side by side in the input, and their scores in the output.
-        Rows are those that `transform` takes as an array; where counts were normalised while they were read
-        (``normalize``), they are the counts. Needs onnx: ``pip install "streampca[export]"``.
+        Rows are those that `transform` takes as an array; where rows were normalised while they were read
+        (``normalize``), they are those before. Needs onnx: ``pip install "streampca[export]"``.
 
         Parameters
         ----------
@@ -697,7 +701,7 @@ class StreamEstimator(BaseEstimator):
         Raises
         ------
         NotAvailableError
-            If faiss cannot express a setting: `remove`, scores of rows with NaN, normalised counts; if float32 cannot hold
+            If faiss cannot express a setting: `remove`, scores of rows with NaN, normalised rows; if float32 cannot hold
             the model; or if faiss is not installed.
         OutputError
             If a file is at `path` and `overwrite` is not set, or it is no transform of faiss.

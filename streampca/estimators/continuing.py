@@ -25,8 +25,11 @@ from streampca.solvers.choosing import SOLVERS, obstacle_to_state
 from streampca.solvers.result import Fit
 from streampca.solvers.state import accumulate, continued, merged, require_new, solve, subtracted
 from streampca.sources import Source, open_source
+from streampca.sources.cells import is_anndata
+from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import is_xarray, labelled_as, numeric_frame
 from streampca.sources.like import counting_as, open_like, with_features_of
+from streampca.sources.normalization import warn_of_norms
 from streampca.typing import FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
@@ -120,7 +123,7 @@ class Continuing(StreamEstimator):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes.
+            Everything that `fit` takes. Paths and objects of xarray and AnnData are opened as those before were.
         y : ignored
         sample_weight : array-like, shape (n_samples,), optional
             Weights of these rows, as those of `fit`.
@@ -301,8 +304,10 @@ class Continuing(StreamEstimator):
         missing = fitted.source.get("missing_value")
         if is_array_like(X):
             rows = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=False)
+            warn_of_norms(rows, fitted.source)
             return labelled_as(open_source(rows, missing_value=missing), X)
-        source = open_like(X, fitted.labels, fitted.source) if is_xarray(X) else open_source(X, missing_value=missing)
+        stored = is_paths(X) or is_anndata(X) or is_xarray(X)
+        source = open_like(X, fitted.labels, fitted.source) if stored else open_source(X, missing_value=missing)
         source = with_features_of(counting_as(source, fitted.labels, fitted.source), fitted.labels)
         known, names = fitted.source.get("feature_names"), source.feature_names
         if source.shape[1] != fitted.n_features:

@@ -221,7 +221,7 @@ def subset_of(source: Source, chosen: object, name: str) -> Source:
     ParameterError
         If there is no such feature, or none is chosen.
     NotAvailableError
-        For sparse rows.
+        For sparse rows, and rows that are normalised by all features.
     """
     used = _used(source, chosen, f"features: {name}")
     if not used.any():
@@ -231,6 +231,11 @@ def subset_of(source: Source, chosen: object, name: str) -> Source:
     if source.sparse:
         raise NotAvailableError(
             f"features: {name}: {source.description} has sparse rows, of which some features are not taken: open them with a mask"
+        )
+    if source.normalized:
+        raise NotAvailableError(
+            f"features: {name}: {source.description} has rows that are normalised by all features: open those of the model, with a mask or "
+            "columns beside normalize, and fit it by itself"
         )
     return with_features(source, used)
 

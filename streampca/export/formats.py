@@ -15,7 +15,7 @@ from streampca.models.pca import Model, PCAModel
 from streampca.planning.memory import ALLOWANCE_BYTES, MemoryBudget, MemoryNeed, allowed_bytes
 from streampca.random import generator
 from streampca.sources.arrays import ArraySource
-from streampca.sources.cells.normalization import LogarithmOfCounts, Normalization, ScaledCounts
+from streampca.sources.normalization import LogarithmOfCounts, Normalization, ScaledCounts, UnitRows
 from streampca.sources.steps import SteppedSource
 from streampca.storage.directories import require_local
 from streampca.storage.files import write_atomically
@@ -98,22 +98,27 @@ class Limit:
 
 
 def normalization_of(model: PCAModel) -> Normalization | None:
-    """Return how rows of counts were normalised while they were read; None where they were not."""
+    """Return how rows were normalised while they were read; None where they were not."""
     given = model.source.get("normalize")
     return None if given is None else Normalization.of(given)
 
 
-def _count_steps(model: PCAModel) -> list[type]:
-    """Return the steps of the normalisation of counts; none where there is none."""
+def _steps(model: PCAModel) -> list[type]:
+    """Return the steps of the normalisation of rows; none where there is none."""
     known = normalization_of(model)
     return [] if known is None else [type(step) for step in known.asked]
 
 
 _ROWS_ARE_NOT_KNOWN = "what is removed depends on which row it is (its group, time or covariates)"
 _CONDITIONAL = "it solves a system for every pattern of NaN"
-_NOT_LINEAR = "the logarithm and the sum of a row are not a linear map"
+_NOT_LINEAR = "the logarithm, the sum and the norm of a row are not a linear map"
 _NOT_IN_FORMULA = "it is not in the formula of the file"
-_UNNORMALIZED = "normalise the data first (scanpy: normalize_total, log1p) and fit them without normalize, and give the exported model normalised rows"
+_UNNORMALIZED = (
+    "normalise the data first (scanpy: normalize_total, log1p; scikit-learn: Normalizer) and fit them without normalize, and give the exported "
+    "model normalised rows"
+)
+_OF_CELLS = "mask_var"
+"""Key of the source of a model that tables of AnnData alone have: their sums of rows are those of all features, used or not."""
 
 LIMITS = (
     Limit(
@@ -170,9 +175,18 @@ LIMITS = (
         "give rows that have NaN in its place to fit, without missing_value, and to the exported model, or export to .nc",
     ),
     Limit(
+        "normalize of one of two tables",
+        lambda model: any(each.get("normalize") for each in model.source.get("tables", ())),
+        dict.fromkeys(("scikit-learn", "ONNX", "faiss", "npz"), "it takes rows of both tables side by side"),
+        _UNNORMALIZED,
+    ),
+    Limit(
         "normalize with a mask of features",
         lambda model: (
-            ScaledCounts in _count_steps(model) and model.labels is not None and model.labels.mask is not None
+            ScaledCounts in _steps(model)
+            and _OF_CELLS in model.source
+            and model.labels is not None
+            and model.labels.mask is not None
         ),
         {"ONNX": "the sum of a row includes features that the model does not take"},
         _UNNORMALIZED,
@@ -180,13 +194,25 @@ LIMITS = (
     Limit(
         "normalize",
         lambda model: normalization_of(model) is not None,
-        {"scikit-learn": "it has no such step", "faiss": _NOT_LINEAR, "npz": _NOT_IN_FORMULA},
+        {"faiss": _NOT_LINEAR, "npz": _NOT_IN_FORMULA},
+        _UNNORMALIZED,
+    ),
+    Limit(
+        "normalize",
+        lambda model: not {*_steps(model)} <= {UnitRows},
+        {"scikit-learn": "of these steps it has norms of rows alone"},
+        _UNNORMALIZED,
+    ),
+    Limit(
+        "normalize with missing_scores",
+        lambda model: normalization_of(model) is not None and model.fill is not None,
+        {"scikit-learn": "its norms take no missing values"},
         _UNNORMALIZED,
     ),
     Limit(
         "this normalize",
-        lambda model: not {*_count_steps(model)} <= {ScaledCounts, LogarithmOfCounts},
-        {"ONNX": "it writes sums of rows and logarithms alone"},
+        lambda model: not {*_steps(model)} <= {ScaledCounts, LogarithmOfCounts, UnitRows},
+        {"ONNX": "it writes sums, norms and logarithms of rows alone"},
         _UNNORMALIZED,
     ),
 )
@@ -271,7 +297,7 @@ def measured_error(model: PCAModel, scores_of: Callable[[Array], Array], dtype: 
     """Return max |ŝ − s| / max |s| of the scores ŝ that `scores_of` gives and those s of the model in float64.
 
     For up to 256 rows in `dtype` drawn from the probabilistic model (Tipping & Bishop 1999), the same at every call. Where
-    counts are normalised while they are read, the rows are counts that become such rows.
+    rows are normalised while they are read, the rows are such that become normalised ones.
     """
     k, d = model.components.shape
     random, n = generator(0, "export"), _n_measured(d)
@@ -279,9 +305,10 @@ def measured_error(model: PCAModel, scores_of: Callable[[Array], Array], dtype: 
     noise = random.standard_normal((n, d)) * (np.sqrt(model.noise_of_features) * inverse_factors(model))
     rows, normalization = model.decode(scores) + noise, normalization_of(model)
     if normalization is not None:
-        np.maximum(rows, 0, out=rows)
-        of_logarithms = any(isinstance(step, LogarithmOfCounts) for step in normalization.asked)
-        rows = (np.expm1(rows) if of_logarithms else rows).astype(dtype)
+        steps = _steps(model)
+        if steps != [UnitRows]:
+            np.maximum(rows, 0, out=rows)
+        rows = (np.expm1(rows) if LogarithmOfCounts in steps else rows).astype(dtype)
         counts = ArraySource(rows.astype(np.float64))
         expected = model.encode(SteppedSource(counts, normalization.steps(counts.dtype)).read(0, len(rows))[0])
     else:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 from sklearn.decomposition import PCA, FactorAnalysis
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler, normalize
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.export.formats import (
@@ -30,7 +30,7 @@ from streampca.export.formats import (
 from streampca.formatting import as_text
 from streampca.models.pca import Model, PCAModel
 from streampca.models.stored import StoredComponents
-from streampca.sources.cells.normalization import LogarithmOfCounts, Normalization, ScaledCounts
+from streampca.sources.normalization import LogarithmOfCounts, Normalization, ScaledCounts, UnitRows
 from streampca.system.optional import optional_module
 from streampca.typing import DType, FloatArray
 from streampca.version import __version__
@@ -105,7 +105,7 @@ class _Graph:
         self.constants.append(self.onnx.numpy_helper.from_array(array, name))
         return name
 
-    def add(self, operator: str, inputs: list[str], output: str, **attributes: int) -> str:
+    def add(self, operator: str, inputs: list[str], output: str, **attributes: int | list[int]) -> str:
         """Add a node, the output of which is the value from now on."""
         self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], name=output, **attributes))
         self.value = output
@@ -116,7 +116,7 @@ def _model(onnx: ModuleType, model: PCAModel, dtype: DType, names: str | None) -
     """Return the ONNX model from rows to scores; `names` of features are JSON."""
     graph, normalization = _Graph(onnx, dtype), normalization_of(model)
     if normalization is not None:
-        _normalize(graph, normalization)
+        _normalize(graph, normalization, missing=model.fill is not None)
     if model.fill is not None:
         absent, before = "is_missing", graph.value
         graph.add("IsNaN", [before], absent)
@@ -149,8 +149,12 @@ def _model(onnx: ModuleType, model: PCAModel, dtype: DType, names: str | None) -
     return made
 
 
-def _normalize(graph: _Graph, normalization: Normalization) -> None:
-    """Add the normalisation of counts: rows scaled to a sum, unless that of a row is 0, and the logarithm of one more."""
+def _normalize(graph: _Graph, normalization: Normalization, *, missing: bool) -> None:
+    """Add the normalisation of rows: scaled to a sum, unless that of a row is 0, the logarithm of one more, and a norm of 1.
+
+    With `missing` values the norm is that of the others. Rows are divided by their largest modulus first, so that no square leaves the
+    range of the type; then it is at least 1, but of rows of zeros.
+    """
     for step in normalization.asked:
         if isinstance(step, ScaledCounts):
             rows, target = graph.value, graph.constant("target_sum", step.total)
@@ -163,6 +167,21 @@ def _normalize(graph: _Graph, normalization: Normalization) -> None:
         elif isinstance(step, LogarithmOfCounts):
             graph.add("Add", [graph.value, graph.constant("one", 1)], "one_more")
             graph.add("Log", ["one_more"], "logarithm")
+        elif isinstance(step, UnitRows):
+            rows, nothing = graph.value, graph.constant("nothing", 0)
+            if missing:
+                graph.add("IsNaN", [rows], "is_absent")
+                graph.add("Where", ["is_absent", nothing, rows], "present")
+            graph.add("Abs", [graph.value], "moduli")
+            graph.add("ReduceMax", ["moduli"], "largest", axes=[1], keepdims=1)
+            graph.add("Equal", ["largest", nothing], "is_zero")
+            graph.add("Where", ["is_zero", graph.constant("unit", 1), "largest"], "sizes")
+            graph.add("Div", [rows, "sizes"], "sized")
+            if step.norm != "max":
+                graph.add("Div", ["moduli", "sizes"], "sized_moduli")
+                graph.add(f"Reduce{step.norm.upper()}", ["sized_moduli"], "norms", axes=[1], keepdims=1)
+                graph.add("Max", ["norms", "unit"], "divisors_of_rows")
+                graph.add("Div", ["sized", "divisors_of_rows"], "of_norm_1")
 
 
 def write_faiss(model: Model, path: Path, *, memory: int | str | None = None, overwrite: bool = False) -> Exported:
@@ -220,6 +239,10 @@ def to_sklearn(
             np.nan_to_num, nan=model.fill.copy(), posinf=np.inf, neginf=-np.inf
         )  # its inverse does nothing
         steps.insert(0, ("fill", FunctionTransformer(replace).fit(np.zeros((1, len(model.fill))))))
+    for step in () if (normalization := normalization_of(model)) is None else normalization.asked:
+        if isinstance(step, UnitRows):  # scikit-learn's Normalizer, whose pipeline has an inverse: rows of norm 1
+            of_rows = FunctionTransformer(normalize, kw_args={"norm": step.norm})
+            steps.insert(0, ("normalize", of_rows.fit(np.zeros((1, len(model.mean))))))
     if names is not None:
         steps[0][1].feature_names_in_ = np.array(names, dtype=object)
     return fitted if len(steps) == 1 else Pipeline(steps)

@@ -95,7 +95,7 @@ def rounding_of_decoding(
     arrays = described.get("variables") if isinstance(described.get("variables"), list) else [described]
     packed = [array["packing"] for array in arrays if array.get("decoded") and array.get("packing")]
     packed = [each for each in packed if "scale_factor" in each or "add_offset" in each]
-    if not packed:
+    if not packed or described.get("normalize"):  # whose rows are of another size than what was decoded
         return 0.0
     offset = max(abs(float(np.ravel(each.get("add_offset", 0.0))[0])) for each in packed)
     weights = np.ones_like(mean) if model.weights is None else model.weights

@@ -203,6 +203,11 @@ class Source(ABC):
         return 0
 
     @property
+    def normalized(self) -> bool:
+        """Return whether rows are normalised as wholes while they are read: other features, or missing values, are to be named before that."""
+        return any(source.normalized for source in self.sources)
+
+    @property
     def unfitted(self) -> tuple[tuple[Source, Any], ...]:
         """Return the steps whose figures have to be read before rows can be, in their order, each with the rows that it is fitted to."""
         return tuple(each for source in self.sources for each in source.unfitted)
@@ -291,6 +296,8 @@ def _lines(source: Source) -> Iterator[tuple[str, str]]:
         yield "chunks", " x ".join(f"{size:,}" for size in cast("list[int]", chunks))
     elif source.chunk_rows > 1:
         yield "chunks", f"{source.chunk_rows:,} samples"
+    if described.get("normalize"):
+        yield "normalize", clean(str(described["normalize"]))
     stored = cast("list[float]", described.get("missing_values", []))
     if source.dtype.kind == "f" or stored:
         packed = cast("dict[str, object]", described.get("packing") or {})

@@ -22,12 +22,12 @@ from streampca.storage.files import open_regular
 
 _OF_COLUMNS = ("columns", "id_column")
 """Options of tables whose columns have names: Parquet and Arrow files and data frames."""
-_TABLE = frozenset({"missing_value", "lags"})
+_TABLE = frozenset({"missing_value", "normalize", "lags"})
 _ARRAY = _TABLE | {"samples", "features", "mask", "orientation"}
 _COLUMNS = _TABLE | {*_OF_COLUMNS, "mask"}
 _PACKED = _ARRAY | {"decode", "missing_chunks"}
 _ZARR = _PACKED | {"verify", "storage_options", "branch", "tag", "snapshot"}
-_CELLS = _TABLE | {"array", "mask", "layer", "mask_var", "normalize"}
+_CELLS = _TABLE | {"array", "mask", "layer", "mask_var"}
 _CHOICE = frozenset({"array", "variables"})
 _REFUSED = (
     (b"\x0e\x03\x13\x01", "it is an HDF4 file, which is not read: convert it, for example by h4toh5 or nccopy -k nc4"),
@@ -78,7 +78,7 @@ class Format(NamedTuple):
     remembered: tuple[str, ...] = ()
     """Of the options that it takes, those that descriptions of a table keep, so that `transform` opens new files with them (`like`).
 
-    `missing_value`, `lags` and the mask are remembered of all formats.
+    `missing_value`, `normalize`, `lags` and the mask are remembered of all formats.
     """
     first_bytes: tuple[tuple[bytes, str], ...] = ()
     """First bytes of its files, each with what messages say of a file of another name."""
@@ -94,7 +94,7 @@ FORMATS = (
     Format("an array", _ARRAY),
     Format("a Dask array", _ARRAY | {"max_reads"}),
     Format("a lazy array", _ARRAY),
-    Format("a sparse matrix", frozenset({"lags", "orientation"})),
+    Format("a sparse matrix", frozenset({"normalize", "lags", "orientation"})),
     Format("a data frame", _TABLE | {*_OF_COLUMNS}),
     Format("a DataArray", _PACKED | {"max_reads"}),
     Format("a Dataset", _PACKED | {"max_reads"} | _CHOICE),
@@ -237,7 +237,7 @@ class ReadOptions:
     mask_var: str | None = None
     """Name of the column of truth values in ``var`` of AnnData that says which features are used."""
     normalize: Mapping[str, Any] | None = None
-    """How rows of AnnData are normalised, by the keys of `streampca.counts.NORMALIZE`."""
+    """How rows are normalised, by the keys of `streampca.counts.NORMALIZE`."""
     genes: str = _option("same", choices=("same", "intersection"))
     """``"intersection"`` for the features that all of several AnnData have."""
     lags: int | Sequence[int] | None = None
@@ -273,7 +273,7 @@ class ReadOptions:
             )
         if self.mask is not None and self.mask_var is not None:
             raise ParameterError(f"mask and mask_var={self.mask_var!r} were given: leave one out")
-        of_cells = [name for name in ("layer", "mask_var", "normalize") if getattr(self, name) is not None]
+        of_cells = [name for name in ("layer", "mask_var") if getattr(self, name) is not None]
         if of_cells and (self.array is not None or self.variables is not None):
             raise ParameterError(
                 f"{', '.join(of_cells)} is for AnnData, of which X or a layer is read: leave array and variables out"

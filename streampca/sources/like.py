@@ -22,6 +22,7 @@ from streampca.sources.formats import ReadOptions
 from streampca.sources.frames import is_xarray
 from streampca.sources.genotypes import counting_others
 from streampca.sources.lagged import labels_of_samples
+from streampca.sources.normalization import NormalizedRows
 from streampca.sources.open import open_source
 from streampca.sources.table import TableSource, with_features
 from streampca.typing import Array, IntArray, Json
@@ -57,6 +58,7 @@ def open_like(data: object, labels: Labels | None, described: Json, given: Mappi
         labels = labels_of_samples(labels)
     of_fit = {
         "missing_value": described.get("missing_value"),
+        "normalize": None if "mask_var" in described else described.get("normalize"),
         "lags": described.get("lags"),
         **_of_fit(data, labels, described),
     }
@@ -112,23 +114,37 @@ def counting_as(source: Source, labels: Labels | None, described: Json) -> Sourc
 
 
 def with_features_of(source: Source, labels: Labels | None) -> Source:
-    """Return `source` with the features that a fit with a mask used, if it was opened with these and others."""
+    """Return `source` with the features that a fit with a mask used, if it was opened with these and others.
+
+    Raises
+    ------
+    NotAvailableError
+        If its rows are normalised by the others, too.
+    """
     known = source.labels
     if labels is None or labels.mask is None or source.sparse:
         return source
     if known is None:
-        return with_features(source, labels.mask) if source.shape[1] == len(labels.mask) else source
-    if [variable.shape for variable in known.variables] != [variable.shape for variable in labels.variables]:
+        used = labels.mask if source.shape[1] == len(labels.mask) else np.ones(source.shape[1], dtype=bool)
+    elif [variable.shape for variable in known.variables] != [variable.shape for variable in labels.variables]:
         return source
-    used = np.isin(known.indices(), labels.indices())
-    return source if used.all() or used.sum() < labels.n_features else with_features(source, used)
+    else:
+        used = np.isin(known.indices(), labels.indices())
+    if used.all() or used.sum() < labels.n_features:
+        return source
+    if source.normalized:
+        raise NotAvailableError(
+            f"{source.description}: rows are normalised by {source.shape[1]:,} features, and the fit used {labels.n_features:,} of them: "
+            "expected a table with its mask, sp.open(data, mask=…, normalize=…), or the path"
+        )
+    return with_features(source, used)
 
 
 def _of_fit(data: object, labels: Labels | None, described: Json) -> dict[str, Any]:
     """Return the options with which the data of a fit were opened, as far as `data` can have them."""
     path = str(data) if isinstance(data, str | Path) else ""
     mask = {} if labels is None or labels.mask is None else {"mask": labels.mask}
-    if labels is not None and "normalize" in described and _is_anndata(data):
+    if labels is not None and "mask_var" in described and _is_anndata(data):
         is_several = "genes" in described and is_paths(data) and cells_paths(data) is not None
         genes = {"genes": described["genes"]} if is_several else {}
         return {"layer": described.get("layer"), "normalize": described["normalize"], **genes, **mask}
@@ -284,6 +300,8 @@ class NewRows:
         table = self.table
         if not self.files:
             return RowRange(table, self.sizes[0], table.shape[0])
+        if isinstance(table, NormalizedRows):
+            return NormalizedRows(replace(self, table=table.table).rows(), table.normalization)
         if isinstance(table, FragmentedRows):
             return table.subset(self.new)
         parts = table.parts if isinstance(table, TableSource) else ()

@@ -16,12 +16,14 @@ from streampca.redaction import redacted
 from streampca.sources.arrays import ArraySource, MappedSource, SparseSource, is_sparse
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells import is_anndata, open_anndata, open_several_cells
+from streampca.sources.cells.description import is_cells
 from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.paths import Files, Paths, cells_paths, files_below, files_of, is_files_path, is_paths
 from streampca.sources.formats import ReadOptions, StorageOptions, format_alone
 from streampca.sources.frames import is_frame, is_xarray, open_frame
 from streampca.sources.lagged import Lags, with_lags
 from streampca.sources.named_arrays import open_named
+from streampca.sources.normalization import Normalization, NormalizedRows
 from streampca.sources.objects import NumberedArray, is_lazy_array, lazy_blocks, open_xarray, stored_dataset
 from streampca.sources.table import StoredVariable, table_of, with_missing_value
 from streampca.system.optional import package_of
@@ -128,8 +130,10 @@ def open_source(
     mask_var : str, optional
         Column of truth values in ``var`` of AnnData, such as ``highly_variable``: features that are used.
     normalize : dict, optional
-        What is done to counts in AnnData, such as ``{"target_sum": 1e4, "log1p": True}``; ``docs/how-to/anndata.md`` has all keys, which are
-        done in the order of that page. Zeros stay zeros, and nothing is written.
+        What is done to each row while it is read, such as ``{"norm": "l2"}``: rows of norm 1 (also ``"l1"``, ``"max"``), as by
+        ``sklearn.preprocessing.Normalizer``. ``docs/how-to/normalized-rows.md`` has the keys of all tables, ``norm``, ``log1p`` and
+        ``target_sum``, and ``docs/how-to/anndata.md`` those of counts in AnnData, such as ``{"target_sum": 1e4, "log1p": True}``. They are
+        done after `missing_value` and `mask`, and before `lags`. Zeros stay zeros, and nothing is written.
     genes : {"same", "intersection"}
         Whether several AnnData must have the same features in the same order, or those are read that all of them have, by their names, in
         the order of the first.
@@ -169,9 +173,14 @@ def open_source(
 
 
 def open_with(data: object, options: ReadOptions) -> Source:
-    """Return `data` opened with the options of `open_source`; a source as it is, but for a missing value and lags."""
+    """Return `data` opened with the options of `open_source`; a source as it is, but for a missing value, normalisation and lags."""
     if isinstance(data, Source):
         options.require_only("a table that is open", data.description)
+        if options.normalize is not None and (data.normalized or is_cells(data) or data.describe().get("lags")):
+            raise NotAvailableError(
+                f"{data.description}: normalize is for rows as they are stored, and this table is open with its options already: expected "
+                "normalize where it is opened, sp.open(data, normalize=…), beside lags and what names its features"
+            )
         source = data
     elif is_paths(data):
         if options.storage_options and "://" not in str(data):
@@ -187,8 +196,16 @@ def open_with(data: object, options: ReadOptions) -> Source:
             raise NotAvailableError(f"storage_options does not apply to {_kind_of(data)}: it is for URLs; leave it out")
         require_unmasked(data, "the masked array")
         source = opened(data, options)
+    cells = is_cells(source)
     if options.missing_value is not None:
+        if cells and options.normalize is not None:
+            raise NotAvailableError(
+                f"{source.description}: missing_value={options.missing_value!r} with normalize does not apply to AnnData, whose values are "
+                "normalised first: leave one out, or give NaN in its place"
+            )
         source = with_missing_value(source, options.missing_value)
+    normalization = None if cells or options.normalize is None else Normalization.of(options.normalize)
+    source = source if normalization is None else NormalizedRows(source, normalization)
     return source if options.lags is None else with_lags(source, options.lags)
 
 

@@ -21,6 +21,7 @@ from streampca.sources.arrays import read_array
 from streampca.sources.base import Features, ReadCount, Source, Stacked, require_table
 from streampca.sources.conventions import Packing, can_hold
 from streampca.sources.grid import Grid
+from streampca.sources.normalization import NormalizedRows
 from streampca.sources.steps import Cast, ChosenFeatures, Elementwise, Step, SteppedSource, slabs
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, IntArray
@@ -381,10 +382,16 @@ def with_missing_value(source: Source, value: float) -> Source:
     Raises
     ------
     NotAvailableError
-        If its rows are sparse.
+        If its rows are sparse, or lagged copies of rows that are normalised.
     ParameterError
         If its values cannot be `value`.
     """
+    if isinstance(source, NormalizedRows):  # stored numbers are those before
+        return NormalizedRows(with_missing_value(source.table, value), source.normalization)
+    if source.normalized:
+        raise NotAvailableError(
+            f"{source.description}: missing_value={value!r} is a stored number, and rows are normalised already: give both to sp.open"
+        )
     if source.sparse:
         raise NotAvailableError(
             f"{source.description}: missing_value={value!r} is for dense rows: what a sparse matrix does not store is zero"
@@ -512,7 +519,7 @@ def view_of(whole: Source, own: Source) -> Source:
     """Return a source with the rows of `own` that reads those of `whole`; `own` itself where it has others than some of them."""
     places = _places_in(whole, own)
     alike = own.shape[0] == whole.shape[0] and own.dtype == whole.dtype and not whole.sparse
-    if not alike or places is None or (np.diff(places) <= 0).any() or len(places) != own.shape[1]:
+    if not alike or whole.normalized or places is None or (np.diff(places) <= 0).any() or len(places) != own.shape[1]:
         return own
     used = np.zeros(whole.shape[1], dtype=bool)
     used[places] = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dask.array as da
@@ -11,6 +11,8 @@ import scipy.sparse as sp
 import zarr
 from capabilities import DENSE, DOORS, OUTPUTS, REMOVAL_WITH, SHARES, SOLVERS, SPARSE
 from numpy.typing import NDArray
+
+import streampca
 
 SKETCHES = ("auto", "gaussian", "count_sketch", "sparse_sign", "grouping")
 FLOATS = ("<f8", "<f8", "<f8", "<f4", "<f4", "<f4", "<f2", ">f8", ">f4")
@@ -40,6 +42,8 @@ class Case:
     """How the fit is asked for a second time, a name of `capabilities.DOORS`."""
     words: dict[str, Any] = field(default_factory=dict)
     """How the rows were made, for the line that is printed of a failure."""
+    before: NDArray[Any] | None = None
+    """What is stored where `rows` are these normalised while they are read; None where they are stored themselves."""
 
     @property
     def sparse(self) -> bool:
@@ -47,7 +51,10 @@ class Case:
         return self.container in SPARSE
 
     def stored(self) -> Any:
-        """Return the rows in their container."""
+        """Return the rows in their container, or as a table that makes them of what is in there."""
+        if self.before is not None:
+            stored = replace(self, rows=self.before, before=None).stored()
+            return streampca.open(stored, normalize={"norm": self.words["norm"]})
         rows, (across, along) = self.rows, self.chunks
         if self.container == "fortran":
             return np.asfortranarray(rows)
@@ -115,7 +122,21 @@ def draw(seed: int) -> Case:
             parameters.pop("center", None)
     output = str(drawn.choice(OUTPUTS))
     door = str(drawn.choice(DOORS))
-    return Case(seed, rows, container, chunks, parameters, sample_weight, output, door, words)
+    case = Case(seed, rows, container, chunks, parameters, sample_weight, output, door, words)
+    return _normalized(case, drawn) if drawn.random() < 0.1 else case
+
+
+def _normalized(case: Case, rng: np.random.Generator) -> Case:
+    """Return the case with rows of norm 1 made of its rows, where these are stored so that the former are float32, the same by any way."""
+    rows, dtype = case.rows, case.rows.dtype
+    narrow = dtype.itemsize <= 4 if dtype.kind == "f" else dtype.itemsize <= 2
+    if not narrow or np.isinf(rows).any():
+        return case
+    norm = str(rng.choice(["l2", "l1", "max"]))
+    moduli = np.abs(np.nan_to_num(rows.astype(np.longdouble)))
+    sizes = {"l2": np.sqrt((moduli**2).sum(axis=1)), "l1": moduli.sum(axis=1), "max": moduli.max(axis=1)}[norm]
+    of_norm = rows.astype(np.longdouble) / np.where(sizes == 0, 1, sizes)[:, None]
+    return replace(case, rows=of_norm.astype(np.float32), before=rows, words={**case.words, "norm": norm})
 
 
 def _remove(rng: np.random.Generator, n: int) -> dict[str, Any]:

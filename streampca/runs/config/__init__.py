@@ -67,7 +67,7 @@ _OF_COUNTS: dict[str, Any] = {key.name: _of_counts(key) for key in NORMALIZE}
 
 
 class NormalizeConfig(create_model("NormalizeConfig", __base__=Section, **_OF_COUNTS)):  # type: ignore[misc]
-    """How rows of counts are normalised while they are read."""
+    """How rows are normalised while they are read; tables that are not AnnData take norm, log1p, and numbers as target_sum."""
 
     @model_validator(mode="after")
     def _does_something(self) -> NormalizeConfig:
@@ -127,7 +127,7 @@ class SourceConfig(Section):
     mask_var: Text | None = Field(default=None, description="the name of a column of truth values in var, or null")
     """Column in ``var`` of AnnData that says which features are used, such as ``highly_variable``."""
     normalize: NormalizeConfig | None = Field(default=None, description=f"{keys_in_words()}, or null")
-    """Normalisation of each row of AnnData, while it is read."""
+    """Normalisation of each row, while it is read; of tables that are not AnnData by norm, log1p, and a number as target_sum."""
     genes: Literal["same", "intersection"] = "same"
     """Features of several AnnData: the same in all, or those that all have."""
     lags: Count | LagList | None = Field(

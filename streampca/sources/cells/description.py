@@ -13,8 +13,8 @@ from streampca.errors import DataError, ParameterError
 from streampca.labels import Dimension, Labels, SampleColumns, Variable
 from streampca.sources.alignment import of_features
 from streampca.sources.base import Source
-from streampca.sources.cells.normalization import Normalization
 from streampca.sources.formats import ReadOptions
+from streampca.sources.normalization import Normalization
 from streampca.sources.steps import ChosenFeatures, SteppedSource
 from streampca.typing import Array, BoolArray
 
@@ -135,6 +135,11 @@ class CellsTable(SteppedSource):
             parts._replace(mask=used),
             replace(options, mask=None, mask_var="highly_variable", normalize=normalize),
         )
+
+    @property
+    def normalized(self) -> bool:
+        """Return whether a step depends on which features are used: sums of cells are those of all features."""
+        return self.normalization is not None and self.normalization.of_used
 
     def plan_notes(self) -> tuple[str, ...]:
         """Return the notes of the rows, and that features without names are not compared."""

@@ -46,6 +46,11 @@ MODELS: dict[str, Callable[[str], Any]] = {
     "normalize": lambda store: normalized(store, target_sum=1e4, log1p=True),
     "normalize with a mask of features": lambda store: normalized(store, "used", target_sum=1e4),
     "log1p with a mask": lambda store: normalized(store, "used", log1p=True),
+    "norm with a mask": lambda store: normalized(store, "used", norm="l2"),
+    "norm with missing_scores": lambda _: sp.PCA(2, missing="mean", missing_scores="mean").fit(
+        sp.open(HOLES, normalize={"norm": "l2"})
+    ),
+    "norm of one table": lambda _: sp.MCA(2).fit(sp.open(ROWS[:, :3], normalize={"norm": "l2"}), ROWS[:, 3:]),
     "mask": lambda store: sp.PCA(3).fit(sp.open(store, mask_var="used")),
     "KernelPCA": lambda _: sp.KernelPCA(2, gamma=0.1).fit(ROWS),
     "constant features": lambda _: sp.PCA(7, scale=True).fit(np.column_stack([ROWS, np.ones(60)])),
@@ -75,6 +80,16 @@ REFUSED: dict[str, dict[str, str]] = {
         "onnx": "ONNX cannot express normalize with a mask of features: the sum of a row includes features",
     },
     "log1p with a mask": dict.fromkeys(("sklearn", "faiss", "npz"), "cannot express normalize: "),
+    "norm with a mask": dict.fromkeys(("faiss", "npz"), "cannot express normalize: "),
+    "norm with missing_scores": {
+        "sklearn": "scikit-learn cannot express normalize with missing_scores: its norms take no missing values",
+        "faiss": "faiss cannot express missing_scores='mean': ",
+        "npz": "cannot express normalize: ",
+    },
+    "norm of one table": {
+        **dict.fromkeys(("onnx", "faiss", "npz"), "cannot express normalize of one of two tables: it takes rows"),
+        "sklearn": "cannot express two tables (MCA, CCA): its PCA takes one table",
+    },
     "mask": {},
     "KernelPCA": dict.fromkeys(
         ("sklearn", "onnx", "faiss", "npz", "csv"), "cannot express KernelPCA: its scores are kernel values"

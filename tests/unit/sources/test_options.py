@@ -163,7 +163,7 @@ def test_an_option_is_a_key_of_configurations_and_an_option_of_inspect() -> None
 
 
 def test_new_files_of_rows_are_opened_with_all_options_of_the_fit() -> None:
-    of_all = {"missing_value", "lags", "mask", "storage_options"}
+    of_all = {"missing_value", "normalize", "lags", "mask", "storage_options"}
     for each in FORMATS:
         if each.holds in ("rows", "columns"):
             assert each.takes - of_all == set(each.remembered), each.name

@@ -90,13 +90,14 @@ def test_what_is_known_of_stored_rows_is_known_of_the_others(tmp_path: Path) -> 
     assert table.fingerprint != stored.fingerprint
 
 
-@pytest.mark.parametrize("names", ["roots", "chosen", "roots chosen", "normalized"])
+@pytest.mark.parametrize("names", ["roots", "chosen", "roots chosen", "normalized", "unit", "unit chosen"])
 def test_reading_takes_no_more_memory_than_is_said(tmp_path: Path, names: str) -> None:
     rows = np.tile(COUNTS, (100, 10))
     source = sp.open(str(write_store(tmp_path / "x.zarr", rows, chunks=(3000, 400))))
     source = SteppedSource(source, [SquareRoots()] if "roots" in names else [])
     source = SteppedSource(source, NORMALIZATION.steps(source.dtype)) if names == "normalized" else source
-    source = with_features(source, np.tile(USED, 10)) if names != "roots" else source
+    source = sp.open(source, normalize={"norm": "l1"}) if "unit" in names else source
+    source = with_features(source, np.tile(USED, 10)) if names not in ("roots", "unit") else source
     out = np.empty((9000, source.shape[1]), dtype=source.dtype)
 
     def peak() -> int:

@@ -1,6 +1,6 @@
-"""Normalisation of counts row by row: the steps of the option `normalize`, whose keys are stated in `streampca.counts`.
+"""Normalisation row by row: the steps of the option `normalize`, whose keys are stated in `streampca.counts`, and tables after them.
 
-A new key has a class here, mostly an `ElementwiseCounts`, and an entry there. Counts are float64 between the steps; zeros stay zeros,
+A new key has a class here, mostly an `ElementwiseCounts`, and an entry there. Values are float64 between the steps; zeros stay zeros,
 but for keys that are `dense`.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +16,11 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import xxhash
+from scipy.sparse import issparse
+from scipy.sparse.linalg import norm as sparse_norm
 
 from streampca.counts import NORMALIZE, CountKey, keys_in_words
-from streampca.errors import DataError, NotFiniteError, ParameterError
+from streampca.errors import DataError, NotAvailableError, NotFiniteError, ParameterError
 from streampca.sources.arrays import DenseRows
 from streampca.sources.base import Source
 from streampca.sources.steps import Cast, ChosenFeatures, Elementwise, FittedStep, Step, SteppedSource, slabs
@@ -206,6 +209,84 @@ class LogarithmOfCounts(ElementwiseCounts):
         np.log1p(values, out=out)
 
 
+class UnitRows(Step):
+    """Rows divided by their norm, which is computed in float64; rows of zeros are as they were.
+
+    Missing values stay missing, and the norm is that of the other values of the row. Values are divided by the largest of their row
+    first where their squares leave the range of float64.
+    """
+
+    digest = b""  # the mark of the table has all keys of `normalize`
+
+    def __init__(self, norm: str):
+        self.norm = norm
+
+    def dtype(self, dtype: DType) -> DType:
+        """Return the type of normalised values."""
+        return normalized_dtype(dtype)
+
+    def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
+        """Return the memory of some rows in float64, of their moduli, and of those with missing values."""
+        at_once = min(n_rows, 1 + 2**18 // (n_features * normalized_dtype(dtype).itemsize))
+        return (4 * 8 * n_features + 64) * at_once
+
+    def apply(self, values: Array, start: int, out: Array) -> None:
+        """Write the rows of norm 1 to `out`."""
+        for rows in slabs(out):
+            stored = values[rows]
+            exact = borrow("rows before their norm", stored.shape, np.float64)
+            exact[...] = stored
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                norms = self._norms(exact)
+            unusual = np.flatnonzero(~((norms > _SMALL_NORM) & (norms < _LARGE_NORM)))
+            if len(unusual):  # zero, missing values, infinity, or squares out of range
+                moduli = np.abs(exact[unusual])
+                moduli[np.isnan(moduli)] = 0.0
+                largest = moduli.max(axis=1)
+                if np.isinf(largest).any():
+                    row, column = (int(index) for index in np.argwhere(np.isinf(exact))[0])
+                    raise _infinite(start + rows.start + row, column)
+                largest[largest == 0] = 1.0
+                moduli /= largest[:, None]
+                exact[unusual] /= largest[:, None]
+                norms[unusual] = np.maximum(self._norms(moduli), 1.0)
+            np.divide(exact, norms[:, None], out=out[rows], casting="same_kind")
+
+    def _norms(self, values: FloatArray) -> FloatArray:
+        """Return the norm of each row, ``(n_rows,)``."""
+        if self.norm == "l2":
+            squares: FloatArray = np.einsum("ij,ij->i", values, values)
+            return np.sqrt(squares, out=squares)
+        moduli = np.abs(values)
+        norms: FloatArray = moduli.sum(axis=1) if self.norm == "l1" else moduli.max(axis=1)
+        return norms
+
+    def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
+        """Return sparse rows of norm 1."""
+        counts = np.diff(indptr)
+        rows = np.flatnonzero(counts)
+        if not len(rows):
+            return data.astype(self.dtype(data.dtype)), indices, indptr
+        first, counts, exact = indptr[rows], counts[rows], data.astype(np.float64)
+        moduli = np.abs(exact)
+        moduli[np.isnan(moduli)] = 0.0
+        largest = np.maximum.reduceat(moduli, first)
+        if np.isinf(largest).any():
+            place = int(np.flatnonzero(np.isinf(exact))[0])
+            raise _infinite(start + int(np.searchsorted(indptr, place, "right")) - 1, int(indices[place]))
+        largest[largest == 0] = 1.0
+        exact /= np.repeat(largest, counts)
+        if self.norm != "max":
+            moduli = np.abs(exact)
+            moduli[np.isnan(moduli)] = 0.0
+            sums = np.add.reduceat(moduli**2 if self.norm == "l2" else moduli, first)
+            exact /= np.repeat(np.maximum(np.sqrt(sums) if self.norm == "l2" else sums, 1.0), counts)
+        return exact.astype(self.dtype(data.dtype)), indices, indptr
+
+
+_SMALL_NORM, _LARGE_NORM = 1e-140, 1e140
+"""Between these, squares of values are in the range of float64 and sums of them lose nothing to its ends."""
+_EXAMINED, _UNUSUAL_NORM = 1000, 2.0
 _SINCE_THE_FIRST = ("target_sum", "log1p")
 """Keys that are in the fingerprint of a table whether they do anything or not."""
 
@@ -248,27 +329,58 @@ class Normalization:
         classes = ((key, globals()[key.step], value) for key, value in self.values if value)
         return tuple((key, kind() if issubclass(kind, Elementwise) else kind(value)) for key, kind, value in classes)
 
+    @property
+    def of_used(self) -> bool:
+        """Return whether values depend on which features are used, also where a mask is applied between the steps."""
+        return any(key.of_used for key, _ in self._steps)
+
+    def require_of_rows(self, label: str) -> None:
+        """Raise `NotAvailableError`, which calls the table `label`, if a key needs to know more than the row, as those for cells may."""
+        others = [
+            key.name if key.takes is not float or not isinstance(value, str) else f"{key.name}={value!r}"
+            for key, value in self.values
+            if value and (not key.of_rows or (key.takes is float and not isinstance(value, float)))
+        ]
+        if others:
+            takes = ", ".join(f"{key.name} ({key.allowed_of_rows})" for key in NORMALIZE if key.of_rows)
+            raise NotAvailableError(
+                f"{label}: normalize: {', '.join(others)} has to know all rows first, and is for AnnData: expected {takes}"
+            )
+
     def table(self, rows: Source, mask: BoolArray | None, table: type[_Table]) -> _Table:
         """Return normalised rows of the features in `mask`, all if None, as a `table`."""
         steps, n_used = self.asked, rows.shape[1] if mask is None else int(mask.sum())
         dense_from = next((i for i, (key, _) in enumerate(self._steps) if key.dense), len(steps))
         # Steps that map values one by one need those of the used features alone, unless another one follows that needs all.
-        of_all = [i for i, step in enumerate(steps[:dense_from]) if not isinstance(step, Elementwise)]
+        of_all = [
+            i
+            for i, (key, step) in enumerate(self._steps[:dense_from])
+            if not (key.of_used or isinstance(step, Elementwise))
+        ]
         used_from = of_all[-1] + 1 if of_all else 0
         for i, step in enumerate(steps):
             if isinstance(step, FittedCounts):
                 step.require_features(rows.shape[1] if i < used_from else n_used)
         chosen = [] if mask is None else [ChosenFeatures(mask)]
-        sparse = [Counts(), *steps[:used_from], *chosen, *steps[used_from:dense_from]]
+        sparse = [*self._checks(of_cells=True), *steps[:used_from], *chosen, *steps[used_from:dense_from]]
         last, mark = Cast(normalized_dtype(rows.dtype)), f"|{self}|"
         if dense_from == len(steps):
             return table(rows, [*sparse, last], mark=mark)
         used = SteppedSource(rows, sparse, mark=mark)
         return table(DenseRows(used) if used.sparse else used, [*steps[dense_from:], last])
 
-    def steps(self, stored: DType) -> tuple[Step, ...]:
-        """Return all steps from dense rows of the type `stored` to normalised ones."""
-        return (Counts(), *self.asked, Cast(normalized_dtype(stored)))
+    def _checks(self, *, of_cells: bool) -> tuple[Counts, ...]:
+        """Return what checks the stored values: those of cells are counts, others where a sum of a row is asked for; a norm takes all."""
+        names = {key.name for key, _ in self._steps}
+        if names == {"norm"}:
+            return ()
+        return (Counts(exact=of_cells or "target_sum" in names),)
+
+    def steps(self, stored: DType, *, of_cells: bool = True) -> tuple[Step, ...]:
+        """Return all steps from rows of the type `stored` to normalised ones, of AnnData or of other tables."""
+        last = normalized_dtype(stored)
+        steps = (*self._checks(of_cells=of_cells), *self.asked)
+        return steps if len(steps) == 1 and steps[0].dtype(stored) == last else (*steps, Cast(last))
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return plain data that `of` takes, with the figures of rows that were read: new rows are normalised with these."""
@@ -309,45 +421,125 @@ def _checked(key: CountKey, value: Any) -> Any:
 
 
 class Counts(Step):
-    """Counts as float64; the first that is negative or not finite is an error that names its row and column."""
+    """Values as float64; the first that `normalize` cannot take is an error that names its row and column.
+
+    Parameters
+    ----------
+    exact : bool
+        Whether they are counts, 0 or more and finite; otherwise they are above -1, whose logarithms are finite, or missing.
+    """
 
     digest = b""
+
+    def __init__(self, *, exact: bool = True):
+        self.exact = exact
 
     def dtype(self, dtype: DType) -> DType:
         """Return float64."""
         return np.dtype(np.float64)
 
     def apply(self, values: Array, start: int, out: Array) -> None:
-        """Write the counts to `out`."""
-        if _may_be_bad(values):
+        """Write the values to `out`."""
+        if self._may_be_bad(values):
             row, column = np.divmod(np.arange(values.size), values.shape[1])
-            _require_counts(values.reshape(-1), row, column, start)
+            self._require(values.reshape(-1), row, column, start)
         out[...] = values
 
     def apply_stored(self, data: Array, indices: Array, indptr: Array, start: int) -> tuple[Array, Array, Array]:
-        """Return the counts."""
-        if _may_be_bad(data):
-            _require_counts(data, np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices, start)
+        """Return the values."""
+        if self._may_be_bad(data):
+            self._require(data, np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices, start)
         return data.astype(np.float64), indices, indptr
 
+    def _may_be_bad(self, values: Array) -> bool:
+        """Return whether a value is not finite or too small."""
+        if not values.size or values.dtype.kind in "ub":
+            return False
+        least = values.min()
+        return not ((least >= 0 if self.exact else least > -1) and values.max() < np.inf)  # NaN is neither
 
-def _may_be_bad(values: Array) -> bool:
-    """Return whether a value is not finite or below zero."""
-    if not values.size or values.dtype.kind in "ub":
-        return False
-    return not (values.min() >= 0 and values.max() < np.inf)  # NaN is neither
+    def _require(self, values: Array, row: Array, column: Array, start: int) -> None:
+        """Raise an error that names the first value that is not finite or too small."""
+        bad = (values < 0) | ~np.isfinite(values) if self.exact else (values <= -1) | np.isinf(values)
+        if not bad.any():
+            return
+        first = int(np.flatnonzero(bad)[0])
+        where = start + int(row[first]), int(column[first])
+        if not np.isfinite(values[first]):
+            raise _infinite(*where)
+        found = f"value {values[first]:g} at row {where[0]}, column {where[1]}: normalize"
+        if self.exact:
+            raise DataError(
+                f"negative {found} is for counts, which are 0 or more; leave normalize out for data "
+                "that are normalised or centred already"
+            )
+        raise DataError(f"{found}: log1p is of values above -1: leave log1p out")
 
 
-def _require_counts(values: Array, row: Array, column: Array, start: int) -> None:
-    """Raise an error that names the first value that is not finite or is negative."""
-    bad = (values < 0) | ~np.isfinite(values)
-    if not bad.any():
-        return
-    first = int(np.flatnonzero(bad)[0])
-    where = f"row {start + int(row[first])}, column {int(column[first])}"
-    if not np.isfinite(values[first]):
-        raise NotFiniteError(f"Input contains NaN or infinity: first at {where}: expected finite numbers")
-    raise DataError(
-        f"negative value {values[first]:g} at {where}: normalize is for counts, which are 0 or more; leave normalize out for data "
-        "that are normalised or centred already"
+def _infinite(row: int, column: int) -> NotFiniteError:
+    return NotFiniteError(
+        f"Input contains NaN or infinity: first at row {row}, column {column}: expected finite numbers"
     )
+
+
+class NormalizedRows(SteppedSource):
+    """The rows of any table after the keys of `normalize` that need to know nothing but the row.
+
+    Parameters
+    ----------
+    table : Source
+        The rows before, with the features that are used.
+    normalization : Normalization
+        What is done to them.
+
+    Raises
+    ------
+    NotAvailableError
+        If a key has to know all rows first.
+    """
+
+    def __init__(self, table: Source, normalization: Normalization):
+        normalization.require_of_rows(table.description)
+        super().__init__(table, normalization.steps(table.dtype, of_cells=False), mark=f"|{normalization}|")
+        self.table, self.normalization = table, normalization
+
+    @property
+    def normalized(self) -> bool:
+        """Return True."""
+        return True
+
+    def describe(self) -> dict[str, object]:
+        """Return the description of the rows before, with the type of these and what is done."""
+        own = {"dtype": str(self.dtype), "fingerprint": self.fingerprint}
+        asked = {key.name: value for key, value in self.normalization.values if value}
+        return self.table.describe() | own | {"normalize": asked}
+
+    def plan_notes(self) -> tuple[str, ...]:
+        """Return the notes of the rows before, and what is done to each."""
+        asked = ", ".join(f"{key.name}: {value}" for key, value in self.normalization.values if value)
+        return (
+            *super().plan_notes(),
+            f"{self.description}: rows are normalised while they are read ({asked.replace('True', 'true')})",
+        )
+
+
+def warn_of_norms(rows: Any, described: Mapping[str, Any]) -> None:
+    """Warn if the first of `rows` are not such as those of a fit whose source is `described`, which were divided by their norms.
+
+    Arrays are taken as normalised rows, also those that `inverse_transform` gives, whose norms are a little larger or smaller.
+    """
+    given = described.get("normalize") or {}
+    if given.get("norm") is None or given.get("max_value") is not None:
+        return
+    order = {"l2": 2, "l1": 1, "max": np.inf}[given["norm"]]
+    norm = sparse_norm if issparse(rows) else np.linalg.norm
+    with np.errstate(over="ignore"):
+        found = norm(rows[:_EXAMINED].astype(np.float64), ord=order, axis=1)
+    if (found > _UNUSUAL_NORM).any():  # NaN, of rows with missing values, is not
+        asked = {key: True if isinstance(value, Mapping) else value for key, value in given.items() if value}
+        warnings.warn(
+            f"rows of the array have {given['norm']} norms of up to {np.nanmax(found):.3g}, and arrays are taken as they are, normalised as "
+            f"the rows of the fit: give others as sp.open(array, normalize={asked}), or the path",
+            UserWarning,
+            stacklevel=4,
+        )
