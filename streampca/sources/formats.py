@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, fields
@@ -152,7 +153,12 @@ ENDINGS = ", ".join(each.endings[0] for each in FORMATS if each.holds)
 """What names of files of rows end in, for messages: one ending of each format."""
 TAKEN = {each.name: each.takes for each in FORMATS}
 """Options that each kind of data takes."""
-CSV = Format("CSV files", frozenset(), endings=(".csv", ".tsv", ".csv.gz"), holds="rows")
+CSV = Format(
+    "CSV files",
+    frozenset(),
+    endings=tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", ".gz", ".bz2", ".zst")),
+    holds="rows",
+)
 """Files that are refused, with how they are converted."""
 
 
@@ -178,7 +184,9 @@ def found_in(path: Path) -> str:
         return ""
     known = [*(pair for each in FORMATS for pair in each.first_bytes), *_REFUSED]
     # HDF5 may begin behind 512 bytes of the user.
-    return next((what for first, what in known if begin.startswith(first) or begin[512:] == first), "")
+    found = (what for first, what in known if begin.startswith(first) or begin[512:] == first)
+    text = "it is text, which is not read: convert a table to Parquet once, for example by pyarrow.csv.open_csv with ParquetWriter"
+    return next(found, text if re.fullmatch(rb"[\t\r\n -~]+", begin) else "")
 
 
 def _option(default: Any = None, *, choices: tuple[str, ...] = (), names: bool = False) -> Any:

@@ -427,7 +427,7 @@ def _csv(path: Path) -> DataError | NotAvailableError:
     """Return the error that says how a CSV file is converted."""
     if not path.exists():
         return DataError(f"{path}: no such file")
-    out = re.sub(r"\.(csv|tsv)(\.gz)?$", "", str(path), flags=re.IGNORECASE) + ".parquet"
+    out = re.sub(r"\.(csv|tsv)(\.(gz|bz2|zst))?$", "", str(path), flags=re.IGNORECASE) + ".parquet"
     options = "c.ReadOptions(block_size=2**24)"  # bytes in memory at a time; types follow from the first
     if ".tsv" in path.name.lower():
         options += ", c.ParseOptions(delimiter='\\t')"
@@ -436,5 +436,6 @@ def _csv(path: Path) -> DataError | NotAvailableError:
         f"out = p.ParquetWriter({out!r}, rows.schema); [out.write_batch(b) for b in rows]; out.close()"
     )
     return NotAvailableError(
-        f"{path}: CSV is not read, because text would be parsed in every pass: convert it once: python -c {shlex.quote(code)}"
+        f"{path}: CSV is not read, because text says neither its types nor where rows begin, and would be parsed in every pass: convert it "
+        f"once: python -c {shlex.quote(code)}"
     )

@@ -176,7 +176,11 @@ def test_a_file_that_is_named_twice_is_refused_by_whichever_path(tmp_path, shard
         (["a.npy", "x.txt"], DataError, "x.txt: expected files of rows"),
         (["a.npy", "b.parquet"], DataError, "several kinds"),
         ("s3://bucket/x.h5", NotAvailableError, "are Parquet or Arrow, and these are HDF5"),
-        ("table.csv", NotAvailableError, "CSV is not read.*convert it once: python -c .*ParquetWriter"),
+        (
+            "table.csv",
+            NotAvailableError,
+            "CSV is not read.*would be parsed in every pass: convert it once: python -c .*ParquetWriter",
+        ),
         ("gone.csv", DataError, "no such file"),
     ],
 )
@@ -218,7 +222,9 @@ def test_fingerprints_of_files_of_rows_are_refused_as_such(tmp_path, values, cap
         called.refused(5, "fingerprints are of zarr arrays, and these are files of rows")
 
 
-@pytest.mark.parametrize(("name", "delimiter"), [("t.csv", ","), ("t.tsv", "\t"), ("t.csv.gz", ",")])
+@pytest.mark.parametrize(
+    ("name", "delimiter"), [("t.csv", ","), ("t.tsv", "\t"), ("t.csv.gz", ","), ("t.tsv.bz2", "\t")]
+)
 def test_the_line_that_converts_csv_does_so_piece_by_piece(tmp_path, name, delimiter):
     pytest.importorskip("pyarrow")
     values = np.random.default_rng(0).standard_normal((50, 3))
