@@ -502,7 +502,7 @@ class ApproximateSolver(PCASolver):
         within = ((squares == 0) | ((low < squares) & (squares < high))).all()
         test = wide.astype(dtype if within else np.float64)
         origin = None if self.source.sparse else known.mean
-        near = means_are_near(known.mean, known.variance)
+        near = means_are_near(known.mean, np.sqrt(known.variance))
         sketch = self._sketch(plan, test, origin, moments=False, near=near)
         (state,) = yield from self._accumulated((sketch,), plan.unshuffled(), f"pass {number}")
         if state.n_samples != first.n_samples or not np.array_equal(state.observed, first.observed):

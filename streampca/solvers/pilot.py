@@ -229,7 +229,7 @@ def prepare(
         rows -= mean.astype(rows.dtype)
     else:
         rows += middle.astype(rows.dtype)
-    near = means_are_near(middle + mean, deviation**2)
+    near = means_are_near(middle + mean, deviation)
     factors = weights
     if parameters.scaling:
         factors = weights / parameters.scaling.expected(deviation, middle + mean)
@@ -253,10 +253,10 @@ def _moments_of_any_size(rows: Array) -> tuple[FloatArray, FloatArray]:
     return mean * largest, np.sqrt(np.maximum(squares - mean**2, 0.0)) * largest
 
 
-def means_are_near(mean: FloatArray, variance: FloatArray) -> bool:
+def means_are_near(mean: FloatArray, deviation: FloatArray) -> bool:
     """Tell whether every mean lies so near to zero, in standard deviations, that products lose no digits by it."""
-    varying = variance > 0
-    return bool((np.abs(mean[varying]) <= _NEAR * np.sqrt(variance[varying])).all() and not mean[~varying].any())
+    varying = deviation > 0
+    return bool((np.abs(mean[varying]) <= _NEAR * deviation[varying]).all() and not mean[~varying].any())
 
 
 def directions(rows: Array, n_wanted: int, n_threads: int) -> FloatArray:

@@ -150,3 +150,9 @@ def test_updates_of_float32_rows_of_any_size_have_the_variances_of_rows_of_size_
         for each in (rows, np.ldexp(rows, exponent))
     )
     np.testing.assert_allclose(other, one, rtol=3e-3)  # rows of float64 come in batches of half as many
+
+
+def test_means_whose_squares_overflow_are_an_error_with_a_name() -> None:
+    rows = np.random.default_rng(0).normal(size=(400, 12)) * 1e155 + 1e156
+    with pytest.raises(NotFiniteError, match="overflows float64 when squared"):
+        sp.PCA(3, solver="sketch", pilot=16, max_passes=1).fit(rows)
