@@ -80,6 +80,10 @@ class SampleColumns(ABC):
     def values(self, name: str) -> Array | None:
         """Return the value `name` of each row, ``(n_samples,)``, None if there is none; `StreamPCAError` if it cannot be read."""
 
+    def beside(self, name: str) -> Array | None:
+        """Return the array `name` beside the data, of any shape; None where there is none, or what is beside them are no arrays."""
+        return None
+
     def attributes(self, name: str) -> Mapping[str, JsonValue]:
         """Return the attributes of the values `name`, such as ``units``; none where they are not known."""
         return {}

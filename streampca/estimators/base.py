@@ -63,7 +63,7 @@ from streampca.sources.cells import is_anndata
 from streampca.sources.conventions import with_nan
 from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import is_xarray, labelled_as, numeric_frame
-from streampca.sources.like import counting_as, open_like, with_features_of
+from streampca.sources.like import counting_as, open_like, require_decoded, with_features_of
 from streampca.sources.normalization import warn_of_norms
 from streampca.sources.objects import is_in_memory
 from streampca.sources.steps import SteppedSource
@@ -581,6 +581,7 @@ class StreamEstimator(BaseEstimator):
         """Return rows to be transformed, checked by scikit-learn, with NaN for the missing value; it is let through where it has a meaning."""
         finite = "allow-nan" if self._model.missing != "error" else True
         rows: Array = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=finite)
+        require_decoded(rows.dtype, self._model.source)
         warn_of_norms(rows, self._model.source)
         return with_nan(rows, self._missing_value)
 
@@ -592,6 +593,7 @@ class StreamEstimator(BaseEstimator):
             source = labelled_as(open_source(self._validated(X)), X)
         else:
             source = open_source(X, missing_value=self._missing_value)
+        require_decoded(source.dtype, self._model.source)
         source = with_features_of(counting_as(source, self.labels_, self._model.source), self.labels_)
         if source.shape[1] != self._model.n_features:
             raise ParameterError(

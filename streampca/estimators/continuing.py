@@ -28,7 +28,7 @@ from streampca.sources import Source, open_source
 from streampca.sources.cells import is_anndata
 from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import is_xarray, labelled_as, numeric_frame
-from streampca.sources.like import counting_as, open_like, with_features_of
+from streampca.sources.like import counting_as, open_like, require_decoded, with_features_of
 from streampca.sources.normalization import warn_of_norms
 from streampca.typing import FloatArray, IntArray, Json
 
@@ -304,10 +304,12 @@ class Continuing(StreamEstimator):
         missing = fitted.source.get("missing_value")
         if is_array_like(X):
             rows = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=False)
+            require_decoded(rows.dtype, fitted.source)
             warn_of_norms(rows, fitted.source)
             return labelled_as(open_source(rows, missing_value=missing), X)
         stored = is_paths(X) or is_anndata(X) or is_xarray(X)
         source = open_like(X, fitted.labels, fitted.source) if stored else open_source(X, missing_value=missing)
+        require_decoded(source.dtype, fitted.source)
         source = with_features_of(counting_as(source, fitted.labels, fitted.source), fitted.labels)
         known, names = fitted.source.get("feature_names"), source.feature_names
         if source.shape[1] != fitted.n_features:

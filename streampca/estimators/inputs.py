@@ -15,7 +15,7 @@ from streampca.labels import Labels, SampleColumns
 from streampca.models.rows import Given, removed_by, rows_of
 from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources import Source
-from streampca.sources.arrays import is_sparse
+from streampca.sources.arrays import is_sparse, widened
 from streampca.sources.conventions import with_nan
 from streampca.sources.dask import as_declared
 from streampca.sources.files.paths import Paths, is_paths
@@ -94,7 +94,8 @@ def map_rows(function: Callable[[Array, int], Array], lazy: Any, n_columns: int,
 
 
 def map_missing(lazy: Any, missing_value: float | None) -> Any:
-    """Return the rows of a Dask array with NaN for `missing_value`, None = as they are."""
+    """Return the rows of a Dask array with NaN for `missing_value`, None = as they are; bfloat16 as float32."""
+    lazy = widened(lazy)
     if missing_value is None:
         return lazy
     dtype = with_nan(np.empty(0, lazy.dtype), missing_value).dtype

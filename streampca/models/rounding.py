@@ -95,9 +95,11 @@ def rounding_of_decoding(
     arrays = described.get("variables") if isinstance(described.get("variables"), list) else [described]
     packed = [array["packing"] for array in arrays if array.get("decoded") and array.get("packing")]
     packed = [each for each in packed if "scale_factor" in each or "add_offset" in each]
-    if not packed or described.get("normalize"):  # whose rows are of another size than what was decoded
+    if described.get("normalize"):  # whose rows are of another size than what was decoded
         return 0.0
-    offset = max(abs(float(np.ravel(each.get("add_offset", 0.0))[0])) for each in packed)
+    if not packed and "scale" not in (described.get("quantization") or {}):
+        return 0.0
+    offset = max((abs(float(np.ravel(each.get("add_offset", 0.0))[0])) for each in packed), default=0.0)
     weights = np.ones_like(mean) if model.weights is None else model.weights
     unit = _PER_VALUE * float(np.finfo(described["dtype"]).eps) / 2
     per_divisor = model.n_samples / max(1, model.n_samples - model.ddof)

@@ -340,8 +340,11 @@ def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory
     if difference is not None:
         raise DataError(f"{source.description} has {difference}: expected the features of the run")
     if of_files or fitted.stored is None:
-        return NewRows.of_files(source, fitted.fragments)
-    return NewRows.of_store(source, fitted.stored)
+        added = NewRows.of_files(source, fitted.fragments)
+    else:
+        added = NewRows.of_store(source, fitted.stored)
+    added.require_same_codes(fitted.source)
+    return added
 
 
 def _require_continuable(config: RunConfig, fit: _ContinuedFit) -> None:

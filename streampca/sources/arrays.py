@@ -55,6 +55,21 @@ class ArraySource(Source):
         return values, ReadCount(0, values.nbytes, values.nbytes)
 
 
+def is_bfloat16(dtype: object) -> bool:
+    """Return whether a data type is bfloat16 of ml_dtypes, which numpy does not know by itself."""
+    return getattr(dtype, "name", "") == "bfloat16"
+
+
+def widened(data: Any) -> Any:
+    """Return an array of bfloat16 as float32, which holds all of its values; other data, and memory maps, as they are."""
+    if hasattr(data, "data_vars"):
+        wide = {name: widened(array) for name, array in data.data_vars.items() if is_bfloat16(array.dtype)}
+        return data.assign(wide) if wide else data
+    if not is_bfloat16(getattr(data, "dtype", None)) or isinstance(data, np.memmap) or not hasattr(data, "astype"):
+        return data
+    return data.astype(np.float32)
+
+
 def copy_mapped(mapped: Array, part: Array, out: Array) -> None:
     """Copy `part` of a memory-mapped array to `out` piece by piece, so that few of its pages are in memory at a time."""
     mapping = getattr(mapped, "_mmap", None)

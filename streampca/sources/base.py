@@ -296,6 +296,11 @@ def _lines(source: Source) -> Iterator[tuple[str, str]]:
         yield "chunks", " x ".join(f"{size:,}" for size in cast("list[int]", chunks))
     elif source.chunk_rows > 1:
         yield "chunks", f"{source.chunk_rows:,} samples"
+    if given := cast("dict[str, object]", described.get("quantization")):
+        numbers = {key: f" {value:g}" for key, value in given.items() if isinstance(value, float)}
+        named = {key: f" {value}" for key, value in given.items() if isinstance(value, str)}
+        said = (key + (numbers | named).get(key, "") for key in given if key != "nodata")
+        yield "codes", clean(", ".join(said))
     if described.get("normalize"):
         yield "normalize", clean(str(described["normalize"]))
     stored = cast("list[float]", described.get("missing_values", []))
@@ -672,10 +677,12 @@ def require_numbers(dtype: DType, description: str) -> None:
     if dtype.kind == "c":
         raise DataError(f"Complex data not supported: {description} has dtype {dtype}; expected real numbers")
     if dtype.kind not in "biuf" or (dtype.kind == "f" and dtype.itemsize > 8):
-        raw = ", as numpy stores bfloat16" if dtype.str == "|V2" else ""
+        raw, cure = "", "convert it first, for example with .astype('float64')"
+        if dtype.str == "|V2":
+            raw = ", as numpy stores bfloat16"
+            cure = "give bfloat16 as an array of it, such as numpy.load(path, mmap_mode='r').view(ml_dtypes.bfloat16)"
         raise DataError(
-            f"{description} has dtype {dtype}{raw}: expected bool, integers, or floating point numbers of at most 64 bits; "
-            "convert it first, for example with .astype('float64')"
+            f"{description} has dtype {dtype}{raw}: expected bool, integers, or floating point numbers of at most 64 bits; {cure}"
         )
 
 

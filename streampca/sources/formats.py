@@ -24,9 +24,10 @@ from streampca.storage.files import open_regular
 _OF_COLUMNS = ("columns", "id_column")
 """Options of tables whose columns have names: Parquet and Arrow files and data frames."""
 _TABLE = frozenset({"missing_value", "normalize", "lags"})
+_CODED = _TABLE | {"quantization"}
 _ARRAY = _TABLE | {"samples", "features", "mask", "orientation"}
-_COLUMNS = _TABLE | {*_OF_COLUMNS, "mask"}
-_PACKED = _ARRAY | {"decode", "missing_chunks"}
+_COLUMNS = _CODED | {*_OF_COLUMNS, "mask"}
+_PACKED = _ARRAY | _CODED | {"decode", "missing_chunks"}
 _ZARR = _PACKED | {"verify", "storage_options", "branch", "tag", "snapshot"}
 _CELLS = _TABLE | {"array", "mask", "layer", "mask_var"}
 _CHOICE = frozenset({"array", "variables"})
@@ -79,7 +80,7 @@ class Format(NamedTuple):
     remembered: tuple[str, ...] = ()
     """Of the options that it takes, those that descriptions of a table keep, so that `transform` opens new files with them (`like`).
 
-    `missing_value`, `normalize`, `lags` and the mask are remembered of all formats.
+    `missing_value`, `quantization`, `normalize`, `lags` and the mask are remembered of all formats.
     """
     first_bytes: tuple[tuple[bytes, str], ...] = ()
     """First bytes of its files, each with what messages say of a file of another name."""
@@ -92,18 +93,18 @@ class Format(NamedTuple):
 
 FORMATS = (
     Format("a table that is open", _TABLE),
-    Format("an array", _ARRAY),
-    Format("a Dask array", _ARRAY | {"max_reads"}),
-    Format("a lazy array", _ARRAY),
+    Format("an array", _ARRAY | _CODED),
+    Format("a Dask array", _ARRAY | _CODED | {"max_reads"}),
+    Format("a lazy array", _ARRAY | _CODED),
     Format("a sparse matrix", frozenset({"normalize", "lags", "orientation"})),
-    Format("a data frame", _TABLE | {*_OF_COLUMNS}),
+    Format("a data frame", _CODED | {*_OF_COLUMNS}),
     Format("a DataArray", _PACKED | {"max_reads"}),
     Format("a Dataset", _PACKED | {"max_reads"} | _CHOICE),
     Format("built-in data", _ARRAY, "builtin:open_builtin", prefix="builtin:"),
-    Format("an .npy file", _ARRAY - {"orientation"}, "files.npy:open_npy", (".npy",)),
+    Format("an .npy file", _ARRAY - {"orientation"} | _CODED, "files.npy:open_npy", (".npy",)),
     Format(
         "several .npy files",
-        _TABLE | {"mask"},
+        _CODED | {"mask"},
         "files.npy:open_npy_files",
         (".npy",),
         "rows",
@@ -145,8 +146,8 @@ FORMATS = (
     Format("a zarr group", _ZARR | _CHOICE),
     Format("an AnnData object", _CELLS),
     Format("an AnnData file", _CELLS | {"missing_chunks"}, "cells.stored:open_h5ad", (".h5ad",)),
-    Format("an AnnData store", _CELLS | (_ZARR - _ARRAY) | _CHOICE),
-    Format("several AnnData", _CELLS | (_ZARR - _ARRAY - {"verify"}) | {"genes"}),
+    Format("an AnnData store", _CELLS | (_ZARR - _ARRAY - _CODED) | _CHOICE),
+    Format("several AnnData", _CELLS | (_ZARR - _ARRAY - _CODED - {"verify"}) | {"genes"}),
 )
 """All kinds of data, in the order in which messages name them."""
 ENDINGS = ", ".join(each.endings[0] for each in FORMATS if each.holds)
@@ -224,6 +225,8 @@ class ReadOptions:
     """``"error"``; ``"fill"`` reads chunks that do not exist as the fill value, ``"fill_labels"`` only those of labels and masks."""
     missing_value: float | None = None
     """Stored number that counts as missing, like NaN."""
+    quantization: Any = None
+    """What codes of 8 bits mean: a mapping, and a `Quantization` once data are opened."""
     storage_options: StorageOptions | None = None
     """Options of obstore or fsspec, for URLs."""
     branch: str | None = None

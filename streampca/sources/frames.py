@@ -15,7 +15,7 @@ import numpy as np
 
 from streampca.errors import DataError, NotAvailableError
 from streampca.labels import Dimension, SampleColumns
-from streampca.sources.arrays import ArraySource
+from streampca.sources.arrays import ArraySource, is_bfloat16, widened
 from streampca.sources.base import Source, require_numbers, require_unmasked
 from streampca.sources.conventions import plain_attributes
 from streampca.sources.features import Column, chosen_columns, feature_error, labels_of, listed
@@ -133,10 +133,12 @@ def numeric_frame(data: Any) -> Any:
     Raises
     ------
     DataError
-        If columns are not numbers; names them. If an array has masked values, or a type such as bfloat16 that numpy does not know.
+        If columns are not numbers; names them. If an array has masked values, or a type that numpy does not know; bfloat16 becomes float32.
     """
     if not is_frame(data):
         require_unmasked(data, "the masked array")
+        if is_bfloat16(getattr(data, "dtype", None)):
+            return widened(data)
         if isinstance(data, np.ndarray) and data.dtype.kind == "V":  # which scikit-learn takes for text
             require_numbers(data.dtype, "array")
         return data

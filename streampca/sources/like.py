@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streampca.errors import ChangedInputError, NotAvailableError
+from streampca.errors import ChangedInputError, DataError, NotAvailableError
 from streampca.labels import Labels, note_on_strands
 from streampca.sources.base import ColumnsOfRows, ReadCount, RowsOfSource, Source
 from streampca.sources.cells import is_anndata
@@ -24,8 +24,8 @@ from streampca.sources.genotypes import counting_others
 from streampca.sources.lagged import labels_of_samples
 from streampca.sources.normalization import NormalizedRows
 from streampca.sources.open import open_source
-from streampca.sources.table import TableSource, with_features
-from streampca.typing import Array, IntArray, Json
+from streampca.sources.table import TableSource, decoding_digests, with_features
+from streampca.typing import Array, DType, IntArray, Json
 
 if TYPE_CHECKING:
     import zarr
@@ -56,8 +56,17 @@ def open_like(data: object, labels: Labels | None, described: Json, given: Mappi
     data = str(data) if isinstance(data, str | Path) else data
     if labels is not None and described.get("lags"):
         labels = labels_of_samples(labels)
+    codes = described.get("quantization")
+    if is_xarray(data) and not _may_hold_codes(data):  # whose values are those that are meant
+        codes = None
+    if codes is not None and codes.get("scale", "") is None and "quantization" not in names:
+        raise NotAvailableError(
+            "the fit had a scale for each of its rows as an array, which is not that of other rows: give the new ones with theirs, "
+            'sp.open(data, quantization={"scale": …}), or name the array or column of scales that is stored beside the codes'
+        )
     of_fit = {
         "missing_value": described.get("missing_value"),
+        "quantization": codes,
         "normalize": None if "mask_var" in described else described.get("normalize"),
         "lags": described.get("lags"),
         **_of_fit(data, labels, described),
@@ -111,6 +120,21 @@ def counting_as(source: Source, labels: Labels | None, described: Json) -> Sourc
     table.feature_shape, table.feature_names = source.feature_shape, source.feature_names
     table.sample_columns = source.sample_columns
     return table
+
+
+def require_decoded(dtype: DType, described: Json) -> None:
+    """Raise `DataError` for rows of 8-bit integers where those of the fit, see `described`, were decoded from such codes."""
+    if described.get("quantization") and dtype.kind in "iu" and dtype.itemsize == 1:
+        raise DataError(
+            f"rows are {dtype}, and the model was fitted to values that such codes stand for: give the path of the codes, which are decoded "
+            "as those of the fit were, sp.open(codes, quantization={…}), or the values as floats"
+        )
+
+
+def _may_hold_codes(data: Any) -> bool:
+    """Return whether an object of xarray has values of 8-bit integers."""
+    arrays = data.data_vars.values() if hasattr(data, "data_vars") else [data]
+    return any(array.dtype.kind in "iu" and array.dtype.itemsize == 1 for array in arrays)
 
 
 def with_features_of(source: Source, labels: Labels | None) -> Source:
@@ -279,6 +303,16 @@ class NewRows:
         files = tuple(table.fragments[position].name for position in added)
         return cls(table, sizes, tuple(before), added, files)
 
+    def require_same_codes(self, described: Json) -> None:
+        """Raise `ChangedInputError` if codes meant something else in the run, or rows had another scale; `described` is its table."""
+        n_before = sum(self.sizes[position] for position in self.before)
+        now = decoding_digests(self.table, self.places(np.arange(n_before), new=False))
+        for key, what in (("codes", "what its codes mean"), ("scale", "the scale of its rows")):
+            if now.get(key) != described.get("quantization_digests", {}).get(key):
+                raise ChangedInputError(
+                    f"{self.table.description}: {what} was changed since the run: put it back as it was, or run again in full"
+                )
+
     @property
     def n_rows(self) -> int:
         """Return the number of new rows."""
@@ -310,7 +344,8 @@ class NewRows:
             raise NotAvailableError(f"{table.description}: only tables of several files can be read in part")
         rows = [source.subset(self.new) for source in inner]
         labels = None if table.labels is None else table.labels.resized(rows[0].shape[0])
-        new = [replace(part, source=source) for part, source in zip(parts, rows, strict=True)]
+        places = self.places(np.arange(self.n_rows), new=True)
+        new = [part.of_rows(source, places) for part, source in zip(parts, rows, strict=True)]
         part = TableSource(new, labels, table.description)
         part.feature_names = table.feature_names
         return part

@@ -284,11 +284,14 @@ def open_named(arrays: NamedArrays, options: ReadOptions) -> Source:
             labels = replace(labels, features=tuple(arrays.with_alleles(array, one) for one in labels.features))
         each.append(labels)
     label, labels = arrays.table_label(chosen), each[0] if len(each) == 1 else joined_labels(each, arrays.label)
+    beside = ArrayColumns(arrays, labels.samples, chosen)
+    if options.quantization is not None:
+        parts = [part.quantised(options.quantization, beside) for part in parts]
     mask: object = options.mask
     if isinstance(mask, str | Path) and str(mask) not in FROM_DATA and not str(mask).endswith(".npy"):
         mask = arrays.mask(str(mask), labels, label)
     table = table_of(parts, labels, label, mask)
-    table.sample_columns = ArrayColumns(arrays, labels.samples, chosen)
+    table.sample_columns = beside
     return table
 
 
@@ -438,6 +441,11 @@ class ArrayColumns(SampleColumns):
         dims = [dimension.name for dimension in self._samples if dimension.name in array.dims]
         values = values.transpose([array.dims.index(name) for name in dims]).reshape(shape)
         return np.broadcast_to(values, [dimension.size for dimension in self._samples]).ravel()
+
+    def beside(self, name: str) -> Array | None:
+        """Return an array of any shape, decoded; None if there is none of numbers, times or text."""
+        array = self._array_named(name)
+        return None if array is None else self._arrays.values(array, self._arrays.title(array))
 
     def attributes(self, name: str) -> Mapping[str, JsonValue]:
         """Return the attributes of an array."""

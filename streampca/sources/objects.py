@@ -17,7 +17,7 @@ import numpy as np
 
 from streampca.errors import DataError, NotAvailableError
 from streampca.labels import Dimension, Labels, SampleColumns
-from streampca.sources.arrays import ArraySource, MappedSource
+from streampca.sources.arrays import ArraySource, MappedSource, is_bfloat16, widened
 from streampca.sources.base import Source, require_numbers
 from streampca.sources.conventions import describes_others, describing_names, plain_attributes
 from streampca.sources.features import Axes
@@ -197,6 +197,7 @@ class _Indexed:
             found = found.read().result()
         if not isinstance(found, np.ndarray):
             raise DataError(f"{self.label} gives {type(found).__name__} where it is indexed: expected numpy arrays")
+        found = widened(np.asarray(found)) if is_bfloat16(found.dtype) else found
         if not isinstance(found, np.ma.MaskedArray):
             return found.astype(found.dtype.newbyteorder("="), copy=False)
         dtype = np.dtype(np.float64) if found.dtype.kind in "biu" else found.dtype.newbyteorder("=")

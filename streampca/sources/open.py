@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.redaction import redacted
-from streampca.sources.arrays import ArraySource, MappedSource, SparseSource, is_sparse
+from streampca.sources.arrays import ArraySource, MappedSource, SparseSource, is_bfloat16, is_sparse, widened
 from streampca.sources.base import Source, require_unmasked
 from streampca.sources.cells import is_anndata, open_anndata, open_several_cells
 from streampca.sources.cells.description import is_cells
@@ -25,7 +25,8 @@ from streampca.sources.lagged import Lags, with_lags
 from streampca.sources.named_arrays import open_named
 from streampca.sources.normalization import Normalization, NormalizedRows
 from streampca.sources.objects import NumberedArray, is_lazy_array, lazy_blocks, open_xarray, stored_dataset
-from streampca.sources.table import StoredVariable, table_of, with_missing_value
+from streampca.sources.quantization import Quantization
+from streampca.sources.table import StoredVariable, quantised, table_of, with_missing_value
 from streampca.system.optional import package_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def open_source(
     orientation: str | None = None,
     missing_chunks: str = "error",
     missing_value: float | None = None,
+    quantization: Mapping[str, Any] | None = None,
     verify: str | Path | None = None,
     storage_options: StorageOptions | None = None,
     branch: str | None = None,
@@ -110,6 +112,13 @@ def open_source(
         is compared with the numbers as they are stored, before a scale and an offset, and of a DataArray with those it shows.
         Beside it, what attributes of the data declare counts (see `decode`), and the fill value of a zarr array with named
         dimensions, unless that is 0.
+    quantization : dict, optional
+        What the codes of int8 or uint8 rows mean, as of embeddings: ``{"table": values}`` with the 256 values of the codes in ascending
+        order (of -128 to 127 for int8, of 0 to 255 for uint8) as an array, an ``.npy`` file or the name of an array beside the codes;
+        ``{"power": 2, "divisor": 127.5}`` where a code c stands for sign(c) · abs(c / divisor) ** power; ``{"scale": scales}`` with a
+        number above 0 for each row, as an array, an ``.npy`` file, or the name of an array or column, by which the value is multiplied,
+        which is the code itself where there is neither table nor power. ``"nodata"`` names codes that count as missing, as NaN does,
+        and so do NaN in the table and `missing_value`. Values are float32 where table and scale are floats of up to 32 bits, or float64.
     verify : str or Path, optional
         File of the fingerprint that every chunk of a zarr array is compared with; ``"manifest"`` for the one that
         ``streampca fingerprint`` writes by default; or a run with a state (``output.state: true``), for the chunks that it has read.
@@ -174,6 +183,8 @@ def open_source(
 
 def open_with(data: object, options: ReadOptions) -> Source:
     """Return `data` opened with the options of `open_source`; a source as it is, but for a missing value, normalisation and lags."""
+    if options.quantization is not None:
+        options = replace(options, quantization=Quantization.of(options.quantization))
     if isinstance(data, Source):
         options.require_only("a table that is open", data.description)
         if options.normalize is not None and (data.normalized or is_cells(data) or data.describe().get("lags")):
@@ -187,6 +198,7 @@ def open_with(data: object, options: ReadOptions) -> Source:
             raise NotAvailableError(f"storage_options does not apply to {str(data)[:80]}: it is for URLs; leave it out")
         source = _open_path(data, options)
     else:
+        data = widened(data)
         opened = next((opened for matches, opened in _KINDS if matches(data)), None)
         if opened is None:
             raise DataError(
@@ -204,6 +216,8 @@ def open_with(data: object, options: ReadOptions) -> Source:
                 "normalised first: leave one out, or give NaN in its place"
             )
         source = with_missing_value(source, options.missing_value)
+    if options.quantization is not None:
+        source = quantised(source, options.quantization)
     normalization = None if cells or options.normalize is None else Normalization.of(options.normalize)
     source = source if normalization is None else NormalizedRows(source, normalization)
     return source if options.lags is None else with_lags(source, options.lags)
@@ -284,6 +298,8 @@ def _open_files(files: Files, options: ReadOptions) -> Source:
     part = StoredVariable(kind(readers, files.description, details))
     if options.missing_value is not None:
         part = part.with_missing(options.missing_value)
+    if options.quantization is not None:
+        part = part.quantised(options.quantization, columns)
     table = table_of([part], labels, files.description, options.mask)
     table.sample_columns = columns
     return table
@@ -377,6 +393,7 @@ def _open_anndata(data: Any, options: ReadOptions) -> Source:
 
 
 _KINDS: tuple[tuple[Callable[[object], bool], Opener], ...] = (
+    (lambda data: isinstance(data, np.memmap) and is_bfloat16(data.dtype), _open_lazy),
     (
         lambda data: isinstance(data, np.memmap) and getattr(data, "_mmap", None) is not None,
         _of_array(lambda array, options: MappedSource(array, "memory map"), "an array"),

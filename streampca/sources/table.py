@@ -15,16 +15,17 @@ import numpy as np
 import xxhash
 
 from streampca.errors import DataError, NotAvailableError, ParameterError, PartlyMissingError
-from streampca.labels import Dimension, Labels, Variable, equal_values
+from streampca.labels import Dimension, Labels, SampleColumns, Variable, equal_values
 from streampca.sources.alignment import of_features
 from streampca.sources.arrays import read_array
 from streampca.sources.base import Features, ReadCount, Source, Stacked, require_table
 from streampca.sources.conventions import Packing, can_hold
 from streampca.sources.grid import Grid
 from streampca.sources.normalization import NormalizedRows
+from streampca.sources.quantization import Quantization, ScaledRows, digest_of
 from streampca.sources.steps import Cast, ChosenFeatures, Elementwise, Step, SteppedSource, slabs
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, DType, IntArray
+from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, Json
 
 FROM_DATA = ("observed", "survey")
 """Masks that are found in the data: features of which the first rows, or all rows, hold a value."""
@@ -45,6 +46,12 @@ class StoredVariable:
     """Whether features that are not used must hold no value at all, which is checked whenever they are read."""
     missing_value: float | None = None
     """The stored number that counts as missing because the user says so; one of the fill values of `packing`."""
+    quantization: Quantization | None = None
+    """What its stored codes mean because the user says so, which `packing` decodes; None where they mean themselves."""
+    row_scale: FloatArray | None = None
+    """By what its rows from row `first_row` on are multiplied after decoding; None where by nothing."""
+    first_row: int = 0
+    """The row that the first number of `row_scale` is for."""
 
     @property
     def n_stored(self) -> int:
@@ -83,6 +90,32 @@ class StoredVariable:
             return self
         return replace(self, packing=packing.with_missing(value), missing_value=value)
 
+    def quantised(self, given: Quantization, columns: SampleColumns | None) -> StoredVariable:
+        """Return the variable with what its codes mean, if that was not said before; names are those of `columns`, or of what is beside them.
+
+        Raises
+        ------
+        DataError, ParameterError
+            If its values are no codes of 8 bits, or a table or scales are not there or not such: see `Quantization`.
+        """
+        if self.quantization is not None:
+            return self
+        label = self.source.description
+        packing = given.packing(self.packing, self.source.dtype, columns, label)
+        scale = given.scales(self.source.shape[0], columns, label)
+        if scale is not None:
+            packing = replace(packing, dtype=np.result_type(packing.dtype, scale.dtype))
+        return replace(self, packing=packing, quantization=given, row_scale=scale)
+
+    def of_rows(self, source: Source, rows: slice | IntArray) -> StoredVariable:
+        """Return the variable of the rows of `source`, which are some of its rows: those from a first one on keep their numbers."""
+        if self.row_scale is None:
+            return replace(self, source=source)
+        if isinstance(rows, slice):
+            scale = self.row_scale[rows.start - self.first_row : rows.stop - self.first_row]
+            return replace(self, source=source, row_scale=scale, first_row=rows.start)
+        return replace(self, source=source, row_scale=self.row_scale[rows - self.first_row], first_row=0)
+
     @property
     def missing_values(self) -> tuple[float, ...]:
         """Return the stored numbers that count as missing, beside NaN."""
@@ -95,7 +128,9 @@ class StoredVariable:
             steps.append(_Observed(self.mask, self.packing, self.source.description))
         elif self.mask is not None:
             steps.append(ChosenFeatures(self.mask))
-        if self.packing is not None:
+        if self.packing is not None and self.row_scale is not None:
+            steps.append(ScaledRows(replace(self.packing, dtype=dtype), self.row_scale, self.first_row))
+        elif self.packing is not None:
             steps.append(Unpacked(replace(self.packing, dtype=dtype)))
         elif self.source.dtype != dtype:
             steps.append(Cast(dtype))
@@ -259,7 +294,8 @@ class TableSource(Source):
         digest = xxhash.xxh3_128()
         for part in self.parts:
             mask = b"" if part.mask is None else xxhash.xxh3_128(np.packbits(part.mask).tobytes()).digest()
-            digest.update(f"{part.source.fingerprint}|{part.packing}|".encode() + mask)
+            scale = "" if part.row_scale is None else f"{digest_of(part.row_scale)}|"
+            digest.update(f"{part.source.fingerprint}|{part.packing}|{scale}".encode() + mask)
         return digest.hexdigest()
 
     @property
@@ -283,6 +319,9 @@ class TableSource(Source):
         if values := self.missing_values:
             declared = next((part.missing_value for part in self.parts if part.missing_value is not None), None)
             described |= {"missing_values": list(values), "missing_value": declared}
+        given = self.parts[0].quantization
+        if given is not None and all(part.quantization is given for part in self.parts):
+            described |= {"quantization": given.described(), "quantization_digests": decoding_digests(self)}
         if self._tables:
             described["tables"] = list(self._tables)
         return arrays[0] | described if len(arrays) == 1 else described | {"variables": arrays}
@@ -300,13 +339,15 @@ class TableSource(Source):
         """Return the runs of rows of which no chunk of any array was ever written."""
         runs: tuple[tuple[int, int], ...] = ((start, stop),)
         for part in self.parts:
+            if part.row_scale is not None:
+                return ()
             pairs = product(runs, part.source.equal_rows(start, stop))
             runs = tuple((max(a, b), min(c, d)) for (a, c), (b, d) in pairs if max(a, b) < min(c, d))
         return runs
 
     def slice(self, start: int, stop: int) -> TableSource:
         """Return a source for a worker with no more of lazy arrays than rows `start` to `stop` need."""
-        parts = [replace(part, source=part.source.slice(start, stop)) for part in self.parts]
+        parts = [part.of_rows(part.source.slice(start, stop), slice(start, stop)) for part in self.parts]
         return TableSource(parts, self.labels, self.description)
 
     def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
@@ -404,7 +445,31 @@ def with_missing_value(source: Source, value: float) -> Source:
             f"{source.description}: missing_value={value!r} is no {types}, so no value can be missing: expected a number that "
             "the data can hold"
         )
-    table = TableSource(declared, source.labels, source.description)
+    return _with_parts(source, declared)
+
+
+def quantised(source: Source, given: Quantization) -> Source:
+    """Return a table whose stored codes mean what is `given`; as it is where that was said when its arrays were opened."""
+    parts = _parts_of(source)
+    if all(part.quantization is not None for part in parts):
+        return source
+    return _with_parts(source, [part.quantised(given, source.sample_columns) for part in parts])
+
+
+def decoding_digests(source: Source, rows: IntArray | None = None) -> Json:
+    """Return digests of what codes of a table mean, and of the scales of all rows, or of some by their numbers; none where it has no codes."""
+    parts = [part for part in _parts_of(source) if part.quantization is not None]
+    if not parts:
+        return {}
+    scale = parts[0].row_scale
+    some = scale if scale is None or rows is None else scale[rows]
+    codes = xxhash.xxh3_128("|".join(f"{part.packing}" for part in parts).encode()).hexdigest()
+    return {"codes": codes, "scale": None if some is None else digest_of(some)}
+
+
+def _with_parts(source: Source, parts: Sequence[StoredVariable]) -> TableSource:
+    """Return the table of other `parts` that has the names of `source`."""
+    table = TableSource(parts, source.labels, source.description)
     table.feature_shape, table.feature_names = source.feature_shape, source.feature_names
     table.sample_columns = source.sample_columns
     return table

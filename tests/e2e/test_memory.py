@@ -109,6 +109,19 @@ def test_stores(name: str, tmp_path: Path) -> None:
     assert_kept(f"{name}: transform_to", result["scores"])
 
 
+@pytest.mark.slow
+@pytest.mark.deep(keep=2)
+@pytest.mark.parametrize("way", ["power", "scale"])
+def test_codes_of_eight_bits(way: str, tmp_path: Path) -> None:
+    path = make_store(tmp_path / "x.zarr", (3_000_000, 64), "int8", 100_000)
+    np.save(tmp_path / "scale.npy", np.ones(3_000_000, dtype="f4"))
+    given = {"power": 2} if way == "power" else {"scale": str(tmp_path / "scale.npy")}
+    job = {"path": str(path), "k": 5, "memory": "400MiB", "out": str(tmp_path / "s"), "open": {"quantization": given}}
+    result = measure({"do": "fit and transform_to", **job})
+    assert_kept(f"codes with {way}: fit", result["fit"])
+    assert_kept(f"codes with {way}: transform_to", result["scores"])
+
+
 LARGE_CHUNKS: dict[str, tuple[tuple[int, int], int, dict[str, Any]]] = {
     "zstd, 32 MiB": ((32_768, 512), 16_384, {"codec": "zstd"}),
     "gzip, 32 MiB": ((8_192, 1024), 8_192, {"codec": "gzip"}),

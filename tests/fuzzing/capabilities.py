@@ -13,6 +13,8 @@ from facade import CONFLICTS, CONTINUABLE
 from facade import SOLVERS as PACKAGE_SOLVERS
 
 DENSE = ("numpy", "fortran", "strided", "dask", "zarr")
+CODES = "codes"
+"""Dense rows of few values as codes with a table of these, in the place of some of the others."""
 SPARSE = ("csr", "csc", "dask_csr")
 IN_MEMORY = ("csr", "csc")
 """Sparse rows that can be read by features."""
@@ -53,7 +55,7 @@ def _taken(name: str) -> Takes:
 SOLVERS = {name: _taken(name) for name in SHARES}
 """By name."""
 REMOVAL_WITH = {
-    "container": DENSE if "sparse rows" in CONFLICTS["remove"] else (*DENSE, *SPARSE),
+    "container": (*DENSE, CODES) if "sparse rows" in CONFLICTS["remove"] else (*DENSE, CODES, *SPARSE),
     "missing": ("error", *(value for value in MISSING if f"missing={value!r}" not in CONFLICTS["remove"])),
     "center": (True,) if "center=False" in CONFLICTS["remove"] else (True, False),
 }

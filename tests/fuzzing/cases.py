@@ -9,7 +9,8 @@ import dask.array as da
 import numpy as np
 import scipy.sparse as sp
 import zarr
-from capabilities import DENSE, DOORS, OUTPUTS, REMOVAL_WITH, SHARES, SOLVERS, SPARSE
+from capabilities import CODES, DENSE, DOORS, OUTPUTS, REMOVAL_WITH, SHARES, SOLVERS, SPARSE
+from facade import open_source
 from numpy.typing import NDArray
 
 import streampca
@@ -71,6 +72,10 @@ class Case:
             )
             array[...] = rows
             return array
+        if self.container == CODES:
+            values, codes = np.unique(rows, return_inverse=True, equal_nan=True)
+            table = np.append(values, np.full(256 - len(values), np.nan, dtype=rows.dtype))
+            return open_source(codes.astype(np.uint8), quantization={"table": table})
         if self.container == "csr":
             return sp.csr_array(rows)
         if self.container == "csc":
@@ -122,8 +127,10 @@ def draw(seed: int) -> Case:
             parameters.pop("center", None)
     output = str(drawn.choice(OUTPUTS))
     door = str(drawn.choice(DOORS))
+    if container in ("numpy", "zarr") and np.random.default_rng([seed, 20261128]).random() < 0.1:
+        container, rows = CODES, _of_few_values(rows)
     case = Case(seed, rows, container, chunks, parameters, sample_weight, output, door, words)
-    return _normalized(case, drawn) if drawn.random() < 0.1 else case
+    return _normalized(case, drawn) if container != CODES and drawn.random() < 0.1 else case
 
 
 def _normalized(case: Case, rng: np.random.Generator) -> Case:
@@ -137,6 +144,15 @@ def _normalized(case: Case, rng: np.random.Generator) -> Case:
     sizes = {"l2": np.sqrt((moduli**2).sum(axis=1)), "l1": moduli.sum(axis=1), "max": moduli.max(axis=1)}[norm]
     of_norm = rows.astype(np.longdouble) / np.where(sizes == 0, 1, sizes)[:, None]
     return replace(case, rows=of_norm.astype(np.float32), before=rows, words={**case.words, "norm": norm})
+
+
+def _of_few_values(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return rows of at most 255 different numbers among those there are, and NaN, as codes of 8 bits have."""
+    rows = rows.astype("f4" if rows.dtype.kind == "f" and rows.dtype.itemsize <= 4 else "f8")
+    values = np.unique(rows[~np.isnan(rows)])
+    values = values[np.linspace(0, len(values) - 1, min(255, len(values))).astype(int)] if len(values) else values
+    few = values[np.minimum(np.searchsorted(values, rows), len(values) - 1)] if len(values) else rows
+    return np.where(np.isnan(rows), rows, few)
 
 
 def _remove(rng: np.random.Generator, n: int) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def _of_counts(key: CountKey) -> tuple[Any, Any]:
     return reduce(or_, kinds) | None, Field(default=None, description=key.allowed.replace("None", "null"))
 
 
+_ARRAY_OR_FILE = "the path of an .npy file, the name of an array beside the codes, or null"
 _OF_COUNTS: dict[str, Any] = {key.name: _of_counts(key) for key in NORMALIZE}
 
 
@@ -74,6 +75,27 @@ class NormalizeConfig(create_model("NormalizeConfig", __base__=Section, **_OF_CO
         if not any(getattr(self, key.name) for key in NORMALIZE):
             some = ", ".join(f"{key.name}: true" if key.takes is bool else key.name for key in NORMALIZE)
             raise PydanticCustomError("rule", f"does nothing: give {some}, or null")
+        return self
+
+
+class QuantizationConfig(Section):
+    """What codes of int8 or uint8 mean: the values of a table or of a power, times the scale of their row where there is one."""
+
+    table: Text | None = Field(default=None, description=_ARRAY_OR_FILE)
+    """The values of the 256 codes in ascending order."""
+    power: Positive | None = Field(default=None, description="a number above 0, or null")
+    """A code c stands for sign(c) · abs(c / divisor) ** power."""
+    divisor: Positive | None = Field(default=None, description="a number above 0, or null (1)")
+    """By what codes are divided before they are raised to a power."""
+    scale: Text | None = Field(default=None, description=f"the name of a column of Parquet files, {_ARRAY_OR_FILE}")
+    """A number above 0 for each row, by which its values are multiplied; beside table or power, or alone."""
+    nodata: int | tuple[int, ...] | None = Field(default=None, description="a code, a list of codes, or null")
+    """Codes that count as missing, as NaN does."""
+
+    @model_validator(mode="after")
+    def _says_what_codes_mean(self) -> QuantizationConfig:
+        if self.table is None and self.power is None and self.scale is None:
+            raise PydanticCustomError("rule", "says no values of codes: give table, power or scale, or null")
         return self
 
 
@@ -114,6 +136,10 @@ class SourceConfig(Section):
     """What to do about chunks that the store doesn't hold."""
     missing_value: int | float | None = Field(default=None, allow_inf_nan=False, description="a number, or null")
     """Stored number that counts as missing, as NaN does, beside what the data declare."""
+    quantization: QuantizationConfig | None = Field(
+        default=None, description="a mapping with table, power, divisor, scale or nodata, or null"
+    )
+    """What codes of int8 or uint8 mean, such as embeddings."""
     verify: Text | None = Field(
         default=None, description="manifest, the path of a fingerprint or of a run with a state, or null"
     )

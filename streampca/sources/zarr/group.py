@@ -250,6 +250,7 @@ def node_of(store: Store, label: str) -> ZarrArray | zarr.Group:
         require_codecs(error, label)
         if "chunk grid" in str(error):
             raise NotAvailableError(f"{label} {IRREGULAR} ({one_line(error)})") from error
+        cure = "; write bfloat16 as float32, which holds all of its values" if "bfloat16" in str(error) else ""
         raise DataError(
-            f"{label} cannot be opened as zarr: {one_line(error)}; expected a zarr array or group of format 2 or 3"
+            f"{label} cannot be opened as zarr: {one_line(error)}; expected a zarr array or group of format 2 or 3{cure}"
         ) from error

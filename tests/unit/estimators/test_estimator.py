@@ -390,10 +390,20 @@ def test_data_that_cannot_be_decomposed(data: Any, match: str) -> None:
 
 
 def test_type_that_numpy_does_not_know_is_not_called_text() -> None:
-    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    narrow = pytest.importorskip("ml_dtypes").float8_e4m3fn
     for estimator in (PCA(1), sp.KernelPCA(1)):
-        with pytest.raises(DataError, match=r"dtype bfloat16: expected .*floating point numbers"):
-            estimator.fit(ROWS.astype(bfloat16))
+        with pytest.raises(DataError, match=r"dtype float8_e4m3fn: expected .*floating point numbers"):
+            estimator.fit(ROWS.astype(narrow))
+
+
+def test_bfloat16_is_read_as_the_float32_that_it_is() -> None:
+    rows = ROWS.astype(pytest.importorskip("ml_dtypes").bfloat16)
+    for estimator in (PCA(1), sp.KernelPCA(1)):
+        scores = estimator.fit(rows).transform(rows)
+        np.testing.assert_array_equal(scores, estimator.fit(rows.astype("f4")).transform(rows.astype("f4")))
+    lazy = da.from_array(rows, chunks=(7, -1))
+    fitted = PCA(1).fit(lazy)
+    np.testing.assert_array_equal(fitted.transform(lazy).compute(), fitted.transform(rows))
 
 
 @pytest.mark.parametrize("by", ["set_output", "set_config"])

@@ -313,6 +313,7 @@ def test_defaults():
         "decode": "auto",
         "layer": None,
         "mask_var": None,
+        "quantization": None,
         "normalize": None,
         "genes": "same",
         "lags": None,

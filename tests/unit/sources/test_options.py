@@ -44,6 +44,7 @@ GIVEN: dict[str, Any] = {
     "normalize": {"log1p": True},
     "genes": "intersection",
     "lags": 2,
+    "quantization": {"power": 2},
 }
 PERMIT = {"missing_chunks", "decode", "max_reads", "genes"}
 """Options that change nothing of data that are whole, plain and read once."""
@@ -158,12 +159,12 @@ def test_an_option_is_a_key_of_configurations_and_an_option_of_inspect() -> None
     names = {field.name for field in fields(ReadOptions)}
     schema = json.loads((Path(__file__).parents[3] / "configs" / "streampca.schema.json").read_text(encoding="utf-8"))
     assert names - set(schema["$defs"]["SourceConfig"]["properties"]) == {"max_reads"}, "see runs/config/__init__.py"
-    others = {"max_reads", "verify", "storage_options", "normalize", "genes", "lags"}
+    others = {"max_reads", "verify", "storage_options", "normalize", "genes", "lags", "quantization"}
     assert names - {each.name for each in cli.commands["inspect"].params} == others, "see cli/stores.py"
 
 
 def test_new_files_of_rows_are_opened_with_all_options_of_the_fit() -> None:
-    of_all = {"missing_value", "normalize", "lags", "mask", "storage_options"}
+    of_all = {"missing_value", "quantization", "normalize", "lags", "mask", "storage_options"}
     for each in FORMATS:
         if each.holds in ("rows", "columns"):
             assert each.takes - of_all == set(each.remembered), each.name
