@@ -155,7 +155,7 @@ class Quantization:
         if unknown := [str(name)[:60] for name in said if name not in KEYS]:
             raise ParameterError(f"quantization has the key {unknown[0]!r}: expected some of {', '.join(KEYS)}")
         if not {"table", "power", "scale"} & set(said):
-            raise ParameterError(f"quantization={given!r} says no values of codes: {_EXPECTED}")
+            raise ParameterError(f"quantization={repr(given)[:60]} says no values of codes: {_EXPECTED}")
         if "power" in said and "table" in said:
             raise ParameterError("quantization has both table and power, which say the same: leave one out")
         if "divisor" in said and "power" not in said:

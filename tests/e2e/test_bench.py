@@ -117,6 +117,13 @@ def test_an_update_by_shards_reads_these_and_agrees_with_a_full_run(tmp_path):
     assert ratios["bytes that the update reads over those of the new shards"] == 1
 
 
+def test_codes_and_decoded_rows_have_the_eigenvalues_of_exact_sums(tmp_path):
+    with scripts.module(BENCH / "quantised.py") as quantised:
+        outcome = quantised.measure(tmp_path, 3000, 6, 2, memory="8GiB", repeats=1, fresh=False)
+    assert not [row for row in outcome.rows.values() if "failed" in row]
+    assert max(value for name, value in outcome.ratios.items() if name.startswith("error of")) < 1e-12
+
+
 def test_small_arrays_are_compared_with_scikit_learn(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["small.py", "--scale", "0.01", "--seconds", "0.01", "--repeats", "1"])
     with scripts.module(BENCH / "small.py") as small:

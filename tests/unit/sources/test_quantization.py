@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tolerances
 import zarr
+from facade import run_command
 from kinds import imputed
 
 import streampca as sp
@@ -306,7 +307,7 @@ def test_a_table_and_a_plan_say_what_codes_mean() -> None:
     assert "missing are NaN and the stored numbers -128.0" in notes
 
 
-def test_a_run_reads_codes_resumes_and_takes_more_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reads_codes_is_verified_and_takes_more_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = zarr.open_group(zarr_of(tmp_path / "x.zarr"))
     for name in ("codes", "scale"):
@@ -322,6 +323,9 @@ def test_a_run_reads_codes_resumes_and_takes_more_rows(tmp_path: Path, monkeypat
     scores = zarr.open_group("run/scores.zarr")["scores"][...]
     assert np.isnan(scores[[4, 30, 99]]).all()
     assert np.isfinite(np.delete(scores, [4, 30, 99], 0)).all()
+    assert run_command("verify", "run") == 0
+    assert run_command("transform", "run", "x.zarr", "again.zarr") == 0
+    np.testing.assert_array_equal(zarr.open_group("again.zarr")["scores"][...], scores)
     for name, values in (("codes", CODES), ("scale", SCALE)):
         store[name].resize(values.shape)
         store[name][100:] = values[100:]
