@@ -208,9 +208,8 @@ def open_with(data: object, options: ReadOptions) -> Source:
             raise NotAvailableError(f"storage_options does not apply to {_kind_of(data)}: it is for URLs; leave it out")
         require_unmasked(data, "the masked array")
         source = opened(data, options)
-    cells = is_cells(source)
     if options.missing_value is not None:
-        if cells and options.normalize is not None:
+        if options.normalize is not None and is_cells(source):
             raise NotAvailableError(
                 f"{source.description}: missing_value={options.missing_value!r} with normalize does not apply to AnnData, whose values are "
                 "normalised first: leave one out, or give NaN in its place"
@@ -218,7 +217,7 @@ def open_with(data: object, options: ReadOptions) -> Source:
         source = with_missing_value(source, options.missing_value)
     if options.quantization is not None:
         source = quantised(source, options.quantization)
-    normalization = None if cells or options.normalize is None else Normalization.of(options.normalize)
+    normalization = None if options.normalize is None or is_cells(source) else Normalization.of(options.normalize)
     source = source if normalization is None else NormalizedRows(source, normalization)
     return source if options.lags is None else with_lags(source, options.lags)
 
