@@ -54,6 +54,9 @@ _OF_SOURCE = (
     click.option("--branch", help="Branch of an icechunk repository (icechunk:PATH) whose last snapshot is read."),
     click.option("--tag", help="Tag of the snapshot of an icechunk repository that is read."),
     click.option("--snapshot", help="Identifier of the snapshot of an icechunk repository that is read."),
+    click.option(
+        "--where", help="Samples that are used, such as \"time.season == 'DJF'\", or an .npy file of truth values."
+    ),
     click.option("--decode", type=click.Choice(["auto", "raw"]), help="Decode packed values (CF), or read them raw."),
 )
 

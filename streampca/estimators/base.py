@@ -15,6 +15,7 @@ from streampca.errors import NotComputedError, ParameterError
 from streampca.estimators.inputs import (
     is_array_like,
     is_dask,
+    map_chosen,
     map_fitted,
     map_missing,
     map_rows,
@@ -347,10 +348,12 @@ class StreamEstimator(BaseEstimator):
         stored = self._open_fitted(X)
         step = residuals_step(stored, self._model, remove)
         source = stored if step is None else SteppedSource(stored, [step])
+        labels = source.labels if source.chosen is None else source.chosen.labels
         if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and source.in_memory):
             values = scores_of(self._model, source.read(0, source.shape[0])[0])
+            values = values if source.chosen is None else source.chosen.spread(values)
             plain = not is_xarray(X) or source.labels is None or wants_frame(self)
-            return values if plain or source.labels is None else scores_array(X, source.labels, values)
+            return values if plain or labels is None else scores_array(X, labels, values)
         if is_dask(X):
             lazy = map_missing(X, self._missing_value)
             lazy = lazy if step is None else map_sum(lazy, step.rows, step.fitted, step.dtype(lazy.dtype), -1)
@@ -359,7 +362,8 @@ class StreamEstimator(BaseEstimator):
             lazy = source.to_dask()
         dtype = self._model.score_dtype(source.dtype)
         scores = map_rows(partial(scores_of, self._model), lazy, self._model.n_components, dtype)
-        return scores_array(X, source.labels, scores) if source.labels is not None and is_labelled(X) else scores
+        scores = scores if source.chosen is None else map_chosen(scores, source.chosen)
+        return scores_array(X, labels, scores) if labels is not None and is_labelled(X) else scores
 
     def transform_to(
         self,

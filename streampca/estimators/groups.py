@@ -22,7 +22,7 @@ from streampca.planning.plan import Plan
 from streampca.regressors.removal import as_groups, groups_from
 from streampca.solvers.groups import Groups, fit_groups, plan_fits_of_groups
 from streampca.sources import Source, open_source
-from streampca.sources.alignment import of_rows
+from streampca.sources.alignment import of_chosen, of_rows
 from streampca.sources.files.paths import files_of, is_paths
 from streampca.sources.frames import (
     FrameColumns,
@@ -106,7 +106,7 @@ def fit_of_groups(
         known = columns or source.sample_columns
         values = groups_from(source.labels, labels, source.description, "labels", columns=known)
     else:
-        values = as_groups(of_rows("labels", labels, source.labels), "labels")
+        values = as_groups(of_rows("labels", of_chosen("labels", labels, source.chosen), source.labels), "labels")
     groups = groups_of(values, source)
     plan = plan_fits_of_groups(source, parameters, groups)
     of_groups = {"labels of groups": array_digest(groups.codes)}

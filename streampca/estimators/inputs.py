@@ -16,6 +16,7 @@ from streampca.models.rows import Given, removed_by, rows_of
 from streampca.regressors import FittedRegression, RowRegressors
 from streampca.sources import Source
 from streampca.sources.arrays import is_sparse, widened
+from streampca.sources.base import Chosen
 from streampca.sources.conventions import with_nan
 from streampca.sources.dask import as_declared
 from streampca.sources.files.paths import Paths, is_paths
@@ -90,6 +91,23 @@ def map_rows(function: Callable[[Array, int], Array], lazy: Any, n_columns: int,
     starts = np.nan_to_num(np.cumsum([0, *lazy.chunks[0][:-1]], dtype=np.float64)).astype(np.int64)
     numbered = _BlockFunction(function, starts)
     mapped: da.Array = lazy.map_blocks(numbered, dtype=dtype, chunks=(lazy.chunks[0], (n_columns,)), meta=meta)
+    return mapped
+
+
+def map_chosen(lazy: Any, chosen: Chosen) -> da.Array:
+    """Return the lazy array with the rows of `lazy` at their places in the table of which they are some, NaN at all others."""
+    firsts = np.cumsum([0, *lazy.chunks[0][:-1]])
+    edges = np.concatenate([[0], chosen.rows[firsts[1:]], [chosen.n_rows]])
+
+    def spread(block: Array, block_info: Any = None) -> Array:
+        start, stop = block_info[0]["array-location"][0]
+        low, high = block_info[None]["array-location"][0]
+        whole = np.full((high - low, block.shape[1]), np.nan, dtype=block.dtype)
+        whole[chosen.rows[start:stop] - low] = block
+        return whole
+
+    sizes = (tuple(np.diff(edges).tolist()), lazy.chunks[1])
+    mapped: da.Array = lazy.map_blocks(spread, dtype=lazy.dtype, chunks=sizes, meta=np.empty((0, 0), dtype=lazy.dtype))
     return mapped
 
 

@@ -23,6 +23,7 @@ from streampca.models.pca import Model
 from streampca.models.rows import require_finite_scores
 from streampca.planning.shape import Leaf
 from streampca.sources.base import Source
+from streampca.sources.grid import Span
 from streampca.sources.steps import RowResiduals
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, DIAGNOSTICS, require_space
 from streampca.storage.zarr_interface import opened_for_writing
@@ -59,6 +60,10 @@ class Writer(Task[Arrays]):
     @abstractmethod
     def create(self, rows_per_chunk: int) -> None:
         """Make the group and its arrays."""
+
+    def written(self, start: int, stop: int, rows_per_chunk: int) -> Span:
+        """Return the first row of the arrays that the blocks of rows `start` to `stop` write, and the one behind the last."""
+        return start, stop
 
     def init(self, leaf: Leaf) -> Arrays:
         """Return nothing: the first block opens the arrays."""
@@ -99,8 +104,13 @@ class ScoreTask(Writer):
         """Make the group and its arrays."""
         create_scores(self.path, self.model, self.source, rows_per_chunk, diagnostics=self.diagnostics)
 
+    def written(self, start: int, stop: int, rows_per_chunk: int) -> Span:
+        """Return the places of rows `start` to `stop`, and of those after each that were left out."""
+        chosen = self.source.chosen
+        return (start, stop) if chosen is None else chosen.written(start, stop, rows_per_chunk)
+
     def update(self, state: Arrays, block: Block) -> Arrays:
-        """Transform `block` and write its scores, and T² and Q.
+        """Transform `block` and write its scores, and T² and Q; NaN for rows that were left out.
 
         Raises
         ------
@@ -129,9 +139,19 @@ class ScoreTask(Writer):
             for value in values[1:]:
                 value[first:last] = value[runs[0][0]]
         require_finite_scores(self.model, block.values, out, block.start)
-        arrays = self.opened(state)
+        arrays, start, chosen = self.opened(state), block.start, self.source.chosen
+        size = int(arrays[0].chunks[0])
+        low, high = self.written(start, start + len(block), size)
         for array, value in zip(arrays, values, strict=True):
-            array[block.start : block.start + len(block)] = value
+            if chosen is None:
+                array[low:high] = value
+                continue
+            places = chosen.at(start, start + len(block))
+            for first in range(low, high, size):
+                one, other = np.searchsorted(places, (first, min(first + size, high)))
+                whole = np.full((min(size, high - first), *value.shape[1:]), np.nan, dtype=value.dtype)
+                whole[places[one:other] - first] = value[one:other]
+                array[first : first + len(whole)] = whole
         return arrays
 
 
@@ -188,7 +208,9 @@ def create_scores(
     path: Path, model: Model, source: Source, rows_per_chunk: int, *, diagnostics: bool = False
 ) -> ZarrArray:
     """Make the group of the scores of `source` and its arrays; return that of the scores."""
+    chosen, labels = source.chosen, source.labels
     n, k, dtype = source.shape[0], model.n_components, model.score_dtype(source.dtype)
+    n, labels = (n, labels) if chosen is None else (chosen.n_rows, chosen.labels)
     names = DIAGNOSTICS if diagnostics else ()
     require_space(path, n * (k * dtype.itemsize + 8 * len(names)))
     group = zarr.open_group(path, mode="a", zarr_format=3)
@@ -196,11 +218,11 @@ def create_scores(
     new_array(group, "mode", (k,), (max(1, min(_CHUNK, k)),), np.dtype(np.int64), ("mode",), {})[:] = np.arange(
         1, k + 1
     )
-    samples = () if source.labels is None else source.labels.samples
+    samples = () if labels is None else labels.samples
     coordinates = write_coordinates(group, samples, [*_OTHERS, *(["sample"] if len(samples) > 1 else [])])
-    document = None if source.labels is None else source.labels.to_dict()["samples"]
+    document = None if labels is None else labels.to_dict()["samples"]
     group.update_attributes({ARRAYS_BESIDE_SCORES: ["mode", *coordinates, *names], "samples": document})
-    axis, rows = sample_axis(source.labels), min(n, rows_per_chunk)
+    axis, rows = sample_axis(labels), min(n, rows_per_chunk)
     array = new_array(group, "scores", (n, k), (rows, k), dtype, (axis, "mode"))
     for name in names:
         new_array(group, name, (n,), (rows,), np.dtype(np.float64), (axis,))

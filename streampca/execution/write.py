@@ -38,7 +38,7 @@ from streampca.execution.score_task import (
 from streampca.labels import Dimension, Labels, Variable
 from streampca.models.conditional import add_lost, fill_in_from
 from streampca.models.pca import Model, PCAModel
-from streampca.models.rows import Given, removed_by, residuals_step, rows_from_scores, rows_of
+from streampca.models.rows import Given, removed_by, residuals_step, rows_from_scores, rows_of_scores
 from streampca.models.stored import StoredComponents
 from streampca.planning.plan import Plan
 from streampca.planning.scores import slab_width, values_per_sample
@@ -155,6 +155,8 @@ def write_by_rows(
     n_leaves = min(plan.n_leaves, n_blocks)
     n_leaves = min(max(n_leaves, n_blocks // _LEAF_BLOCKS), max(n_leaves, _LEAVES))
     source, plan = task.source, replace(plan, n_blocks=n_blocks, edges=None, n_leaves=n_leaves)
+    if source.chosen is not None:  # a block has the rows of one chunk of scores, in which there are others
+        plan = plan.with_edges(source.chosen.edges(plan.rows_per_block))
 
     def flush(first: int, last: int) -> None:
         for writer in writers:
@@ -228,8 +230,9 @@ def _are_whole(writer: Writer, plan: Plan, n_leaves: int) -> bool:
         for array in arrays.values():
             array[:]
         for index in range(n_leaves):
-            for start, stop in plan.leaf(index).spans:
+            for span in plan.leaf(index).spans:
                 for array in by_row:
+                    start, stop = writer.written(*span, int(array.chunks[0]))
                     array[start:stop]
     except Exception:  # noqa: BLE001 every codec has its own
         return False
@@ -244,7 +247,8 @@ def _flush_chunks(writer: Writer, plan: Plan, first: int, last: int) -> None:
     with writing(path):
         for place, array in arrays.items():
             rows, others = int(array.chunks[0]), "/0" * (array.ndim - 1)
-            for chunk in range(start // rows, -(-stop // rows)):
+            low, high = writer.written(start, stop, rows)
+            for chunk in range(low // rows, -(-high // rows)):
                 flush_one(place / f"c/{chunk}{others}")
         for beside in (path / name for name in arrays_beside(path) if path / name not in arrays):
             for file in (*beside.rglob("*"), beside):
@@ -293,6 +297,7 @@ def write_known_scores(source: Source, model: PCAModel, scores: FloatArray, path
 def _write_all(source: Source, model: PCAModel, scores: FloatArray, path: Path) -> None:
     rows = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
     array = create_scores(path, model, source, rows)
+    scores = scores if source.chosen is None else source.chosen.spread(scores)
     for start in range(0, len(scores), rows):
         part = scores[start : start + rows]
         array[start : start + rows] = part / model.deviations if model.whiten else part
@@ -454,7 +459,12 @@ def reconstruction(
     elif fitted is not None:
         known = scores.labels is not None and any(each.coordinate is not None for each in scores.labels.samples)
         labels, columns = (scores.labels, scores.sample_columns) if known else (None, None)
-        removed = rows_of(fitted, given, scores.shape[0], labels=labels, columns=columns, same=True), fitted
+        step = max(1, _CHUNK_BYTES // (8 * scores.shape[1]))
+        blocks = (
+            scores.read(first, min(first + step, scores.shape[0]))[0] for first in range(0, scores.shape[0], step)
+        )
+        present = np.concatenate([~np.isnan(block).all(axis=1) for block in blocks])
+        removed = rows_of_scores(fitted, given, present, labels, columns), fitted
     model.require_decoder()
     rows = SteppedSource(scores, [_Reconstruction(model, removed, wanted.newbyteorder("="), clip)])
     rows.grid = Grid()  # scores are small beside their rows

@@ -23,10 +23,11 @@ from streampca.regressors import (
     positions_from,
     require_lengths,
 )
-from streampca.sources.alignment import column_order, of_rows
-from streampca.sources.base import Source
+from streampca.sources.alignment import column_order, of_chosen, of_rows
+from streampca.sources.base import Chosen, Source
 from streampca.sources.steps import RowResiduals, SteppedSource, residual_dtype, subtract_fitted
-from streampca.typing import Array
+from streampca.sources.where import ColumnsOfChosen, labels_of_some
+from streampca.typing import Array, BoolArray
 
 if TYPE_CHECKING:
     from streampca.models.pca import Model
@@ -68,7 +69,7 @@ def residuals_step(source: Source, model: Model, given: Given | None = None) -> 
     same = known is not None and known == source.fingerprint
     rows = rows_of(
         fitted,
-        given,
+        _of_chosen(given, source.chosen),
         source.shape[0],
         labels=source.labels,
         columns=source.sample_columns,
@@ -99,8 +100,38 @@ def with_fitted(
     fitted = removed_by(model, given)
     if fitted is None:
         return values
-    rows = rows_of(fitted, given, len(values), labels=labels, columns=columns, same=True)
+    rows = rows_of_scores(fitted, given, ~np.logical_and.reduce(np.isnan(values), axis=1), labels, columns)
     return subtract_fitted(values, rows, fitted, values, 1)
+
+
+def rows_of_scores(
+    fitted: FittedRegression,
+    given: Given | None,
+    present: BoolArray,
+    labels: Labels | None = None,
+    columns: SampleColumns | None = None,
+) -> RowRegressors:
+    """Return the regressors of the rows of scores, of which those of samples that `where` left out, not `present`, mean nothing."""
+    n, places = len(present), np.flatnonzero(present)
+    if present.all():
+        return rows_of(fitted, given, n, labels=labels, columns=columns, same=True)
+    if labels is not None:
+        columns, labels_of_rows = ColumnsOfChosen(labels, columns, places), labels_of_some(labels, places)
+    chosen = Chosen(places, n, labels)
+    of_present = rows_of(
+        fitted,
+        _of_chosen(given, chosen),
+        len(places),
+        labels=None if labels is None else labels_of_rows,
+        columns=columns,
+        same=True,
+    )
+    return of_present.spread(places, n)
+
+
+def _of_chosen(given: Given | None, chosen: Chosen | None) -> Given | None:
+    """Return what `remove` names for a table, for those of its rows that are chosen."""
+    return given and {key: of_chosen(f"remove: {key}", value, chosen) for key, value in given.items()}
 
 
 def rows_of(
@@ -195,9 +226,19 @@ def rows_from_scores(model: Model, scores: Array, start: int = 0) -> Array:
     Raises
     ------
     NotFiniteError
-        If scores hold infinity, or NaN unless the model gives such scores (``missing="drop_rows"``), or rows overflow.
+        If scores hold infinity, or NaN unless the model gives such scores (``missing="drop_rows"``, or all of a row for samples that were
+        left out), or rows overflow.
     """
     excluded = model.missing == "drop_rows"
+    absent: BoolArray = np.zeros(len(scores), dtype=bool)
+    if not excluded and scores.dtype.kind == "f":
+        absent = np.logical_and.reduce(np.isnan(scores), axis=1)
+    if absent.any():  # of samples that `where` left out
+        refuse_not_finite(np.where(absent[:, np.newaxis], 0, scores), start)
+        present = rows_from_scores(model, scores[~absent], start)
+        rows = np.full((len(scores), present.shape[1]), np.nan, dtype=present.dtype)
+        rows[~absent] = present
+        return rows
     refuse_not_finite(scores, start, missing=excluded)
     with np.errstate(over="ignore", invalid="ignore"):
         rows = model.decode(scores)

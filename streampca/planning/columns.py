@@ -17,7 +17,7 @@ from streampca.linalg.component_rules import sample_of
 from streampca.linalg.selection import Rule
 from streampca.parameters import Parameters
 from streampca.regressors import Removal, removal_of
-from streampca.sources.alignment import column_names, is_placed, of_features, of_rows
+from streampca.sources.alignment import column_names, is_placed, of_chosen, of_features, of_rows
 from streampca.sources.base import Source
 from streampca.typing import FloatArray
 
@@ -120,7 +120,21 @@ def with_columns(parameters: P, source: Source) -> P:
     """
     if not isinstance(parameters, Parameters):
         return parameters
-    known: dict[str, Any] = {name: _PLACED[name](value, source.labels) for name, value in parameters.given.items()}
+    known: dict[str, Any] = {}
+    for name, value in parameters.given.items():
+        if name == "remove":
+            value = {key: of_chosen(f"remove: {key}", each, source.chosen) for key, each in value.items()}
+        elif name == "sample_weight":
+            value = of_chosen(name, value, source.chosen)
+        known[name] = _PLACED[name](value, source.labels)
+    if source.chosen is not None:
+        weights = source.chosen.of(parameters.sample_weight)
+        known = {"sample_weight": as_weights("sample_weight", weights)} | known
+        if parameters.remove is not None and "remove" not in known:
+            groups, covariates = (
+                source.chosen.of(each) for each in (parameters.remove.groups, parameters.remove.covariates)
+            )
+            known["remove"] = replace(parameters.remove, groups=groups, covariates=covariates)
     if parameters.scale == "block":
         known["scale"] = variable_edges(source)
     return replace(parameters, **known, given={}) if known else parameters

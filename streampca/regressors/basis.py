@@ -164,6 +164,12 @@ class RowRegressors:
         at = rows - self.start
         return replace(self, codes=self.codes[at], columns=self.columns[at], start=0)
 
+    def spread(self, places: IntArray, n_rows: int) -> RowRegressors:
+        """Return regressors of `n_rows` rows of which these are those at `places`; those of the others mean nothing."""
+        codes, columns = np.zeros(n_rows, dtype=self.codes.dtype), np.zeros((n_rows, self.columns.shape[1]))
+        codes[places], columns[places] = self.codes, self.columns
+        return replace(self, codes=codes, columns=columns)
+
     def dense(self, start: int, stop: int) -> FloatArray:
         """Return the regressors of rows `start` to `stop` of the source, ``(stop - start, size)``."""
         part = slice(start - self.start, stop - self.start)

@@ -11,7 +11,6 @@ import numpy as np
 import zarr
 
 from streampca.errors import ConfigError, NotAvailableError
-from streampca.labels import Labels
 from streampca.models.diagnostics import q_limit_of, t2_limit_of, variance_left
 from streampca.models.pca import Model, PCAModel
 from streampca.models.persistence.groups import write_array
@@ -79,8 +78,9 @@ def require_diagnosable(config: RunConfig, plan: Plan) -> None:
         )
 
 
-def diagnostics_summary(model: PCAModel, scores: Path, labels: Labels | None) -> DiagnosticsSummary:
-    """Return the summary of the arrays ``t2`` and ``q`` in the group of scores at `scores`, which are read in pieces."""
+def diagnostics_summary(model: PCAModel, scores: Path, source: Source) -> DiagnosticsSummary:
+    """Return the summary of the arrays ``t2`` and ``q`` of `source` in the group of scores at `scores`, which are read in pieces."""
+    labels = source.labels if source.chosen is None else source.chosen.labels
     limits, reasons = _limits(model)
     t2_limit, q_limit, method = limits
     beyond, n_rows = np.zeros(3, dtype=np.int64), 0
@@ -151,9 +151,13 @@ def blocks_of(scores: Path) -> Iterator[tuple[int, FloatArray, FloatArray]]:
 
 
 def read_rows(source: Source, rows: list[int]) -> tuple[Array, ReadCount]:
-    """Read single rows of `source`, as dense rows in the order of `rows`, ``(n, n_features)``, and what that cost."""
+    """Read single rows of `source`, as dense rows in the order of `rows`, ``(n, n_features)``, and what that cost.
+
+    Numbers of rows are those of the scores: of the table of which those of `source` are some.
+    """
     values, count = [], ReadCount()
-    for row in rows:
+    numbers = rows if source.chosen is None else np.searchsorted(source.chosen.rows, rows).tolist()
+    for row in numbers:
         read, cost = source.read(row, row + 1)
         values.append(np.array(read.toarray() if source.sparse else read))  # type: ignore[attr-defined]
         count += cost
@@ -182,16 +186,14 @@ def unusual_rows_of(path: Path) -> tuple[Array, IntArray] | None:
     return np.asarray(rows), np.asarray(index).astype(np.int64)
 
 
-def expected_diagnostics(
-    config: RunConfig, directory: Path, model: Model, labels: Labels | None
-) -> DiagnosticsSummary | None:
+def expected_diagnostics(config: RunConfig, directory: Path, model: Model, source: Source) -> DiagnosticsSummary | None:
     """Return what the manifest of a run is to record, computed again; None where no diagnostics were asked for, or they are gone."""
     scores = directory / "scores.zarr"
     if not config.output.diagnostics or model.linear is None:
         return None
     if not all((scores / name).is_dir() for name in DIAGNOSTICS):
         return None
-    return diagnostics_summary(model.linear, scores, labels)
+    return diagnostics_summary(model.linear, scores, source)
 
 
 def as_json(summary: DiagnosticsSummary | None) -> Json | None:

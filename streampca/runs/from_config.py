@@ -290,8 +290,9 @@ def values_named(key: str, name: str, config: RunConfig, source: Source) -> Arra
     ParameterError
         If the name is that of a part of times that there is not, or of no column of files or AnnData.
     """
+    chosen = source.chosen
     if name.endswith(".npy"):
-        return read_array(key, name)
+        return read_array(key, name) if chosen is None else chosen.of(read_array(key, name))
     labels, columns = source.labels, source.sample_columns
     values = values_from(labels, name, source.description, key, columns=columns)
     if values is not None:
@@ -299,7 +300,8 @@ def values_named(key: str, name: str, config: RunConfig, source: Source) -> Arra
     if columns is not None and not columns.of_group:
         return groups_from(labels, name, source.description, key, columns=columns)  # raises what names there are
     try:
-        return read_beside(key, name, str(config.source.path), ReadOptions(**keywords_of(config.source)))
+        beside = read_beside(key, name, str(config.source.path), ReadOptions(**keywords_of(config.source)))
+        return beside if chosen is None else chosen.of(beside)
     except DataError as error:
         raise type(error)(f"{error}; {known_names(labels, columns)}") from error
 

@@ -47,6 +47,7 @@ from streampca.runs.strategy import AnyPlan, Run, Strategy, identity_of_run, unf
 from streampca.solvers.fit import report_rows
 from streampca.solvers.result import FitResult
 from streampca.sources import ReadCount, Source, open_source
+from streampca.sources.base import Chosen
 from streampca.sources.store_record import record_of_store
 from streampca.storage.directories import read_record, write_commit_record
 from streampca.storage.scratch import shares_disk
@@ -186,7 +187,7 @@ class OneModel(Strategy):
         config, source = self.config, self.source
         samples = None if fitted.samples is None else _without_holes(fitted.samples, fitted.model)
         if samples is not None:
-            _write_samples(samples, path / "samples.zarr", self.classes)
+            _write_samples(samples, path / "samples.zarr", self.classes, source.chosen)
         scored = scored or self._write_scores(fitted, path / "scores.zarr")
         reads = {"fit": _reads(fitted.count, fitted.plan, fitted.stream_seconds), "scores": None}
         reads["reconstruction"] = rows_read = self._write_reconstruction(fitted, path)
@@ -281,13 +282,16 @@ class OneModel(Strategy):
         wanted, resources, began = self.config.output.reconstruction, self.config.resources, time.perf_counter()
         if not wanted:
             return None
-        model, removed = fitted.model, residuals_step(self.source, fitted.model)
+        model, step, chosen = fitted.model, residuals_step(self.source, fitted.model), self.source.chosen
+        removed = None if step is None else step.rows
+        if removed is not None and chosen is not None:
+            removed = removed.spread(chosen.rows, chosen.n_rows)
         scores = open_source(path / "scores.zarr", array="scores")
         rows = reconstruction(
             scores,
             model,
             dtype=wanted if isinstance(wanted, str) else None,
-            regressors=None if removed is None else removed.rows,
+            regressors=removed,
         )
         release_freed_memory()  # of the fit, which else counts as taken
         plan = plan_rows(rows, model, resources.memory_bytes, resources.n_threads)
@@ -304,7 +308,7 @@ class OneModel(Strategy):
         output = self.config.output
         if not output.diagnostics or fitted.model.linear is None:
             return None, ReadCount()
-        summary = diagnostics_summary(fitted.model.linear, path / "scores.zarr", self.source.labels)
+        summary = diagnostics_summary(fitted.model.linear, path / "scores.zarr", self.source)
         cost = write_unusual_rows(self.source, summary, path / "samples.zarr") if output.report else ReadCount()
         return summary, cost
 
@@ -313,10 +317,10 @@ def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> Json:
     return {"blocks": plan.n_blocks, **asdict(count), "seconds": seconds}
 
 
-def _write_samples(samples: RowsState, path: Path, classes: Array | None) -> None:
-    group = zarr.open_group(path, mode="a", zarr_format=3)
+def _write_samples(samples: RowsState, path: Path, classes: Array | None, chosen: Chosen | None) -> None:
+    group, index = zarr.open_group(path, mode="a", zarr_format=3), samples.index
     write_array(group, "rows", samples.values, ("sample", "feature"))
-    write_array(group, "index", samples.index, ("sample",))
+    write_array(group, "index", index if chosen is None else chosen.rows[index], ("sample",))  # as rows of scores
     if classes is not None:
         texts, ends = text_arrays(classes[samples.index].tolist())
         write_array(group, "classes", texts, ("byte",))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from streampca.accumulators import RowsState
-from streampca.errors import ConfigError, DataError, ModelError, NotAvailableError
+from streampca.errors import ChangedInputError, ConfigError, DataError, ModelError, NotAvailableError
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.loading import load
 from streampca.execution.distributed.active_client import active_client
@@ -325,7 +325,7 @@ def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory
             "can be updated, and from states that have a record of them: run again in full"
         )
     before, d = manifest["source"]["shape"]
-    if of_files and sum(fragment.n_rows for fragment in fitted.fragments) != before:
+    if of_files and sum(each.n_rows for each in fitted.fragments) != before + manifest["source"].get("n_left_out", 0):
         raise DataError(
             f"{directory}: the files that its state has a record of do not make its {before:,} rows: run again in full"
         )
@@ -343,6 +343,11 @@ def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory
         added = NewRows.of_files(source, fitted.fragments)
     else:
         added = NewRows.of_store(source, fitted.stored)
+    if source.chosen is not None and added.n_before != before:
+        raise ChangedInputError(
+            f"{source.description}: the condition where holds for {added.n_before:,} of the rows that the run has read, and held for "
+            f"{before:,}: their coordinates or columns were changed; run again in full"
+        )
     added.require_same_codes(fitted.source)
     return added
 
@@ -353,6 +358,11 @@ def _require_continuable(config: RunConfig, fit: _ContinuedFit) -> None:
     forgets = fit.fitted.parameters.forgetting != 1.0 and not fit.added.appended
     for refused, what, why in (
         (mask in FROM_DATA, f"source.mask: {mask}", "which features are used depends on all rows"),
+        (
+            config.source.where is not None and config.source.where.endswith(".npy"),
+            f"source.where: {config.source.where}",
+            "a mask does not say which of the rows that were read before it has left out; give a condition",
+        ),
         (
             config.preprocess.sample_weight is not None,
             "preprocess.sample_weight",

@@ -18,7 +18,7 @@ import numpy as np
 from streampca.calendars import microseconds_of
 from streampca.errors import DataError, ParameterError
 from streampca.labels import Dimension, Labels, equal_values
-from streampca.sources.base import Source
+from streampca.sources.base import Chosen, Source
 from streampca.sources.frames import (
     dimension_of,
     dimension_of_index,
@@ -70,6 +70,20 @@ def of_rows(what: str, values: Any, labels: Labels | None) -> Any:
         return values.ravel()
     known = dims[0] if len(dims) == 1 else None
     return _along(what, values, known, "rows")
+
+
+def of_chosen(what: str, values: Any, chosen: Chosen | None) -> Any:
+    """Return values along a table, see `of_rows`, at those of its rows that are `chosen`; values of these alone, and names, as they are."""
+    if chosen is None or values is None or isinstance(values, str | int | float):
+        return values
+    values = values if hasattr(values, "shape") else np.asarray(values)
+    dims = () if chosen.labels is None else chosen.labels.samples
+    sizes, by_name = tuple(dim.size for dim in dims), _has_dims(values, dims)
+    if by_name and len(dims) == 1 and values.sizes[dims[0].name] == len(chosen.rows):
+        return values
+    if by_name or values.shape[: len(sizes)] == sizes or values.shape[:1] == (chosen.n_rows,):
+        values = of_rows(what, values, chosen.labels)
+    return chosen.of(values)
 
 
 def column_names(values: Any, labels: Labels | None) -> tuple[str, ...] | None:

@@ -51,6 +51,53 @@ class ReadCount:
         return ReadCount(self.chunks + other.chunks, self.bytes + other.bytes, self.stored_bytes + other.stored_bytes)
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Where the rows of a source lie in a table of which they are some: scores are written at their places in that table."""
+
+    rows: IntArray
+    """Number of each row in the table, ascending; of a source for a worker only those that it needs, see `first`."""
+    n_rows: int
+    """Rows of the table."""
+    labels: Labels | None = None
+    """Labels of the table; a source for a worker does not have them."""
+    first: int = 0
+    """Number of the row whose place is ``rows[0]``."""
+
+    def at(self, start: int, stop: int) -> IntArray:
+        """Return the places of rows `start` to `stop`."""
+        return self.rows[start - self.first : stop - self.first]
+
+    def slice(self, start: int, stop: int) -> Chosen:
+        """Return the places of rows `start` to `stop`, and of the next one, for a worker."""
+        return Chosen(self.at(start, stop + 1).copy(), self.n_rows, None, start)
+
+    def of(self, values: Any) -> Any:
+        """Return values along the table, ``(n_rows, …)``, at the rows alone; others as they are."""
+        if getattr(values, "shape", (0,))[:1] != (self.n_rows,):
+            return values
+        if hasattr(values, "iloc"):  # of pandas
+            return values.iloc[self.rows]
+        return values.isel({values.dims[0]: self.rows}) if hasattr(values, "isel") else values[self.rows]
+
+    def spread(self, values: Array, fill: float = np.nan) -> Array:
+        """Return values of the rows, ``(n_samples, …)``, at their places in the table, ``(n_rows, …)``, and `fill` at all others."""
+        whole = np.full((self.n_rows, *values.shape[1:]), fill, dtype=values.dtype)
+        whole[self.rows] = values
+        return whole
+
+    def edges(self, n_places: int) -> tuple[int, ...]:
+        """Return the edges of blocks of rows: those in the same `n_places` places of the table are in one block."""
+        cuts = np.searchsorted(self.rows, np.arange(0, self.n_rows, n_places))
+        return tuple(np.unique([*cuts, len(self.rows)]).tolist())
+
+    def written(self, start: int, stop: int, n_places: int) -> Span:
+        """Return the places that a block between two `edges` fills: from its first `n_places` to those of the block after it."""
+        places = self.at(start, stop + 1)
+        low = int(places[0]) // n_places * n_places if start else 0
+        return low, int(places[-1]) // n_places * n_places if len(places) > stop - start else self.n_rows
+
+
 class Source(ABC):
     """A table of rows that is opened by its metadata and read by bands of rows."""
 
@@ -95,6 +142,11 @@ class Source(ABC):
     def sources(self) -> Sequence[Source]:
         """Return the sources that this one reads, whose checks are its own; none where it reads what is stored itself."""
         return ()
+
+    @property
+    def chosen(self) -> Chosen | None:
+        """Return where the rows lie in the table of which they are some, by the option `where`; None where they are all of it."""
+        return None
 
     @property
     def missing_chunks_filled(self) -> int:
@@ -288,6 +340,8 @@ def _lines(source: Source) -> Iterator[tuple[str, str]]:
     yield "data", clean(source.description) + ("" if array is None else f", array {clean(array)}")
     rows, columns = ((), ()) if labels is None else (labels.samples, labels.features)
     yield "samples", f"{n:,}" + _of_dimensions(rows)
+    if source.chosen is not None:
+        yield "where", clean(f"{described.get('where') or 'a mask'}: {n:,} of {source.chosen.n_rows:,} samples")
     names = "" if source.feature_names is None else f": {clean(', '.join(source.feature_names[:_MOST_NAMES]))}"
     more = ", …" if names and d > _MOST_NAMES else ""
     yield "features", f"{d:,}" + (_of_dimensions(columns) or names + more)
@@ -368,6 +422,11 @@ class RowsOfSource(DerivedSource):
         self.grid = replace(grid, chunk_columns=0)  # of the features of that one
         for name in _OF_STORED_ROWS:
             setattr(self, name, getattr(source, name))
+
+    @property
+    def chosen(self) -> Chosen | None:
+        """Return the places of the rows of the other source, where these are all of them."""
+        return self.source.chosen if self.shape[0] == self.source.shape[0] else None
 
     @property
     def n_features_read(self) -> int:

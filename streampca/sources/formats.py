@@ -23,7 +23,7 @@ from streampca.storage.files import open_regular
 
 _OF_COLUMNS = ("columns", "id_column")
 """Options of tables whose columns have names: Parquet and Arrow files and data frames."""
-_TABLE = frozenset({"missing_value", "normalize", "lags"})
+_TABLE = frozenset({"missing_value", "normalize", "lags", "where"})
 _CODED = _TABLE | {"quantization"}
 _ARRAY = _TABLE | {"samples", "features", "mask", "orientation"}
 _COLUMNS = _CODED | {*_OF_COLUMNS, "mask"}
@@ -80,7 +80,7 @@ class Format(NamedTuple):
     remembered: tuple[str, ...] = ()
     """Of the options that it takes, those that descriptions of a table keep, so that `transform` opens new files with them (`like`).
 
-    `missing_value`, `quantization`, `normalize`, `lags` and the mask are remembered of all formats.
+    `missing_value`, `quantization`, `normalize`, `lags`, a condition `where` and the mask are remembered of all formats.
     """
     first_bytes: tuple[tuple[bytes, str], ...] = ()
     """First bytes of its files, each with what messages say of a file of another name."""
@@ -96,7 +96,7 @@ FORMATS = (
     Format("an array", _ARRAY | _CODED),
     Format("a Dask array", _ARRAY | _CODED | {"max_reads"}),
     Format("a lazy array", _ARRAY | _CODED),
-    Format("a sparse matrix", frozenset({"normalize", "lags", "orientation"})),
+    Format("a sparse matrix", frozenset({"normalize", "lags", "where", "orientation"})),
     Format("a data frame", _CODED | {*_OF_COLUMNS}),
     Format("a DataArray", _PACKED | {"max_reads"}),
     Format("a Dataset", _PACKED | {"max_reads"} | _CHOICE),
@@ -253,6 +253,8 @@ class ReadOptions:
     """``"intersection"`` for the features that all of several AnnData have."""
     lags: int | Sequence[int] | None = None
     """How many consecutive samples make a row, or at which lags; None = one."""
+    where: ArrayLike | str | Path | None = None
+    """Which samples are used: a condition, the name of a column of truth values, an array or its file; None = all."""
 
     def __post_init__(self, follow_symlinks: bool) -> None:
         if follow_symlinks:

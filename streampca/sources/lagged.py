@@ -59,6 +59,9 @@ def with_lags(source: Source, lags: Lags) -> Source:
         )
     coordinate = None if labels is None else labels.samples[0].coordinate
     starts = _starts(source.shape[0], offsets[-1], coordinate)
+    if source.chosen is not None:  # windows are of consecutive samples of the table, whatever its coordinate
+        places = source.chosen.rows
+        starts = starts[places[starts + offsets[-1]] - places[starts] == offsets[-1]]
     if not len(starts):
         raise ParameterError(
             f"{source.description}: lags={lags!r}: no run of its {source.shape[0]:,} samples without a gap has {offsets[-1] + 1:,}: expected "
@@ -102,6 +105,11 @@ class LaggedSource(RowsOfSource):
             self.feature_names = tuple(placed) if len(self._variables) == 1 else None
         columns = source.sample_columns
         self.sample_columns = None if columns is None else ColumnsOfRows(columns, starts)
+
+    @property
+    def chosen(self) -> None:
+        """Return nothing: scores are those of the windows, one after another."""
+        return
 
     def __reduce__(self) -> tuple[object, ...]:
         return LaggedSource, (self.source, self.offsets, self.starts)

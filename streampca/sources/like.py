@@ -25,6 +25,7 @@ from streampca.sources.lagged import labels_of_samples
 from streampca.sources.normalization import NormalizedRows
 from streampca.sources.open import open_source
 from streampca.sources.table import TableSource, decoding_digests, with_features
+from streampca.sources.where import ChosenRows, whole_of
 from streampca.typing import Array, DType, IntArray, Json
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def open_like(data: object, labels: Labels | None, described: Json, given: Mappi
         "quantization": codes,
         "normalize": None if "mask_var" in described else described.get("normalize"),
         "lags": described.get("lags"),
+        "where": described.get("where"),
         **_of_fit(data, labels, described),
     }
     known = {name: value for name, value in of_fit.items() if name not in replaced}
@@ -175,7 +177,7 @@ def _of_fit(data: object, labels: Labels | None, described: Json) -> dict[str, A
     if labels is None or path.startswith("builtin:"):
         return {}
     first, several = labels.variables[0], len(labels.variables) > 1
-    samples = [dimension.name for dimension in labels.samples]
+    samples = described.get("samples") or [dimension.name for dimension in labels.samples]
     if is_xarray(data):
         known: dict[str, Any] = dict(mask)
         dims, of_fit = set(map(str, data.dims)), {*samples, *(dimension.name for dimension in labels.features)}
@@ -269,9 +271,10 @@ class NewRows:
         """
         from streampca.sources.store_record import compare_with_record, require_same_chunks  # which import zarr
 
-        n_before, comparison = compare_with_record(table, record)
+        whole = whole_of(table)
+        n_before, comparison = compare_with_record(whole, record)
         require_same_chunks(table, comparison)
-        return cls(table, (n_before, table.shape[0] - n_before), (0,), (1,), compared=comparison.count)
+        return cls(table, (n_before, whole.shape[0] - n_before), (0,), (1,), compared=comparison.count)
 
     @classmethod
     def of_files(cls, table: Source, recorded: Sequence[Fragment]) -> NewRows:
@@ -315,8 +318,22 @@ class NewRows:
 
     @property
     def n_rows(self) -> int:
-        """Return the number of new rows."""
-        return sum(self.sizes[position] for position in self.new)
+        """Return the number of new rows; of those alone that the condition of the table chooses."""
+        chosen = self.table.chosen
+        return sum(self.sizes[at] for at in self.new) if chosen is None else len(self._of_chosen(self.new))
+
+    @property
+    def n_before(self) -> int:
+        """Return the number of rows that were read before, as `n_rows`."""
+        chosen = self.table.chosen
+        return sum(self.sizes[at] for at in self.before) if chosen is None else len(self._of_chosen(self.before))
+
+    def _of_chosen(self, positions: tuple[int, ...]) -> IntArray:
+        """Return which rows of the parts at some positions, one after another, the condition of the table chooses."""
+        mask, ends = np.zeros(sum(self.sizes), dtype=bool), np.cumsum([0, *self.sizes])
+        if isinstance(self.table, ChosenRows):
+            mask[self.table.rows] = True
+        return np.flatnonzero(np.concatenate([mask[ends[at] : ends[at + 1]] for at in positions] or [mask[:0]]))
 
     @property
     def appended(self) -> bool:
@@ -327,11 +344,14 @@ class NewRows:
     @property
     def n_shifted(self) -> int:
         """Return by how much the number of a new row in the table is larger than that in `rows`, where it is for all rows."""
-        return 0 if self.files else self.sizes[0]
+        return 0 if self.files else self.n_before
 
     def rows(self) -> Source:
         """Return a table of the new rows alone; raise `NotAvailableError` if they cannot be read alone."""
-        table = self.table
+        table = whole_of(self.table)
+        if isinstance(self.table, ChosenRows):
+            every = replace(self, table=table).rows()
+            return ChosenRows(every, self._of_chosen(self.new), self.table.where)
         if not self.files:
             return RowRange(table, self.sizes[0], table.shape[0])
         if isinstance(table, NormalizedRows):
@@ -351,7 +371,13 @@ class NewRows:
         return part
 
     def places(self, index: IntArray, *, new: bool) -> IntArray:
-        """Return where rows of the table are: rows `index` of `rows`, or of the table as it was recorded."""
+        """Return where rows of the table are: rows `index` of `rows`, or of the table as it was recorded.
+
+        Where a condition chooses some, the latter are numbers in the whole table, and what is returned are numbers among the chosen.
+        """
+        if isinstance(self.table, ChosenRows):
+            index = self._of_chosen(self.new)[index] if new else index
+            return np.searchsorted(self.table.rows, replace(self, table=self.table.source).places(index, new=new))
         positions, sizes = np.array(self.new if new else self.before, dtype=np.int64), np.array(self.sizes)
         now, then = np.cumsum(sizes) - sizes, np.cumsum(sizes[positions]) - sizes[positions]
         file = np.searchsorted(np.cumsum(sizes[positions]), index, "right")

@@ -27,6 +27,7 @@ from streampca.sources.normalization import Normalization, NormalizedRows
 from streampca.sources.objects import NumberedArray, is_lazy_array, lazy_blocks, open_xarray, stored_dataset
 from streampca.sources.quantization import Quantization
 from streampca.sources.table import StoredVariable, quantised, table_of, with_missing_value
+from streampca.sources.where import rows_where
 from streampca.system.optional import package_of
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def open_source(
     normalize: Mapping[str, Any] | None = None,
     genes: str = "same",
     lags: Lags | None = None,
+    where: ArrayLike | str | Path | None = None,
 ) -> Source:
     """Return any data as a table of samples and features; reads metadata and coordinates only, unless `mask` needs rows.
 
@@ -150,6 +152,13 @@ def open_source(
         How many consecutive samples make a row, or at which lags, such as ``[0, 3, 6]``: lagged copies of the features, with a dimension
         ``lag``, for extended EOFs and singular spectrum analysis. A row is called by its first sample. Windows across a gap, where the
         coordinate of the samples steps by more than 1.5 times its median or backwards, are left out.
+    where : str, array or Path, optional
+        Samples that are used: a condition on coordinates and columns beside the features, such as ``"time.season == 'DJF'"``,
+        ``"time >= '1979' and not flagged"`` or ``"kind in ['a', 'b']"``; the name of one with truth values; or truth values, one for each sample
+        or of the shape of the sample dimensions, as an array or an ``.npy`` file. A fit is that of these samples alone, of which
+        chunks without them are not read; scores have the places of all samples, and are NaN at the others. `transform` applies a
+        condition of the fit to paths and objects that it opens, a mask to no other data. Names that are no Python names stand in
+        backticks; times are compared at the precision of the text. With `lags`, all samples of a window must be used.
 
     Returns
     -------
@@ -182,7 +191,7 @@ def open_source(
 
 
 def open_with(data: object, options: ReadOptions) -> Source:
-    """Return `data` opened with the options of `open_source`; a source as it is, but for a missing value, normalisation and lags."""
+    """Return `data` opened with the options of `open_source`; a source as it is, but for a missing value, normalisation, `where` and lags."""
     if options.quantization is not None:
         options = replace(options, quantization=Quantization.of(options.quantization))
     if isinstance(data, Source):
@@ -219,6 +228,8 @@ def open_with(data: object, options: ReadOptions) -> Source:
         source = quantised(source, options.quantization)
     normalization = None if options.normalize is None or is_cells(source) else Normalization.of(options.normalize)
     source = source if normalization is None else NormalizedRows(source, normalization)
+    if options.where is not None:
+        source = rows_where(source, options.where)
     return source if options.lags is None else with_lags(source, options.lags)
 
 

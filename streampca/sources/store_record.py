@@ -14,6 +14,7 @@ from streampca.errors import ChangedInputError, DamagedChunkError, NotAvailableE
 from streampca.labels import Dimension, Labels
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.table import TableSource
+from streampca.sources.where import whole_of
 from streampca.sources.zarr.digests import DIGEST_BYTES, ChunkDigests, Digests, StoreRecord, place_of_key
 from streampca.sources.zarr.reader import ZarrSource
 from streampca.sources.zarr.strictness import is_document
@@ -40,6 +41,7 @@ class Comparison:
 
 def arrays_of(source: Source) -> tuple[ZarrSource, ...]:
     """Return the zarr arrays of a table whose rows can grow; none for other sources, and where chunks are too many for a record."""
+    source = whole_of(source)
     if not isinstance(
         source, ZarrSource | TableSource
     ):  # such as AnnData, whose masks and names may change with its rows
@@ -69,7 +71,7 @@ def record_of_store(source: Source) -> tuple[StoreRecord | None, ReadCount]:
             record, read = _record_of(array)
             records.append(record)
             count += read
-    return StoreRecord(tuple(records), _coordinates(source.labels)), count
+    return StoreRecord(tuple(records), _coordinates(whole_of(source).labels)), count
 
 
 def compare_with_record(source: Source, record: StoreRecord) -> tuple[int, Comparison]:

@@ -18,7 +18,7 @@ from streampca.errors import DataError, NotAvailableError, ParameterError, Partl
 from streampca.labels import Dimension, Labels, SampleColumns, Variable, equal_values
 from streampca.sources.alignment import of_features
 from streampca.sources.arrays import read_array
-from streampca.sources.base import Features, ReadCount, Source, Stacked, require_table
+from streampca.sources.base import Chosen, Features, ReadCount, Source, Stacked, require_table
 from streampca.sources.conventions import Packing, can_hold
 from streampca.sources.grid import Grid
 from streampca.sources.normalization import NormalizedRows
@@ -284,6 +284,11 @@ class TableSource(Source):
         return tuple(part.source for part in self.parts)
 
     @property
+    def chosen(self) -> Chosen | None:
+        """Return the places of the rows, which are those of every variable."""
+        return self.parts[0].source.chosen
+
+    @property
     def stored_arrays(self) -> tuple[Source, ...]:
         """Return the arrays of the variables."""
         return tuple(array for source in self.sources for array in source.stored_arrays)
@@ -498,6 +503,10 @@ def side_by_side(first: Source, second: Source) -> TableSource:
         raise DataError(
             f"{first.description} has {n:,} rows and {second.description} {other:,}: expected two tables with the same samples"
         )
+    if not _same_rows(first, second):
+        raise DataError(
+            f"{first.description} and {second.description} have other samples by where: expected the same in both tables"
+        )
     parts = [part for source in (first, second) for part in _parts_of(source)]
     one, two = (_labels_of(source, name) for source, name in ((first, "x"), (second, "y")))
     for mine, theirs in zip(one.samples, two.samples, strict=False):
@@ -534,6 +543,14 @@ def side_by_side(first: Source, second: Source) -> TableSource:
         for source, dimensions in ((first, {}), (second, own_names))
     )
     return table
+
+
+def _same_rows(one: Source, other: Source) -> bool:
+    """Return whether two tables with as many rows have those of the same places, where they are some of larger tables."""
+    first, second = one.chosen, other.chosen
+    if first is None or second is None:
+        return first is second
+    return first.n_rows == second.n_rows and np.array_equal(first.rows, second.rows)
 
 
 def _parts_of(source: Source) -> tuple[StoredVariable, ...]:
@@ -583,7 +600,7 @@ def part_of(source: Source) -> tuple[Source, ChosenFeatures | None]:
 def view_of(whole: Source, own: Source) -> Source:
     """Return a source with the rows of `own` that reads those of `whole`; `own` itself where it has others than some of them."""
     places = _places_in(whole, own)
-    alike = own.shape[0] == whole.shape[0] and own.dtype == whole.dtype and not whole.sparse
+    alike = own.shape[0] == whole.shape[0] and _same_rows(whole, own) and own.dtype == whole.dtype and not whole.sparse
     if not alike or whole.normalized or places is None or (np.diff(places) <= 0).any() or len(places) != own.shape[1]:
         return own
     used = np.zeros(whole.shape[1], dtype=bool)

@@ -223,7 +223,7 @@ def _tables(name: str) -> tuple[FloatArray, FloatArray]:
     if name == "deficient":  # a feature twice, sums of others, and rank 3 and 2
         x = np.column_stack([x[:, :3], x[:, 0], x[:, 0] + x[:, 1], x[:, 2] - x[:, 1]])
         y = np.column_stack([y[:, :2], y[:, 0], y[:, 0] + y[:, 1]])
-    if name in OPTIONS:  # what is stored becomes rows of norm 1, but for a row of zeros
+    if name == "normalized":  # what is stored becomes rows of norm 1, but for a row of zeros
         joint = _stored(x, y)
         joint /= np.maximum(np.linalg.norm(joint, axis=1, keepdims=True), 1e-300)
         x, y = joint[:, :D1], joint[:, D1:]
@@ -234,9 +234,10 @@ def _stored(x: FloatArray, y: FloatArray) -> FloatArray:
     return np.hstack([x, y]) * np.linspace(0.0, 50, N)[:, None]
 
 
-OPTIONS: dict[str, dict[str, Any]] = {"normalized": {"normalize": {"norm": "l2"}}}
+OPTIONS: dict[str, dict[str, Any]] = {"normalized": {"normalize": {"norm": "l2"}}, "chosen": {"where": "used"}}
 """Options with which the store of a table is opened, where there are some."""
 TABLES = ("full", "deficient", "labelled", *OPTIONS)
+LABELLED = ("labelled", "chosen")  # the latter with rows between the others that `where` leaves out
 
 
 @pytest.fixture(scope="module")
@@ -246,18 +247,23 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in TABLES:
         x, y = _tables(name)
         made[name] = place / f"{name}.zarr"
-        if name != "labelled":
-            joint = _stored(*_tables("full")) if name in OPTIONS else np.hstack([x, y])
+        if name not in LABELLED:
+            joint = _stored(*_tables("full")) if name == "normalized" else np.hstack([x, y])
             zarr.create_array(made[name], shape=joint.shape, chunks=(8, D1 + D2), dtype="f8")[:] = joint
             continue
         group = zarr.open_group(made[name], mode="w", zarr_format=3)
-        group.create_array("time", data=np.arange(N), dimension_names=("time",))
+        n = 2 * N if name == "chosen" else N
+        used = np.arange(n) % (n // N) == 0
+        group.create_array("time", data=np.arange(n), dimension_names=("time",))
+        group.create_array("used", data=used, dimension_names=("time",))
         for (variable, shape), values in zip(SHAPES.items(), (x, y), strict=True):
             dims = ("time", f"lat_{variable}", f"lon_{variable}")
             array = group.create_array(
-                variable, shape=(N, *shape), chunks=(8, *shape), dtype="f8", dimension_names=dims
+                variable, shape=(n, *shape), chunks=(8, *shape), dtype="f8", dimension_names=dims
             )
-            array[:] = values.reshape(N, *shape)
+            rows = np.random.default_rng(0).normal(size=(n, *shape)) * 100
+            rows[used] = values.reshape(N, *shape)
+            array[:] = rows
     return made
 
 
@@ -270,22 +276,27 @@ class Fit:
     path: Path
     estimator: Any = None
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options with which the store is opened."""
+        return OPTIONS.get(self.table, {})
+
     def opened(self) -> tuple[Any, ...]:
         """Return the arguments of `fit` that read the store."""
-        if self.table == "labelled":
-            return (sp.open(self.path, variables=list(SHAPES), samples="time"),)
-        return (sp.open(self.path, **OPTIONS[self.table]),) if self.table in OPTIONS else (str(self.path),)
+        if self.table in LABELLED:
+            return (sp.open(self.path, variables=list(SHAPES), samples="time", **self.options),)
+        return (sp.open(self.path, **self.options),) if self.options else (str(self.path),)
 
     def given(self) -> tuple[Any, ...]:
         """Return the arguments of `fit`: arrays, and stores that are labelled or opened with options."""
         x, y = _tables(self.table)
-        if self.table == "labelled" or self.table in OPTIONS:
+        if self.table in LABELLED or self.table in OPTIONS:
             return self.opened()
         return (x, y) if self.entry.two else (np.hstack([x, y]),)
 
     def made(self, **more: Any) -> Any:
         """Return the estimator for what `opened` reads."""
-        first = {"first": D1} if self.entry.two and self.table != "labelled" else {}
+        first = {"first": D1} if self.entry.two and self.table not in LABELLED else {}
         return self.entry.make(**first, **more)
 
     def unfitted(self) -> Any:
@@ -295,7 +306,16 @@ class Fit:
     def scores(self, estimator: Any) -> FloatArray:
         """Return the scores of the rows of the fit as numpy has them."""
         scores = estimator.transform(*self.given())
-        return np.hstack([np.asarray(each) for each in (scores if isinstance(scores, tuple) else (scores,))])
+        return np.hstack([self.rows(each) for each in (scores if isinstance(scores, tuple) else (scores,))])
+
+    def rows(self, values: Any) -> FloatArray:
+        """Return values of the samples as an array, without those that are left out, which are NaN."""
+        found = np.asarray(values).reshape(len(values), -1)
+        if self.table == "chosen" and len(found) > N:
+            assert np.isnan(found[1::2]).all()
+            found = found[::2]
+        assert not np.isnan(found).any()
+        return found
 
     def back(self, estimator: Any, scores: FloatArray) -> FloatArray:
         """Return the rows of scores."""
@@ -306,7 +326,8 @@ class Fit:
 
     def first_table(self) -> Any:
         """Return the first table as `given` has it."""
-        return sp.open(self.path, array="sst", samples="time") if self.table == "labelled" else _tables(self.table)[0]
+        named = self.table in LABELLED
+        return sp.open(self.path, array="sst", samples="time", **self.options) if named else _tables(self.table)[0]
 
 
 _fitted: dict[tuple[str, str], Any] = {}
@@ -358,7 +379,7 @@ def test_scores_rows_and_predictions_are_those_of_numpy(fit: Fit) -> None:
     assert hasattr(fit.estimator, "predict") == (expected.predicted is not None)
     if expected.predicted is not None:
         predicted = fit.estimator.predict(fit.first_table())
-        _close(np.asarray(predicted).reshape(N, -1), expected.predicted, fit.entry.tolerance)
+        _close(fit.rows(predicted), expected.predicted, fit.entry.tolerance)
     assert list(fit.estimator.get_feature_names_out()) == _columns(fit)
 
 
@@ -398,7 +419,7 @@ def test_a_plan_says_what_the_fit_does(fit: Fit) -> None:
 
 @pytest.mark.parametrize("format", ["sklearn", ".onnx", ".faiss", ".npz", ".nc", ".csv"])
 def test_an_export_gives_the_scores_and_rows_of_the_fit(fit: Fit, format: str, tmp_path: Path) -> None:
-    if format in fit.entry.lacks or (fit.table in OPTIONS and format in (".faiss", ".npz")):
+    if format in fit.entry.lacks or (fit.table == "normalized" and format in (".faiss", ".npz")):
         with pytest.raises(NotAvailableError):
             fit.estimator.to_sklearn() if format == "sklearn" else export(fit.estimator, tmp_path / f"m{format}")
         return
@@ -474,7 +495,7 @@ def test_a_dataset_has_components_along_modes_and_dimensions(fit: Fit) -> None:
         expected = getattr(model, f"{side}components_")
         if type(model) is not sp.FactorAnalysis:  # whose components_ are loadings, as in scikit-learn
             np.testing.assert_array_equal(values, expected)
-        if fit.table == "labelled":
+        if fit.table in LABELLED:
             assert f"lat_{variable}" in dataset.dims
 
 
@@ -503,7 +524,7 @@ def test_a_stopped_fit_goes_on_with_the_same_bits(fit: Fit, blocks_of: Any, tmp_
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_two_workers_give_the_bits_of_threads(fit: Fit, client: Any, blocks_of: Any) -> None:
-    if fit.table in ("deficient", *OPTIONS):
+    if fit.table in ("deficient", "normalized"):
         pytest.skip("two tables are enough")
     blocks_of(8)
     expected = fit.made().fit(*fit.opened())
@@ -514,9 +535,9 @@ def test_two_workers_give_the_bits_of_threads(fit: Fit, client: Any, blocks_of: 
 
 @pytest.mark.slow
 def test_a_run_from_a_file_is_the_fit_with_its_scores_and_page(fit: Fit, tmp_path: Path) -> None:
-    source: dict[str, Any] = {"path": str(fit.path), **OPTIONS.get(fit.table, {})}
+    source: dict[str, Any] = {"path": str(fit.path), **fit.options}
     first = {}
-    if fit.table == "labelled":
+    if fit.table in LABELLED:
         source |= {"variables": list(SHAPES), "samples": "time"}
     elif fit.entry.two:
         first = {"first": D1}
@@ -529,8 +550,9 @@ def test_a_run_from_a_file_is_the_fit_with_its_scores_and_page(fit: Fit, tmp_pat
     model = sp.load(run.directory)
     scores = fit.scores(fit.estimator)
     stored: Any = zarr.open_group(run.directory / "scores.zarr", mode="r")["scores"]
-    signs = np.sign((stored[:].reshape(N, -1) * scores).sum(axis=0)) if "kernel" in fit.entry.model["kind"] else 1
-    _close(stored[:].reshape(N, -1), scores * signs, 1e-9)
+    written = fit.rows(stored[:])
+    signs = np.sign((written * scores).sum(axis=0)) if "kernel" in fit.entry.model["kind"] else 1
+    _close(written, scores * signs, 1e-9)
     _close(fit.scores(model), scores * signs, 1e-9)
     assert "<html" in (run.directory / "report.html").read_text()
     verify_run(run.directory).require()

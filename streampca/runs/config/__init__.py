@@ -160,6 +160,11 @@ class SourceConfig(Section):
         default=None, description="a whole number of at least 1, a list of different whole numbers, or null"
     )
     """How many consecutive samples make a row, or at which lags: lagged copies, for extended EOFs and singular spectrum analysis."""
+    where: Text | None = Field(
+        default=None,
+        description="a condition on coordinates and columns such as time.season == 'DJF', the path of an .npy file of truth values, or null",
+    )
+    """Samples that are used; those that are left out have scores NaN."""
     storage_options: Options = Field(default_factory=PrivateOptions)
     """Options of obstore for a URL, references resolved; write them nowhere."""
     branch: Text | None = Field(default=None, description="the name of a branch of an icechunk repository, or null")

@@ -13,7 +13,7 @@ import zarr
 import streampca.formatting as words
 from streampca.errors import DamagedChunkError, ModelError
 from streampca.formatting import clean
-from streampca.labels import Labels
+from streampca.labels import Dimension, Labels
 from streampca.models.pca import Model, PCAModel
 from streampca.models.persistence.groups import StoredGroup, open_strictly
 from streampca.models.persistence.labels import labels_from
@@ -212,9 +212,15 @@ def read_model(path: Path, model: Model | None = None) -> tuple[Model, Labels | 
 
 def _with_coordinates(labels: Labels, path: Path) -> Labels:
     """Return `labels` with the coordinates of their samples in the group of scores at `path`, where there are any."""
-    arrays, _ = _open_group(path, tuple(d.name for d in labels.samples if d.name not in _NO_COORDINATES))
+    listed, samples = _open_group(path, ())[1].get("samples"), labels.samples
+    if isinstance(listed, list) and all(
+        isinstance(each, dict) for each in listed
+    ):  # also of samples that were left out
+        known = [(str(each.get("name")), words.whole(each.get("size")) or 0) for each in listed]
+        samples = tuple(Dimension(name, size) for name, size in known) or samples
+    arrays, _ = _open_group(path, tuple(d.name for d in samples if d.name not in _NO_COORDINATES))
     dimensions = []
-    for dimension in labels.samples:
+    for dimension in samples:
         stored = arrays.get(dimension.name)
         if stored is not None and stored.shape == (dimension.size,):
             values = stored[:]

@@ -85,7 +85,7 @@ def verify_run(
     parameters = with_columns(fit_of(config).parameters, source)
     rows, weights = residuals_of(source, model), getattr(parameters, "sample_weight", None)
     stored, checks_of_stored = stored_arrays(directory, config, model, source)
-    compared_rows = StoredRows(model, stored)
+    compared_rows = StoredRows(model, stored, source.chosen)
     plan, joint = _planned(rows, model, config, compared_rows, parameters)
     chunks = recorded_chunks(directory, source)
     states: Any
@@ -95,7 +95,7 @@ def verify_run(
         checks.append(check_of_chunks(source, chunks))
         summary = None
         if set(DIAGNOSTICS) <= stored.keys():
-            summary = as_json(expected_diagnostics(config, directory, model, source.labels))
+            summary = as_json(expected_diagnostics(config, directory, model, source))
         figures = {"certificate": model.certificate.to_dict(), "result": model.summary(), "diagnostics": summary}
         checks += checks_of_figures(directory, record, figures)
         if model.linear is not None and isinstance(parameters, Parameters):

@@ -35,7 +35,7 @@ from streampca.solvers.choosing import SOLVERS
 from streampca.solvers.covariance import accumulator_of
 from streampca.solvers.covariance_model import operator_of
 from streampca.sources import Source
-from streampca.sources.base import ReadCount
+from streampca.sources.base import Chosen, ReadCount
 from streampca.sources.zarr.strictness import strict
 from streampca.storage.directories import DIAGNOSTICS
 from streampca.storage.figures import changed_figures
@@ -460,6 +460,8 @@ class StoredRows(Accumulator[RowsState, RowsState]):
     """The model; its components are in memory."""
     stored: dict[str, ZarrArray]
     """Arrays by name: ``scores``, ``(n_samples, k)``, ``t2`` and ``q``, ``(n_samples,)``, where the run has them."""
+    chosen: Chosen | None = None
+    """Where in them the rows are; None = one after another."""
 
     @override
     def init(self, n_features: int) -> RowsState:
@@ -470,8 +472,13 @@ class StoredRows(Accumulator[RowsState, RowsState]):
         """Return `state` with the rows of `block` added; `NotFiniteError` if rows of kernel PCA are not finite."""
         block = as_block(block)
         self.model.require_finite(block.values, block.start)
-        rows = slice(block.start, block.start + len(block))
-        stored = {name: np.asarray(array[rows]) for name, array in self.stored.items()}
+        start, stop = block.start, block.start + len(block)
+        if self.chosen is None:
+            stored = {name: np.asarray(array[start:stop]) for name, array in self.stored.items()}
+        else:
+            places = self.chosen.at(start, stop)
+            low, high = int(places[0]), int(places[-1]) + 1
+            stored = {name: np.asarray(array[low:high])[places - low] for name, array in self.stored.items()}
         step = panel_rows(block.values.shape[1])
         for start in range(0, len(block), step):
             panel = {name: values[start : start + step] for name, values in stored.items()}
@@ -537,7 +544,7 @@ def stored_arrays(
     directory: Path, config: RunConfig, model: Model, source: Source
 ) -> tuple[dict[str, ZarrArray], list[Check]]:
     """Return the stored scores, T² and Q of a run by name, and checks of those that were not asked for, are gone or of another shape."""
-    arrays, checks, n = {}, [], source.shape[0]
+    arrays, checks, n = {}, [], source.shape[0] if source.chosen is None else source.chosen.n_rows
     shapes: dict[str, tuple[int, ...]] = {"scores": (n, model.n_components)} if config.output.scores else {}
     shapes |= dict.fromkeys(DIAGNOSTICS if config.output.diagnostics else (), (n,))
     if not config.output.scores:

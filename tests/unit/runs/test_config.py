@@ -319,12 +319,9 @@ def test_defaults():
         "snapshot": None,
         "genes": "same",
         "normalize": None,
-        "genes": "same",
         "lags": None,
+        "where": None,
         "storage_options": {},
-        "branch": None,
-        "tag": None,
-        "snapshot": None,
     }
     assert config.model == parse(SOURCE + "model: {kind: pca}").model
     assert config.resources.memory_bytes is None

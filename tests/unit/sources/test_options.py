@@ -45,6 +45,7 @@ GIVEN: dict[str, Any] = {
     "genes": "intersection",
     "lags": 2,
     "quantization": {"power": 2},
+    "where": "nothere",
 }
 PERMIT = {"missing_chunks", "decode", "max_reads", "genes"}
 """Options that change nothing of data that are whole, plain and read once."""
@@ -164,7 +165,7 @@ def test_an_option_is_a_key_of_configurations_and_an_option_of_inspect() -> None
 
 
 def test_new_files_of_rows_are_opened_with_all_options_of_the_fit() -> None:
-    of_all = {"missing_value", "quantization", "normalize", "lags", "mask", "storage_options"}
+    of_all = {"missing_value", "quantization", "normalize", "lags", "where", "mask", "storage_options"}
     for each in FORMATS:
         if each.holds in ("rows", "columns"):
             assert each.takes - of_all == set(each.remembered), each.name
