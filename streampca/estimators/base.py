@@ -585,7 +585,7 @@ class StreamEstimator(BaseEstimator):
         """Return rows to be transformed, checked by scikit-learn, with NaN for the missing value; it is let through where it has a meaning."""
         finite = "allow-nan" if self._model.missing != "error" else True
         rows: Array = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=finite)
-        require_decoded(rows.dtype, self._model.source)
+        require_decoded(rows, self._model.source)
         warn_of_norms(rows, self._model.source)
         return with_nan(rows, self._missing_value)
 
@@ -596,8 +596,9 @@ class StreamEstimator(BaseEstimator):
         elif is_array_like(X):
             source = labelled_as(open_source(self._validated(X)), X)
         else:
+            require_decoded(X, self._model.source)
             source = open_source(X, missing_value=self._missing_value)
-        require_decoded(source.dtype, self._model.source)
+        require_decoded(source, self._model.source)
         source = with_features_of(counting_as(source, self.labels_, self._model.source), self.labels_)
         if source.shape[1] != self._model.n_features:
             raise ParameterError(

@@ -304,12 +304,14 @@ class Continuing(StreamEstimator):
         missing = fitted.source.get("missing_value")
         if is_array_like(X):
             rows = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=False)
-            require_decoded(rows.dtype, fitted.source)
+            require_decoded(rows, fitted.source)
             warn_of_norms(rows, fitted.source)
             return labelled_as(open_source(rows, missing_value=missing), X)
         stored = is_paths(X) or is_anndata(X) or is_xarray(X)
+        if not stored:
+            require_decoded(X, fitted.source)
         source = open_like(X, fitted.labels, fitted.source) if stored else open_source(X, missing_value=missing)
-        require_decoded(source.dtype, fitted.source)
+        require_decoded(source, fitted.source)
         source = with_features_of(counting_as(source, fitted.labels, fitted.source), fitted.labels)
         known, names = fitted.source.get("feature_names"), source.feature_names
         if source.shape[1] != fitted.n_features:

@@ -26,7 +26,7 @@ from streampca.sources.normalization import NormalizedRows
 from streampca.sources.open import open_source
 from streampca.sources.table import TableSource, decoding_digests, with_features
 from streampca.sources.where import ChosenRows, whole_of
-from streampca.typing import Array, DType, IntArray, Json
+from streampca.typing import Array, IntArray, Json
 
 if TYPE_CHECKING:
     import zarr
@@ -124,9 +124,13 @@ def counting_as(source: Source, labels: Labels | None, described: Json) -> Sourc
     return table
 
 
-def require_decoded(dtype: DType, described: Json) -> None:
-    """Raise `DataError` for rows of 8-bit integers where those of the fit, see `described`, were decoded from such codes."""
-    if described.get("quantization") and dtype.kind in "iu" and dtype.itemsize == 1:
+def require_decoded(data: object, described: Json) -> None:
+    """Raise `DataError` for an array or table of 8-bit integers where the rows of the fit, see `described`, were decoded from such codes.
+
+    A variable of netCDF4 is one, which shows floats where codes are masked.
+    """
+    dtype: Any = getattr(data, "dtype", None)
+    if described.get("quantization") and isinstance(dtype, np.dtype) and dtype.kind in "iu" and dtype.itemsize == 1:
         raise DataError(
             f"rows are {dtype}, and the model was fitted to values that such codes stand for: give the path of the codes, which are decoded "
             "as those of the fit were, sp.open(codes, quantization={…}), or the values as floats"
@@ -134,9 +138,10 @@ def require_decoded(dtype: DType, described: Json) -> None:
 
 
 def _may_hold_codes(data: Any) -> bool:
-    """Return whether an object of xarray has values of 8-bit integers."""
+    """Return whether an object of xarray has values of 8-bit integers, or floats that are stored as such, which xarray masks so."""
     arrays = data.data_vars.values() if hasattr(data, "data_vars") else [data]
-    return any(array.dtype.kind in "iu" and array.dtype.itemsize == 1 for array in arrays)
+    types = [dtype for array in arrays for dtype in (array.dtype, array.encoding.get("dtype"))]
+    return any(isinstance(dtype, np.dtype) and dtype.kind in "iu" and dtype.itemsize == 1 for dtype in types)
 
 
 def with_features_of(source: Source, labels: Labels | None) -> Source:

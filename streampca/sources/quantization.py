@@ -188,7 +188,8 @@ class Quantization:
         """
         if dtype.kind not in "iu" or dtype.itemsize != 1:
             raise DataError(
-                f"{label} has dtype {dtype}: quantization is for codes of int8 or uint8; leave it out, or name the array of the codes"
+                f"{label} has dtype {dtype}: quantization is for codes of int8 or uint8; leave it out, or name the array of the codes. Of "
+                "xarray open them with mask_and_scale=False; values that are meant as they are have no encoding, .drop_encoding()"
             )
         known = declared or Packing.none(dtype)
         if (known.scale, known.offset) != (1.0, 0.0):
@@ -263,14 +264,20 @@ class Quantization:
             )
         return _floats(key, values)
 
-    def described(self) -> Json:
-        """Return what was given, for the description of a table: a scale that is an array as None, since its rows are those of this table."""
+    def described(self, packing: Packing | None) -> Json:
+        """Return what was given, for the description of a table with codes that `packing` decodes.
+
+        A scale that is an array is None, since its rows are those of this table. Codes without data are those that the array declares, too.
+        """
         said: dict[str, Any] = {name: getattr(self, name) for name in KEYS if getattr(self, name) is not None}
         if isinstance(self.table, np.ndarray):
             said["table"] = [None if np.isnan(value) else value for value in self.table.tolist()]
         if isinstance(self.scale, np.ndarray):
             said["scale"] = None
-        return said | {"nodata": list(self.nodata)}
+        if isinstance(packing, Codes):
+            first = np.iinfo(packing.stored).min
+            said["nodata"] = [int(code) for code in packing.fills if not np.isnan(packing.table[int(code) - first])]
+        return said
 
 
 def _floats(key: str, given: object) -> FloatArray:

@@ -326,7 +326,10 @@ class TableSource(Source):
             described |= {"missing_values": list(values), "missing_value": declared}
         given = self.parts[0].quantization
         if given is not None and all(part.quantization is given for part in self.parts):
-            described |= {"quantization": given.described(), "quantization_digests": decoding_digests(self)}
+            described |= {
+                "quantization": given.described(self.parts[0].packing),
+                "quantization_digests": decoding_digests(self),
+            }
         if self._tables:
             described["tables"] = list(self._tables)
         return arrays[0] | described if len(arrays) == 1 else described | {"variables": arrays}

@@ -39,7 +39,7 @@ WAYS: dict[str, tuple[dict[str, Any], Any]] = {
 def zarr_of(place: Path, **options: Any) -> Path:
     group = zarr.create_group(place)
     group.create_array("codes", data=CODES, chunks=(50, 3), dimension_names=("row", "band"), **options)
-    group.create_array("lut", data=TABLE)
+    group.create_array("lut", data=TABLE, dimension_names=("code",))
     group.create_array("scale", data=SCALE, dimension_names=("row",))
     return place
 
@@ -70,6 +70,15 @@ def parquet_of(place: Path, rows: slice = slice(None)) -> Path:
     codes = pa.FixedSizeListArray.from_arrays(pa.array(CODES[rows].ravel()), D)
     pq.write_table(pa.table({"v": codes, "scale": pa.array(SCALE[rows])}), place.with_suffix(".parquet"))
     return place.with_suffix(".parquet")
+
+
+class Masked:
+    """A variable of a library that masks codes where it is indexed, and says the type that is stored."""
+
+    shape, dtype, ndim = CODES.shape, CODES.dtype, 2
+
+    def __getitem__(self, at: Any) -> Any:
+        return np.ma.masked_equal(CODES[at], -128)
 
 
 KINDS: dict[str, Any] = {
@@ -260,12 +269,37 @@ def test_codes_in_memory_are_not_taken_for_values(tmp_path: Path) -> None:
     for codes in (CODES, da.from_array(CODES), zarr.open_group(zarr_of(tmp_path / "x.zarr"))["codes"]):
         with pytest.raises(DataError, match="values that such codes stand for"):
             pca.transform(codes)
+    with pytest.raises(DataError, match="values that such codes stand for"):
+        pca.transform(Masked())
+    for codes in (CODES, da.from_array(CODES)):
         with pytest.raises(DataError, match="values that such codes stand for"):
             sp.PCA(2, missing="mean").partial_fit(sp.open(CODES, quantization=POWER)).partial_fit(codes)
     scores = pca.transform(np.where(np.isnan(TABLED), np.nan, TABLED))
     for values in (CODES, TABLED):  # codes as those of the fit, and values that are floats
         rows = xarray.DataArray(values, dims=("row", "band"))
         np.testing.assert_allclose(np.asarray(pca.transform(rows)), scores, rtol=0, atol=1e-13)
+
+
+def test_codes_that_xarray_has_masked_are_not_taken_for_values(tmp_path: Path) -> None:
+    xr = pytest.importorskip("xarray")
+    store = zarr_of(tmp_path / "x.zarr", attributes={"_FillValue": -128})
+    given = {"power": 2, "divisor": 127.5}
+    pca = sp.PCA(2, missing="mean").fit(sp.open(store, array="codes", quantization=given))
+    scores = pca.transform(store).compute()
+    masked = xr.open_dataset(store, engine="zarr", consolidated=False, chunks={})["codes"]
+    assert masked.dtype == np.float32
+    assert masked.encoding["dtype"] == np.int8
+    np.testing.assert_array_equal(np.asarray(pca.transform(masked)), scores)  # by the codes in the store
+    with pytest.raises(DataError, match="mask_and_scale=False"):
+        pca.transform(masked.compute())
+    with pytest.raises(DataError, match="mask_and_scale=False"):
+        sp.open(masked.compute(), quantization=given)
+    rows = np.where(CODES == -128, np.nan, TABLED)
+    np.testing.assert_array_equal(
+        np.asarray(pca.transform(masked.drop_encoding().copy(data=rows))), pca.transform(rows)
+    )
+    plain = xr.open_dataset(store, engine="zarr", consolidated=False, mask_and_scale=False)["codes"]
+    np.testing.assert_array_equal(np.asarray(pca.transform(plain)), scores)
 
 
 def test_more_rows_and_workers_have_their_own_scales(client: Any) -> None:
