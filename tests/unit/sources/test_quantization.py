@@ -185,6 +185,15 @@ def test_nodata_is_an_error_unless_it_is_said_what_it_means() -> None:
     assert pca.n_samples_seen_ == N - 3
 
 
+def test_rows_are_normalised_after_decoding(tmp_path: Path) -> None:
+    path = npy_of(tmp_path / "x", CODES[100:])
+    table = sp.open(path, quantization=POWER, normalize={"norm": "l2"})
+    expected = TABLED[100:] / np.linalg.norm(TABLED[100:], axis=1, keepdims=True)
+    np.testing.assert_allclose(table.read(0, N - 100)[0], expected, rtol=1e-14)
+    pca = sp.PCA(2).fit(table)
+    np.testing.assert_array_equal(pca.transform(path).compute(), pca.transform(table).compute())
+
+
 def test_lags_follow_decoding() -> None:
     table = sp.open(CODES, quantization={"scale": SCALE, "nodata": -128}, lags=2)
     expected = np.hstack([SCALED[:-1], SCALED[1:]])
