@@ -290,6 +290,10 @@ class SteppedSource(RowsOfSource):
         """Return the description of the table for a manifest: of the stored one, where the steps belong to a fit."""
         if self._described is not None:
             return self._described.describe()
+        if self.part_of is not None:  # with the options that new data are opened with
+            names = ("shape", "dtype", "fingerprint", "feature_shape", "feature_names")
+            own = super().describe()
+            return self.part_of.describe() | {name: own[name] for name in names}
         return (self.source.describe() if self.details else {}) | super().describe() | dict(self.details)
 
     @property

@@ -246,3 +246,16 @@ def test_later_readings_of_adaptive_leave_the_bits_of_other_models(first: bool) 
     np.testing.assert_array_equal(beside.components_, alone.components_)
     np.testing.assert_array_equal(beside.explained_variance_, alone.explained_variance_)
     assert plan.together.notes[-1].startswith("adaptive: later readings are in the blocks of other models")
+
+
+def test_a_model_of_some_features_opens_new_data_as_the_table_was_opened(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 10)).round(1)
+    rows[np.random.default_rng(1).random(rows.shape) < 0.1] = -99
+    zarr.create_array(tmp_path / "x.zarr", data=rows)
+    table, used = sp.open(tmp_path / "x.zarr", missing_value=-99), np.arange(10) < 5
+    models = {name: sp.PCA(2, missing="mean") for name in ("all", "some")}
+    model = sp.fit_many(models, table, features={"some": used})["some"]
+    holes = np.where(rows == -99, np.nan, rows)[:, used]
+    np.testing.assert_allclose(
+        np.asarray(model.transform(str(tmp_path / "x.zarr"))), np.asarray(model.transform(holes)), atol=1e-12
+    )
