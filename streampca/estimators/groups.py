@@ -119,6 +119,9 @@ def fit_of_groups(
     unsolved = copy(pooled)
     for number, (name, state) in enumerate(zip(groups.names, done.found.groups, strict=True)):
         models[name] = model = copy(unsolved)
+        if done.found.removing is not None:  # whose models are all there, and have no states
+            model._take(done.found.fit(state, done.models[number]), source)
+            continue
         model._hold(state)
         if number in done.models:
             model._model = done.models[number]
@@ -127,7 +130,7 @@ def fit_of_groups(
         models[BETWEEN] = between = copy(unsolved)
         between._take(done.between, source)
     models.groups_, models.plan_ = groups.names, plan
-    models.n_passes_, models.bytes_read_ = 1, done.found.count.bytes
+    models.n_passes_, models.bytes_read_ = plan.passes, done.found.count.bytes
     return models
 
 

@@ -364,6 +364,10 @@ class PCA(Continuing, Patterns):
         divides by its own standard deviations. Cost: one reading, n d² flops, and a d × d matrix for each group, whose eigenproblem
         waits for the first use of its model.
 
+        With `remove`, a first reading takes the regression of all rows, and the groups are those of its residuals, each about its own
+        mean: their models remove the same effects, trends and slopes. They cannot be continued. For coefficients of each group by
+        themselves, fit its rows alone, ``sp.open(path, where="time.season == 'DJF'")``.
+
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features), path, lazy array or table
@@ -385,7 +389,7 @@ class PCA(Continuing, Patterns):
         ParameterError
             If labels are missing or not one for each row, or there is no such coordinate or column.
         NotAvailableError
-            For `solver` other than "covariance", `missing` "mean" or "pairwise", `remove` and `forgetting`.
+            For `solver` other than "covariance", `missing` "mean" or "pairwise", and `forgetting`.
         DataError
             If a group has not more than `ddof` rows, or the data is missing, damaged, or not finite.
         PlanError

@@ -165,7 +165,7 @@ class GroupsOfRows(Strategy):
                 for label, (name, fit) in zip(labels, models.items(), strict=False)
             },
             similarity=similarities({name: fit.model for name, fit in models.items()}, len(self.groups.names)),
-            passes=1,
+            passes=plan.passes,
             reads={"fit": asdict(fitted.found.count)},
             notes=fitted.pooled.notes(self.source),
         )
@@ -197,7 +197,9 @@ def _plain(label: Any) -> str | int | float | bool:
 def _write_model(job: OneModel, fit: Fit, path: Path, run_id: str) -> None:
     """Write one model, and its state if the configuration asks for it, to the new directory `path`."""
     path.mkdir()
-    write_model(fit.model, path, record_of(job.fit.estimator, plan=fit.plan, n_passes=1, bytes_read=fit.count.bytes))
+    write_model(
+        fit.model, path, record_of(job.fit.estimator, plan=fit.plan, n_passes=fit.passes, bytes_read=fit.count.bytes)
+    )
     if job.config.output.state and fit.fitted_state is not None:
         write_state(fit.fitted_state, path)
     write_commit_record(path, "model", run_id)

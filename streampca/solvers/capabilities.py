@@ -123,7 +123,7 @@ WAYS: dict[str, Table] = {
     "fits of groups": {
         **dict.fromkeys(
             (
-                *("missing='mean'", "missing='pairwise'", "remove", "forgetting"),
+                *("missing='mean'", "missing='pairwise'", "forgetting"),
                 *("n_components='cross_validation'", "sampling_errors"),
             ),
             _BY_THEMSELVES,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from streampca.accumulators.covariance import Covariance, CovarianceState
+from streampca.accumulators.rows import Moments
 from streampca.accumulators.wrappers import ByGroup
 from streampca.block import Block
 from streampca.errors import DataError, NotAvailableError, PlanError
@@ -20,7 +23,9 @@ from streampca.execution.readings import Reading, run_fit
 from streampca.formatting import as_text
 from streampca.labels import time_in_words
 from streampca.linalg.tiles import TileGrid
+from streampca.models import certificate_sentences as sentences
 from streampca.models.pca import PCAModel
+from streampca.models.rounding import with_decoding
 from streampca.models.state import FittedState
 from streampca.parameters import Parameters
 from streampca.planning.columns import require_rows
@@ -30,12 +35,13 @@ from streampca.solvers.capabilities import require_together
 from streampca.solvers.covariance import CovarianceSolver, accumulator_of
 from streampca.solvers.fit import resources_of
 from streampca.solvers.fitted_steps import fit_steps
+from streampca.solvers.removing import Removing, regressors_of
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.state import capped, solve
 from streampca.sources.alignment import places_named
 from streampca.sources.base import ReadCount, Source
 from streampca.system.process import one_blas_thread
-from streampca.typing import IntArray
+from streampca.typing import FloatArray, IntArray
 
 _PLAIN_SQUARES = (1e-300, 1e300)
 """Between these, sums of squares, the lower end times the sum of weights, neither underflow nor overflow."""
@@ -75,6 +81,8 @@ class StatesOfGroups:
     """What the reading cost."""
     seconds: float
     """Time of the reading."""
+    removing: RemovedOfGroups | None = None
+    """What was removed from the rows of all groups before; None = nothing."""
 
     def fit(self, fitted: FittedState, model: PCAModel | None = None) -> Fit:
         """Return the fit of one of the states, with as many components as its rows can give; `model` is that of the state, if it is known."""
@@ -85,8 +93,52 @@ class StatesOfGroups:
             count=self.count,
             stream_seconds=self.seconds,
             solve_seconds=time.perf_counter() - began,
-            fitted_state=fitted,
+            n_passes=self.plan.passes,
+            fitted_state=fitted if self.removing is None else None,
         )
+
+
+@dataclass(frozen=True)
+class RemovedOfGroups:
+    """What regression on all rows took from them before they were divided into groups."""
+
+    removing: Removing
+    """The regression, after its reading."""
+    groups: Groups
+    """The groups of the rows."""
+
+    @cached_property
+    def _freedom(self) -> FloatArray:
+        """Return how many degrees of freedom of its rows the regression took from each group: its share of the trace of the projection."""
+        regressors, n_groups = self.removing.regressors, len(self.groups.names)
+        rows = regressors.orthogonal
+        weights = np.ones(len(rows.codes)) if self.removing.weights is None else self.removing.weights
+        leverage = 1 / regressors.group_weights[rows.codes] + np.square(rows.columns).sum(axis=1) / weights.sum()
+        return np.bincount(self.groups.codes, weights * leverage, n_groups).astype(np.float64)
+
+    def n_means(self, number: int | None) -> int:
+        """Return how many means and slopes a group lost, its own mean among them; None for all rows within groups."""
+        if number is not None:
+            return max(1, math.ceil(float(self._freedom[number]) - 1e-6))
+        return self.removing.n_regressors + len(self.groups.names) - 1
+
+    def about_mean_of(self, model: PCAModel, fitted: FittedState) -> FittedState:
+        """Return the state of residuals about the mean of the rows that a model has, of which the mean of its residuals is a part."""
+        regression = self.removing.fitted
+        assert regression is not None  # noqa: S101 for the type checker: after the first reading
+        own = model.mean - regression.mean
+        return replace(fitted, state=replace(fitted.state, origin=fitted.state.origin - own))
+
+    def model(self, model: PCAModel, number: int | None, *, of_means: bool = False) -> PCAModel:
+        """Return the model of residuals of a group, of all rows for None, or of group means, as one of rows: with what was removed, and their mean."""
+        fitted, rows = self.removing.fitted, self.removing.regressors.rows
+        assert fitted is not None  # noqa: S101 for the type checker: after the first reading
+        own = rows if number is None else rows.take(np.flatnonzero(self.groups.codes == number))
+        mean, rank = fitted.mean + model.mean, 1 if of_means else self.n_means(number)
+        fitted = replace(fitted, mean=mean, mean_remainder=None, rows=None if of_means else own, rank=rank)
+        certificate = model.certificate.saying(sentences.of_residuals(self.removing.n_regressors))
+        model = replace(model, mean=mean, removal=fitted, certificate=certificate)
+        return with_decoding(model, mean, removed=self.removing.removed()[1])
 
 
 @dataclass(frozen=True)
@@ -133,7 +185,15 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
     client = active_client(source)
     limits = worker_limits(client)
     with resources_of(source, parameters.memory, parameters.threads, limits) as resources:
+        regressors = regressors_of(source, parameters)
+        if regressors is not None:
+            resources = replace(resources, companions=(*resources.companions, Removing(regressors, source)))
+            rows = regressors.rows  # of which the model of each group has its own
+            resources = resources.holding("removal", rows.columns.nbytes + rows.codes.nbytes)
         plan = _plan_groups(source, parameters, groups.accumulator(source, parameters), resources)
+    if regressors is not None:
+        note = "one reading before takes the regression of all rows, whose residuals are divided into groups"
+        plan = replace(plan, passes=2, bytes_to_read=2 * plan.bytes_to_read, notes=(*plan.notes, note))
     plan = with_read_ahead(with_repeated_reads(plan, source), source, parameters.read_ahead)
     return for_workers(plan, limits)
 
@@ -183,29 +243,44 @@ def read_groups(
     progress: ProgressCallback | None = None,
     phase: str = "fit",
 ) -> StatesOfGroups:
-    """Read `source` once and return the states of all groups, of what is within groups, and of the group means."""
-    began = time.perf_counter()
+    """Read `source` once and return the states of all groups, of what is within groups, and of the group means.
+
+    With `remove` it is read twice: groups are those of the residuals of all rows, whose means may differ from 0.
+    """
+    began, removed, count = time.perf_counter(), None, ReadCount()
     by_group = replace(groups.accumulator(source, parameters), n_threads=plan.threads_per_leaf)
-    run_fit(fit_steps(source, plan), active_client(source), progress)
+    client = active_client(source)
+    run_fit(fit_steps(source, plan), client, progress)
     with places_named(source), one_blas_thread():
-        answer = Reading(source, (by_group,), plan, parameters.sample_weight, phase).make(
-            active_client(source), progress
-        )
-        (state,), count = answer.take(), answer.count
+        reading: Any = Reading(source, (by_group,), plan, parameters.sample_weight, phase)
+        regressors = regressors_of(source, parameters)
+        if regressors is not None:
+            removing = Removing(regressors, source, np.dtype(plan.work_dtype), parameters.sample_weight)
+            first = removing.asked(replace(reading, accumulators=(Moments(),)))
+            count += removing.answered(first.make(client, progress)).count
+            reading = removing.asked(replace(reading, phase="pass 2" if phase == "fit" else f"{phase}, pass 2"))
+            removed = RemovedOfGroups(removing, groups)
+        answer = reading.make(client, progress)
+        (state,), count = answer.take(), count + answer.count
         states: list[FittedState] = []
         shared = replace(by_group, n_threads=plan.threads).inner
-        for of_group in state.groups:
+        for number, of_group in enumerate(state.groups):
             general, general_state, n_left_out = shared.stored_form(of_group)
+            own = parameters if removed is None else replace(parameters, n_regressors=removed.n_means(number))
             if states:  # the rest is the same for every group
                 states.append(replace(states[0], state=general_state, n_left_out=n_left_out))
+                if removed is not None:
+                    states[-1] = replace(states[-1], parameters=replace(own, sample_weight=None))
                 continue
             rows = Accumulated(replace(general, n_threads=plan.threads), general_state, n_left_out)
-            fitted = rows.fitted_state(source, parameters, plan)
+            fitted = rows.fitted_state(source, own, plan)
             states.append(replace(fitted, source=fitted.source | {"solver": plan.solver}))
         del state
-        between = _between(states) if len(states) > 1 else None
+        between, pooled = _between(states) if len(states) > 1 else None, _pooled(states)
+        if removed is not None:
+            pooled = replace(pooled, parameters=replace(pooled.parameters, n_regressors=removed.n_means(None)))
         seconds = time.perf_counter() - began
-        return StatesOfGroups(tuple(states), _pooled(states), between, plan, count, seconds)
+        return StatesOfGroups(tuple(states), pooled, between, plan, count, seconds, removed)
 
 
 def _shown(name: object) -> str:
@@ -219,15 +294,20 @@ def fit_groups(
     """Read `source` once and return the fits of all groups, of what is within groups, and of the group means.
 
     An eigenproblem takes a hundred times as long as the rows of a small group, so those of groups are solved when they are asked
-    for. Here are those that may be an error, which says of which group.
+    for. Here are those that may be an error, which says of which group, and with `remove` all: their models have what was removed.
     """
     found, models = read_groups(source, parameters, groups, plan, progress), dict[int, PCAModel]()
+    removed = found.removing
     with one_blas_thread():
-        for number in _doubtful(found.groups).tolist():
-            models[number] = _solved(found.groups[number], f"group {_shown(groups.names[number])}")
-        pooled, between = found.fit(found.pooled, _solved(found.pooled, "the rows within groups")), None
+        solved = _doubtful(found.groups).tolist() if removed is None else range(len(found.groups))
+        for number in solved:
+            model = _solved(found.groups[number], f"group {_shown(groups.names[number])}")
+            models[number] = model if removed is None else removed.model(model, number)
+        within, between = _solved(found.pooled, "the rows within groups"), None
+        pooled = found.fit(found.pooled, within if removed is None else removed.model(within, None))
         if found.between is not None:
-            between = found.fit(found.between, _solved(found.between, "the group means"))
+            model = _solved(found.between, "the group means")
+            between = found.fit(found.between, model if removed is None else removed.model(model, None, of_means=True))
             between = replace(between, fitted_state=None)
     # Degrees of freedom, on which limits and rules for the number of components depend.
     certificate = replace(pooled.model.certificate, group_means=len(groups.names))

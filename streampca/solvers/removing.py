@@ -59,11 +59,18 @@ def regressors_of(source: Source, parameters: Parameters) -> Regressors | None:
 class Removing(Companion):
     """Has the readings of a fit made of residuals: the first accumulates residuals and coefficients, later ones read residuals.
 
-    A relay, see `execution.readings`. `dtype` is that of residuals, which a plan does not need.
+    A relay, see `execution.readings`. `dtype` is that of residuals, which a plan does not need, and `weights` those of rows, for who
+    asks how many degrees of freedom some rows lost.
     """
 
-    def __init__(self, regressors: Regressors, source: Source, dtype: DType | None = None):
-        self.regressors, self.source = regressors, source
+    def __init__(
+        self,
+        regressors: Regressors,
+        source: Source,
+        dtype: DType | None = None,
+        weights: FloatArray | None = None,
+    ):
+        self.regressors, self.source, self.weights = regressors, source, weights
         self.dtype = np.dtype(np.float64) if dtype is None else dtype
         self.n_regressors = regressors.orthogonal.size
         self.fitted: FittedRegression | None = None

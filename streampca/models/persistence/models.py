@@ -435,10 +435,10 @@ def _removal_of(group: StoredGroup, mean: FloatArray) -> FittedRegression | None
         good = good and bool(((codes >= 0) & (codes < basis.n_groups)).all())
         group.require(good, "the regressors of what it removes are damaged")
         rows = RowRegressors(codes, columns, basis.n_groups)
-    rank = written.get("rank")
-    group.require(
-        rank is None or (type(rank) is int and 0 < rank <= len(coefficients)), "the rank of what it removes is damaged"
-    )
+    rank, n_samples = written.get("rank"), group.attributes.get("n_samples")
+    # Within groups of rows there are the means of these, too.
+    most = max(len(coefficients), n_samples if type(n_samples) is int else 0)
+    group.require(rank is None or (type(rank) is int and 0 < rank <= most), "the rank of what it removes is damaged")
     return FittedRegression(basis, coefficients, mean, rows, rank)
 
 

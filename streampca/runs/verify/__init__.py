@@ -159,6 +159,8 @@ def verify_groups(
         checks += checks_of_figures(directory, record, {"models": figures})
         fitted = [*states.groups, states.pooled, *([] if states.between is None else [states.between])]
         for (entry, _), model, each in zip(entries, models, fitted, strict=True):
+            if states.removing is not None:  # residuals about the mean of the group as the model has it
+                each = states.removing.about_mean_of(model, each)
             found = checks_of_eigenpairs(model, Measured.of_covariance(each, model), parameters.scaling)
             checks.append(_worst(str(entry["label"]), found))
     return Verification(directory, tuple(checks), source.shape, states.count, time.perf_counter() - began)

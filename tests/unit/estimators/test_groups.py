@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -271,7 +272,6 @@ def test_a_value_that_is_not_finite_is_named_by_its_row_in_the_data(rows: Any, l
     [
         ({"solver": "gram"}, "solver='gram' does not take groups"),
         ({"missing": "pairwise"}, "do not take missing='pairwise'"),
-        ({"remove": {"trend": 1}}, "do not take remove"),
         ({"sampling_errors": 20}, "do not take sampling_errors=20"),
     ],
 )
@@ -376,3 +376,107 @@ def test_notebooks_show_groups_and_certificates_as_tables() -> None:
     many = sp.PCA(1).fit_groups(rows, np.arange(60) // 2)._repr_html_()
     assert many.count("<tr>") == 31
     assert "<tr><th>…</th><td>2 more</td></tr>" in many
+
+
+def _cycle(n: int) -> tuple[Any, Any, Any]:
+    """Return rows with a seasonal cycle, trend and groups of different means and scales, their times and their groups."""
+    rng, times = np.random.default_rng(7), pd.date_range("1990-01-01", periods=n, freq="MS")
+    groups = np.arange(n) // 12 % 3
+    rows = rng.standard_normal((n, D)) * np.linspace(1, 3, D) * (1 + groups)[:, None] + 1000 + 5 * groups[:, None]
+    rows += 20 * np.sin(2 * np.pi * times.month.to_numpy() / 12)[:, None] + 0.05 * np.arange(n)[:, None]
+    return xr.DataArray(rows, dims=("time", "x"), coords={"time": times}), times, groups
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "remove",
+    [
+        {"groups": "time.month", "trend": 1},
+        {"trend": 2},
+        {"covariates": np.random.default_rng(1).normal(size=(600, 2))},
+    ],
+)
+def test_groups_without_what_is_removed_are_those_of_the_residuals_of_all_rows(remove: Any, weighted: bool) -> None:
+    data, times, groups = _cycle(600)
+    rows, weight = data.values, np.random.default_rng(3).random(600) + 0.1 if weighted else np.ones(600)
+    indicators = times.month.to_numpy()[:, None] == np.arange(1, 13) if "groups" in remove else np.ones((600, 1))
+    seconds = ((times - times[300]) / pd.Timedelta("9000D")).to_numpy()
+    powers = [seconds**degree for degree in range(1, remove.get("trend", 0) + 1)]
+    design = np.column_stack([indicators, *powers, *np.transpose(remove.get("covariates", np.empty((600, 0))))])
+    roots = np.sqrt(weight)[:, None]
+    fitted = design @ np.linalg.lstsq(design * roots, rows * roots)[0]
+    left, within = rows - fitted, np.zeros((D, D))
+    models = sp.PCA(3, remove=remove).fit_groups(
+        sp.open(data, samples="time"), groups, sample_weight=weight if weighted else None
+    )
+    for name in range(3):
+        chosen = groups == name
+        part, of_part = left[chosen], weight[chosen]
+        centred = part - np.average(part, axis=0, weights=of_part)
+        scatter = (centred.T * of_part) @ centred
+        within += scatter
+        model = models[name]
+        expected = np.linalg.eigvalsh(scatter)[::-1][:3] / (of_part.sum() - 1)
+        np.testing.assert_allclose(model.explained_variance_, expected, rtol=1e-11)
+        given = {"covariates": remove["covariates"][chosen]} if "covariates" in remove else None
+        scores = np.asarray(model.transform(data[chosen], remove=given))
+        np.testing.assert_allclose(scores, centred @ model.components_.T, rtol=0, atol=1e-9)
+        back = np.asarray(model.inverse_transform(scores))
+        np.testing.assert_allclose(back, rows[chosen] - centred + scores @ model.components_, rtol=0, atol=1e-9)
+        with pytest.raises(NotAvailableError, match="remove"):
+            model.partial_fit(rows)
+    pooled = models["pooled"].explained_variance_
+    np.testing.assert_allclose(pooled, np.linalg.eigvalsh(within)[::-1][:3] / (weight.sum() - 3), rtol=1e-11)
+    assert (models.n_passes_, models.bytes_read_) == (2, 2 * rows.nbytes)
+    assert models.plan_.passes == 2
+
+
+def test_means_of_groups_that_are_removed_are_those_of_each(tmp_path: Path) -> None:
+    data, times, _ = _cycle(240)
+    seasons = sp.PCA(2, remove={"groups": "time.month"}).fit_groups(sp.open(data, samples="time"), "time.season")
+    winter = times.month.isin([12, 1, 2])
+    alone = sp.PCA(2, remove={"groups": "time.month"}).fit(data[winter])
+    np.testing.assert_allclose(seasons["DJF"].explained_variance_, alone.explained_variance_, rtol=1e-11)
+    assert seasons["DJF"].t2_limit() == pytest.approx(alone.t2_limit(), rel=1e-12)  # of as many degrees of freedom
+    loaded = sp.load(seasons["DJF"].save(tmp_path / "m.zarr"))
+    scores = loaded.transform(data[winter])
+    np.testing.assert_allclose(np.abs(scores), np.abs(alone.transform(data[winter])), atol=1e-9)
+    np.testing.assert_allclose(loaded.inverse_transform(scores), seasons["DJF"].inverse_transform(scores), atol=1e-9)
+    where = sp.open(data, samples="time", where="time.month in [12, 1, 2]")
+    chosen = sp.PCA(2, remove={"trend": 1}).fit_groups(where, "time.month")
+    assert [chosen[month].n_samples_seen_ for month in (1, 2, 12)] == [20, 20, 20]
+
+
+@pytest.mark.usefixtures("all_checkpoints")
+def test_a_run_of_groups_removes_resumes_and_is_verified(tmp_path: Path) -> None:
+    data, _, groups = _cycle(240)
+    data.to_dataset(name="v").chunk({"time": 30}).to_zarr(tmp_path / "v.zarr", zarr_format=2, consolidated=False)
+    np.save(tmp_path / "g.npy", groups)
+    (tmp_path / "c.yaml").write_text(
+        f"name: c\nsource: {{path: {tmp_path}/v.zarr, array: v, samples: time}}\n"
+        f"model: {{n_components: 2, group_by: {tmp_path}/g.npy}}\n"
+        "preprocess: {remove: {groups: time.month, trend: 1}}\n"
+        f"output: {{directory: {tmp_path}/run, scores: false}}\n"
+    )
+
+    class _PowerCutError(Exception):
+        pass
+
+    def stop_late(step: Any) -> None:
+        if step.phase == "pass 2":
+            raise _PowerCutError
+
+    with pytest.raises(_PowerCutError):
+        sp.run(tmp_path / "c.yaml", progress=stop_late)
+    run = sp.run(tmp_path / "c.yaml", resume=True)
+    expected = sp.PCA(2, remove={"groups": "time.month", "trend": 1}).fit_groups(sp.open(data, samples="time"), groups)
+    for name in (0, 1, 2, "pooled", "between"):
+        np.testing.assert_allclose(
+            run.model[name].explained_variance_, expected[name].explained_variance_, rtol=1e-9, atol=1e-9
+        )
+        np.testing.assert_allclose(run.model[name].mean_, expected[name].mean_, rtol=1e-12)
+    assert run.manifest["passes"] == 2
+    verified = subprocess.run(
+        [sys.executable, "-m", "streampca", "verify", str(run.directory)], capture_output=True, text=True, check=False
+    )
+    assert verified.returncode == 0, verified.stdout + verified.stderr
