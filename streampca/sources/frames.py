@@ -137,9 +137,11 @@ def numeric_frame(data: Any) -> Any:
     """
     if not is_frame(data):
         require_unmasked(data, "the masked array")
-        if is_bfloat16(getattr(data, "dtype", None)):
+        if getattr(getattr(data, "dtype", None), "kind", "") != "V":
+            return data
+        if is_bfloat16(data.dtype):
             return widened(data)
-        if isinstance(data, np.ndarray) and data.dtype.kind == "V":  # which scikit-learn takes for text
+        if isinstance(data, np.ndarray):  # which scikit-learn takes for text
             require_numbers(data.dtype, "array")
         return data
     frame = wrapped(data)

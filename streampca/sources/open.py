@@ -207,7 +207,8 @@ def open_with(data: object, options: ReadOptions) -> Source:
             raise NotAvailableError(f"storage_options does not apply to {str(data)[:80]}: it is for URLs; leave it out")
         source = _open_path(data, options)
     else:
-        data = widened(data)
+        # Where there is one type, it has to be bfloat16; a Dataset may have variables of it.
+        data = widened(data) if getattr(getattr(data, "dtype", None), "kind", "V") == "V" else data
         opened = next((opened for matches, opened in _KINDS if matches(data)), None)
         if opened is None:
             raise DataError(

@@ -244,7 +244,9 @@ class ChunkReader:
                 return [self._whole(shards, key)]
             async with limit:
                 if key not in self._indexes:
-                    self._indexes[key] = asyncio.get_running_loop().create_task(self._requested_index(key))
+                    self._indexes[key] = index_task = asyncio.get_running_loop().create_task(self._requested_index(key))
+                    # Where a reading was stopped nobody asks for its error, which asyncio would print.
+                    index_task.add_done_callback(lambda done: done.cancelled() or done.exception())
                     while len(self._indexes) > self._n_indexes + _INDEXES_AT_ONCE:
                         self._indexes.pop(next(iter(self._indexes)))
                 index, version = await asyncio.shield(self._indexes[key])

@@ -315,9 +315,13 @@ def test_defaults():
         "mask_var": None,
         "quantization": None,
         "normalize": None,
+        "genes": "same",
         "lags": None,
         "where": None,
         "storage_options": {},
+        "branch": None,
+        "tag": None,
+        "snapshot": None,
     }
     assert config.model == parse(SOURCE + "model: {kind: pca}").model
     assert config.resources.memory_bytes is None

@@ -37,6 +37,8 @@ USES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("anndata", "anndata"): lambda path: sp.open(cells.write_cells(path / "x.zarr", cells.make_counts(9, 4))),
     ("arrow", "pyarrow"): lambda path: sp.open(path / "x.parquet"),
     ("hdf5", "h5py"): lambda path: sp.open(path / "x.h5"),
+    ("icechunk", "icechunk"): lambda path: sp.open(f"icechunk:{path}"),
+    ("lake", "deltalake"): lambda path: sp.open(path / "delta"),
     ("genotypes", "bed_reader"): lambda path: sp.open(path / "x.bed"),
     ("export", "sklearn"): lambda path: _fitted().to_sklearn(),
     ("export", "onnx"): lambda path: _fitted().to_onnx(path / "m.onnx"),
@@ -58,6 +60,7 @@ def test_a_missing_package_is_named_with_its_extra(
 ) -> None:
     for name in ("x.h5ad", "x.parquet", "x.h5", "x.bed", "x.fam", "x.bim"):
         (tmp_path / name).write_bytes(b"")
+    (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     with (
         modules(**{package: None}),
