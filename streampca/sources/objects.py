@@ -235,9 +235,8 @@ def _group_of(tree: Any, options: ReadOptions) -> tuple[xr.Dataset, ReadOptions]
     names = [name.strip("/") for name in options.names]
     wanted = {name.rpartition("/")[0] for name in names} or set(groups)
     if len(wanted) != 1 or not wanted <= set(groups):
-        there = ", ".join(
-            "/".join(filter(None, (path, str(name)))) for path, node in groups.items() for name in node.data_vars
-        )
+        known = ["/".join(filter(None, (path, str(name)))) for path, node in groups.items() for name in node.data_vars]
+        there = ", ".join(sorted(known))
         found = f"no group {', '.join(sorted(wanted))}" if len(wanted) == 1 else f"{len(wanted)} groups with variables"
         raise DataError(
             f"DataTree: found {found}: expected array or variables of one group, such as {there or 'those of a tree with variables'}"
