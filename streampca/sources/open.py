@@ -19,7 +19,7 @@ from streampca.sources.cells import is_anndata, open_anndata, open_several_cells
 from streampca.sources.cells.description import is_cells
 from streampca.sources.files.fragments import FragmentedRows
 from streampca.sources.files.paths import Files, Paths, cells_paths, files_below, files_of, is_files_path, is_paths
-from streampca.sources.formats import ReadOptions, StorageOptions, format_alone
+from streampca.sources.formats import ICECHUNK, ReadOptions, StorageOptions, format_alone
 from streampca.sources.frames import is_frame, is_xarray, open_frame
 from streampca.sources.lagged import Lags, with_lags
 from streampca.sources.named_arrays import open_named
@@ -203,7 +203,7 @@ def open_with(data: object, options: ReadOptions) -> Source:
             )
         source = data
     elif is_paths(data):
-        if options.storage_options and "://" not in str(data):
+        if options.storage_options and "://" not in str(data) and not str(data).startswith(ICECHUNK):
             raise NotAvailableError(f"storage_options does not apply to {str(data)[:80]}: it is for URLs; leave it out")
         source = _open_path(data, options)
     else:

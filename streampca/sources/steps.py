@@ -34,7 +34,7 @@ class Step(ABC):
     """
 
     columns: IntArray | None = None
-    """Which features it leaves, ascending, ``(n_features,)``; None = all."""
+    """Which features it leaves, ``(n_features,)``, ascending where the table before has names; None = all."""
     n_made: int | None = None
     """How many features it makes of those there are, which have other names or none; None = none."""
     joins: int = 1

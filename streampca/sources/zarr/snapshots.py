@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from streampca.errors import DataError, ParameterError, StoreError, StreamPCAError
+from streampca.errors import DataError, NotAvailableError, ParameterError, StoreError, StreamPCAError
 from streampca.redaction import shown
 from streampca.sources.client_options import require_own_process, translated
 from streampca.sources.formats import ICECHUNK, ReadOptions, StorageOptions
@@ -121,6 +121,10 @@ def _storage(icechunk: Any, place: str, options: Mapping[str, Any]) -> Any:
         path = os.path.abspath(os.path.expanduser(at.removeprefix("file://")))
         if not os.path.isdir(path):
             raise DataError(f"{place}: no such directory: expected that of an icechunk repository")
+        if options:
+            raise NotAvailableError(
+                f"{place}: storage_options {', '.join(options)} does not apply to a local repository: it takes {_VIRTUAL} alone"
+            )
         return icechunk.local_filesystem_storage(path)
     parts = urlsplit(at)
     where = {"bucket": parts.netloc, "prefix": parts.path.strip("/") or None}

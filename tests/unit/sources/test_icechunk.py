@@ -110,6 +110,15 @@ def test_what_is_not_there_is_named(
         sp.open(repository.place, **options)
 
 
+def test_options_of_a_local_repository_are_used_or_refused(repository: Repository) -> None:
+    allowed = {"authorize_virtual_chunk_access": None}
+    assert sp.open(repository.place, storage_options=allowed).shape == (1000, 20)
+    for place in (repository.place, repository.place.replace("icechunk:", "icechunk:file://")):
+        assert sp.open(place).shape == (1000, 20)
+        with pytest.raises(NotAvailableError, match="storage_options region does not apply to a local repository"):
+            sp.open(place, storage_options={"region": "x"})
+
+
 def test_places_that_are_no_repository_are_named(repository: Repository, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such directory"):
         sp.open(f"icechunk:{tmp_path / 'nothere'}")
