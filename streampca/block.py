@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
@@ -110,8 +111,22 @@ class EqualRows:
 
 
 def as_block(rows: Block | Array) -> Block:
-    """Return `rows` as a block; an array becomes a block that starts at row 0."""
-    return rows if isinstance(rows, Block) else Block(rows)
+    """Return `rows` as a block; an array, or a tensor of torch, becomes a block that starts at row 0."""
+    if isinstance(rows, Block):
+        return rows
+    return Block(rows_of_tensor(rows) if is_tensor(rows) else rows)
+
+
+def is_tensor(data: object) -> bool:
+    """Return whether `data` is a tensor of torch, which is not imported for this."""
+    return type(data).__module__.partition(".")[0] == "torch" and hasattr(data, "detach")
+
+
+def rows_of_tensor(tensor: Any) -> Array:
+    """Return a tensor as an array: the same memory where it is that of this process, else a copy; bfloat16 as float32."""
+    values = tensor.detach()
+    values = values.float() if "bfloat16" in str(values.dtype) else values
+    return np.asarray(values.cpu().numpy())
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ and numbers, so that pickle sends them. Their size (`state_bytes`) does not depe
 accumulator               rows                                             state                           cost of n rows
 ========================  ===============================================  ==============================  ==========================
 `Covariance`              any numbers                                      4 d² to 8 d² bytes              n d² flops
+`DeviceCovariance`        any numbers, tensors of torch; multiplied on a  as `Covariance`                 n d² flops there
+                          graphics card
 `ExactIntegerCovariance`  8-bit integers, bool                             4 d² to 8 d² bytes, exact sums  n d² flops
 `CompleteRows`            rows with NaN are left out                       as `Covariance`                 n d² flops
 `PairwiseCovariance`      NaN is missing; pairs of observed values count   four times that                 up to 4 n d² flops
@@ -40,6 +42,7 @@ import numpy as np
 
 from streampca.accumulators.base import Accumulator
 from streampca.accumulators.covariance import Covariance, CovarianceState
+from streampca.accumulators.device_covariance import DeviceCovariance
 from streampca.accumulators.integer import ExactIntegerCovariance, IntegerState
 from streampca.accumulators.pairwise import PairwiseCovariance, PairwiseState
 from streampca.accumulators.rows import Moments, MomentsState
@@ -59,6 +62,7 @@ __all__ = [
     "Components",
     "Covariance",
     "CovarianceState",
+    "DeviceCovariance",
     "ExactIntegerCovariance",
     "IntegerState",
     "Moments",

@@ -52,6 +52,7 @@ from streampca.sources.zarr.digests import default_place
 from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import Lock, lock_of
 from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
+from streampca.system.device import Device, device_of
 from streampca.system.process import _package_versions, one_blas_thread, peak_bytes, process_bytes
 
 __all__ = [
@@ -379,3 +380,18 @@ def limit_room(monkeypatch: Any, *, free_disk: int | None = None, process: int |
         monkeypatch.setattr("streampca.storage.directories.shutil.disk_usage", lambda path: usage)
     if process is not None:
         monkeypatch.setattr("streampca.planning.scores.process_bytes", lambda: process)
+
+
+@contextmanager
+def card(name: str, *, wide: bool = True, free_bytes: int | None = None, threads: int = 2) -> Iterator[Device]:
+    """Have the device `name` stand in for a card: of slow float64, of so much free memory, beside a machine of so many cores."""
+    device = device_of(name)
+    changed = {"wide": wide, "on_card": free_bytes is not None}
+    with ExitStack() as stack:
+        for attribute, value in changed.items():
+            stack.enter_context(patch.object(device, attribute, value))
+        if free_bytes is not None:
+            stack.enter_context(patch.object(Device, "description", "a card"))
+            stack.enter_context(patch.object(Device, "free_bytes", lambda self: free_bytes))
+            stack.enter_context(patch("streampca.solvers.fit.n_cores", lambda: threads))
+        yield device

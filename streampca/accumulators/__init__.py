@@ -21,6 +21,7 @@ _NAMES = {
     "streampca.accumulators.adaptive": ("AdaptiveState", "IncrementalBasis", "IncrementalSVD", "rescaled"),
     "streampca.accumulators.base": ("Accumulator",),
     "streampca.accumulators.covariance": ("Covariance", "CovarianceState"),
+    "streampca.accumulators.device_covariance": ("DeviceCovariance",),
     "streampca.accumulators.integer": ("ExactIntegerCovariance", "IntegerState"),
     "streampca.accumulators.kernel_features": ("KernelFeatures", "KernelFeaturesState", "KernelSums"),
     "streampca.accumulators.landmarks": (
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from streampca.accumulators.base import Accumulator as Accumulator
     from streampca.accumulators.covariance import Covariance as Covariance
     from streampca.accumulators.covariance import CovarianceState as CovarianceState
+    from streampca.accumulators.device_covariance import DeviceCovariance as DeviceCovariance
     from streampca.accumulators.integer import ExactIntegerCovariance as ExactIntegerCovariance
     from streampca.accumulators.integer import IntegerState as IntegerState
     from streampca.accumulators.kernel_features import KernelFeatures as KernelFeatures

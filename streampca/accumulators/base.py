@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import reduce
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast
 
+import numpy as np
+
 from streampca.block import Block
 from streampca.errors import MergeError
+from streampca.storage.state_file import Elsewhere
 from streampca.typing import Array, FloatArray, override
 
 State = TypeVar("State")
@@ -68,6 +71,11 @@ class Accumulator(ABC, Generic[State, Result]):
     """What `divisor` subtracts from the weight."""
     shares_states: ClassVar[bool] = False
     """Whether equal accumulators make the same states of the same rows, so that fits that read together share one."""
+
+    @property
+    def rows_device(self) -> str:
+        """Return the name of the device whose arrays `update` takes as rows, beside those of numpy; empty for none."""
+        return ""
 
     @abstractmethod
     def init(self, n_features: int) -> State:
@@ -208,6 +216,20 @@ class Forwarding(Accumulator[Any, Any]):
     @override
     def finalize_bytes(self, n_features: int) -> int:
         return self.accumulator.finalize_bytes(n_features)
+
+
+def settled(state: Any) -> Any:
+    """Return `state` with what is held elsewhere (`Elsewhere`) in the memory of this process; itself where nothing is."""
+    if isinstance(state, Elsewhere):
+        return np.asarray(state)
+    if isinstance(state, tuple):
+        parts = tuple(map(settled, state))
+        return parts if any(a is not b for a, b in zip(parts, state, strict=True)) else state
+    if is_dataclass(state) and not isinstance(state, type):
+        values = {each.name: getattr(state, each.name) for each in fields(state)}
+        changed = {name: new for name, value in values.items() if (new := settled(value)) is not value}
+        return replace(state, **changed) if changed else state
+    return state
 
 
 def require_same_layout(state: Any, other: Any, entries: tuple[int, int], same: str = "features and tile_size") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -89,6 +89,8 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
     """A in that type, ``(m, r)``, or None for kernel values k(x) themselves."""
     n_threads: int = 1
     """Threads that share the tiles of one update; the bits do not depend on it."""
+    products: Covariance = field(default_factory=lambda: Covariance(ddof=0))
+    """What accumulates the kernel values, in one thread."""
 
     @property
     def dtype(self) -> DType:
@@ -103,7 +105,7 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
     @property
     def covariance(self) -> Covariance:
         """Return the accumulator of the kernel values."""
-        return Covariance(ddof=0, n_threads=self.n_threads)
+        return self.products.with_threads(self.n_threads)
 
     @override
     def init(self, n_features: int) -> KernelFeaturesState:

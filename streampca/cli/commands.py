@@ -27,6 +27,11 @@ _SET = click.option(
     shell_complete=complete_key,
     help="Change a key of the configuration; may be given again.",
 )
+_DEVICE = click.option(
+    "--device",
+    metavar="NAME",
+    help="Where rows are multiplied, in place of resources.device: cpu, or cuda or cuda:1 for a graphics card.",
+)
 _CONFIG = click.argument("config", type=click.Path(path_type=Path))
 _RUN = click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
 
@@ -52,9 +57,10 @@ def cli() -> None:
 )
 @_CONFIG
 @_SET
+@_DEVICE
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped; an error if there is none.")
 @click.option("--fresh", is_flag=True, help="Start over even if a stopped run could go on.")
-def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool) -> Result:
+def run(config: Path, overrides: tuple[str, ...], device: str | None, resume: bool, fresh: bool) -> Result:
     """Carry out a configuration file.
 
     CONFIG is a YAML file. The directory of the run gets the model, the scores, a manifest and a report. A run that was stopped goes on from where it was stopped.
@@ -64,7 +70,7 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool) -> 
     from streampca.cli.finished import lines_of
     from streampca.runs.run import run as carry_out
 
-    notice = session().notice
+    notice, overrides = session().notice, _with_device(overrides, device)
     with session().progress() as progress:
         finished = carry_out(config, overrides=overrides, resume=resume, fresh=fresh, progress=progress, notice=notice)
     return Result(finished.manifest, lines_of(finished))
@@ -78,8 +84,9 @@ def run(config: Path, overrides: tuple[str, ...], resume: bool, fresh: bool) -> 
 )
 @_CONFIG
 @_SET
+@_DEVICE
 @click.option("--probe", is_flag=True, hidden=True)
-def plan(config: Path, overrides: tuple[str, ...], probe: bool) -> Result:
+def plan(config: Path, overrides: tuple[str, ...], device: str | None, probe: bool) -> Result:
     """Print what a run would do, reading metadata only.
 
     Passes, bytes to read, peak memory, flops and time of CONFIG, also with the other solvers.
@@ -90,8 +97,13 @@ def plan(config: Path, overrides: tuple[str, ...], probe: bool) -> Result:
 
     if probe:
         warn_of_probe()
-    planned = plan_run(load_any_config(config, overrides))
+    planned = plan_run(load_any_config(config, _with_device(overrides, device)))
     return Result(planned.to_dict(), [(line, 13) for line in str(planned).splitlines()])
+
+
+def _with_device(overrides: tuple[str, ...], device: str | None) -> tuple[str, ...]:
+    """Return the changes of the configuration with that of its device."""
+    return overrides if device is None else (*overrides, f"resources.device={device}")
 
 
 @cli.command(

@@ -15,6 +15,12 @@ from streampca.cli.session import Result, session
 from streampca.cli.stores import source_options
 
 _MEMORY = click.option("--memory", metavar="SIZE", help='Ceiling for the process, such as "2GiB".')
+_DEVICE = click.option(
+    "--device",
+    metavar="NAME",
+    default="cpu",
+    help="Where rows are multiplied: cpu, or cuda or cuda:1 for a graphics card.",
+)
 
 
 @cli.command(
@@ -28,6 +34,7 @@ _MEMORY = click.option("--memory", metavar="SIZE", help='Ceiling for the process
 @click.argument("out", type=click.Path(path_type=Path))
 @source_options
 @_MEMORY
+@_DEVICE
 @click.option("--follow-symlinks", is_flag=True, hidden=True)
 @click.option("--overwrite", is_flag=True, help="Replace scores that are there already.")
 @click.option("--diagnostics", is_flag=True, help="Write T² and Q of the rows beside their scores.")
@@ -36,6 +43,7 @@ def transform(
     source: str,
     out: Path,
     memory: str | None,
+    device: str,
     overwrite: bool,
     diagnostics: bool,
     **options: Any,
@@ -49,6 +57,8 @@ def transform(
     from streampca.sources.like import open_like
 
     estimator = load(model)
+    if device != "cpu":
+        estimator.set_params(device=device)
     opened = open_like(
         source,
         estimator.labels_,

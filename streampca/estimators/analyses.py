@@ -242,6 +242,7 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
     forgetting: float = 1.0
     sampling_errors: int = 0
     memory: int | str | None = None
+    device: str = "cpu"
     random_state: int = 0
     checkpoint: str | Path | None = None
     progress: ProgressCallback | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, overl
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from streampca.block import is_tensor, rows_of_tensor
 from streampca.errors import NotComputedError, ParameterError
 from streampca.estimators.inputs import (
     is_array_like,
@@ -47,6 +48,7 @@ from streampca.models.rows import (
     residuals_step,
     rows_from_scores,
     scores_of,
+    scores_of_tensor,
     with_fitted,
 )
 from streampca.models.sampling_errors import SamplingErrors
@@ -125,6 +127,12 @@ class StreamEstimator(BaseEstimator):
     def _source_of_fit(self) -> Json:
         """Return the description of the source of the fit."""
         return self._model.source
+
+    @property
+    def _encoder(self) -> Model:
+        """Return the model that makes scores where `device` says, of rotated components that of `pca`."""
+        own: Any = self
+        return self._model.on_device(getattr(own, "device", None) or own.pca.device)
 
     def _parameters(self, threads: int | None = None) -> Any:
         """Return the checked parameters of a fit."""
@@ -342,15 +350,18 @@ class StreamEstimator(BaseEstimator):
             row and column, except where scikit-learn checks an array. For lazy rows when their scores are computed.
         """
         check_is_fitted(self)
+        if is_tensor(X):
+            of_tensor: Floats = self._scores_of_tensor(X, remove)
+            return of_tensor
         if is_array_like(X):
-            return scores_of(self._model, self._without_removed(self._validated(X), X, remove))
+            return scores_of(self._encoder, self._without_removed(self._validated(X), X, remove))
         require_lazy_output(self, X)
         stored = self._open_fitted(X)
         step = residuals_step(stored, self._model, remove)
         source = stored if step is None else SteppedSource(stored, [step])
         labels = source.labels if source.chosen is None else source.chosen.labels
         if isinstance(X, np.ndarray) or is_in_memory(X) or (source.sparse and source.in_memory):
-            values = scores_of(self._model, source.read(0, source.shape[0])[0])
+            values = scores_of(self._encoder, source.read(0, source.shape[0])[0])
             values = values if source.chosen is None else source.chosen.spread(values)
             plain = not is_xarray(X) or source.labels is None or wants_frame(self)
             return values if plain or labels is None else scores_array(X, labels, values)
@@ -361,9 +372,23 @@ class StreamEstimator(BaseEstimator):
             share_credentials(source)
             lazy = source.to_dask()
         dtype = self._model.score_dtype(source.dtype)
-        scores = map_rows(partial(scores_of, self._model), lazy, self._model.n_components, dtype)
+        scores = map_rows(partial(scores_of, self._encoder), lazy, self._model.n_components, dtype)
         scores = scores if source.chosen is None else map_chosen(scores, source.chosen)
         return scores_array(X, labels, scores) if labels is not None and is_labelled(X) else scores
+
+    def _scores_of_tensor(self, X: Any, remove: Given | None) -> Any:
+        """Return the scores of a tensor of torch as a tensor where it is: multiplied there where the model is a plain product."""
+        if X.ndim != 2 or X.shape[1] != self._model.n_features:
+            raise ParameterError(
+                f"X is a tensor of shape {tuple(X.shape)}, but {type(self).__name__} is expecting (n_samples, {self._model.n_features})"
+            )
+        model = self._model.linear
+        if model is self._model and removed_by(model, remove) is None and self._missing_value is None:
+            scores = scores_of_tensor(model, X)
+            if scores is not None:
+                return scores
+        scores = np.asarray(self.transform(rows_of_tensor(X), remove=remove))
+        return optional_module("torch", "scores of a tensor", "torch").from_numpy(scores).to(X.device)
 
     def transform_to(
         self,
@@ -416,7 +441,7 @@ class StreamEstimator(BaseEstimator):
         require_apart(Path(path), source.description)
         plan = plan_scores(source, self._model, self.memory, diagnostics=diagnostics)
         with AtomicDirectory(Path(path), "scores", overwrite=overwrite) as aside:
-            write_scores(source, self._model, plan, aside, progress=self.progress, diagnostics=diagnostics)
+            write_scores(source, self._encoder, plan, aside, progress=self.progress, diagnostics=diagnostics)
         return Path(path)
 
     @overload
@@ -470,7 +495,7 @@ class StreamEstimator(BaseEstimator):
             self._require_scores(X.shape, X.dtype)
             lazy = map_rows(partial(rows_from_scores, self._model), X, self._model.n_features, X.dtype)
             return map_fitted(lazy, self._model, remove)
-        scores = np.asarray(X)
+        scores = rows_of_tensor(X) if is_tensor(X) else np.asarray(X)
         self._require_scores(scores.shape, scores.dtype)
         return with_fitted(rows_from_scores(self._model, scores), self._model, remove)
 

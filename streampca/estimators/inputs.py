@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from streampca.block import is_tensor
 from streampca.errors import ParameterError
 from streampca.estimators.interface import BaseEstimator, transform_output
 from streampca.labels import Labels, SampleColumns
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 def is_array_like(X: Input) -> TypeGuard[ArrayLike]:
     """Tell whether scikit-learn checks and converts `X`; stores, lazy arrays and memory maps are opened by our own readers."""
-    if isinstance(X, np.memmap | Source) or is_paths(X) or is_lazy_array(X):
+    if isinstance(X, np.memmap | Source) or is_tensor(X) or is_paths(X) or is_lazy_array(X):
         return False
     if package_of(X) in ("zarr", "dask", "xarray", "anndata"):
         return False

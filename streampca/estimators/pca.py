@@ -238,6 +238,7 @@ class PCA(Continuing, Patterns):
     forgetting: float = 1.0
     sampling_errors: int = 0
     memory: int | str | None = None
+    device: str = "cpu"
     random_state: int = 0
     checkpoint: str | Path | None = None
     progress: ProgressCallback | None = None

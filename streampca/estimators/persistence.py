@@ -43,7 +43,8 @@ def record_of(
 ) -> FitRecord:
     """Return the parameters of `estimator` and the figures of its fit as plain data.
 
-    A parameter that no file can hold, such as the function `progress`, is left out and has its default after loading.
+    A parameter that no file can hold, such as the function `progress`, is left out and has its default after loading; so is `device`,
+    which is that of a machine.
     """
     arrays: dict[str, Array] = {}
     parameters: Json = {}
@@ -53,7 +54,7 @@ def record_of(
         elif name == "sampling" and not isinstance(value, str):
             arrays["sampling"] = _landmarks(value)
             parameters[name] = {"array": "sampling"}
-        elif (plain := _plain(value)) is not _NO_DATA:
+        elif name != "device" and (plain := _plain(value)) is not _NO_DATA:
             parameters[name] = plain
     written = None if plan is None else plan.to_dict()
     if written is not None and written["edges"] is not None:

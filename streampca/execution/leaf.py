@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import Field, dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
 
-from streampca.accumulators.base import Accumulator
+from streampca.accumulators.base import Accumulator, settled
 from streampca.block import Block, RowWeights
 from streampca.errors import DataError, StreamPCAError
 from streampca.logs import logger
@@ -88,6 +88,11 @@ class Task(ABC, Generic[_State]):
     record: LeafRecord | None = None
     """Where progress within leaves is recorded; None = a leaf that was stopped starts again from its first block."""
 
+    @property
+    def rows_device(self) -> str:
+        """Return the name of the device whose arrays `update` takes as rows, too; empty for none."""
+        return ""
+
     def for_leaf(self, leaf: Leaf) -> Self:
         """Return the task with only what `leaf` needs: no more of the source, unless overridden."""
         return replace(self, source=self.source.slice(leaf.edges[0], leaf.edges[-1]))
@@ -133,6 +138,11 @@ class FoldTask(Task[_State]):
     retired: list[_State] = field(default_factory=list, compare=False)
     """States that are merged, whose memory later leaves of this process reuse: new memory costs a fault for each page."""
 
+    @property
+    def rows_device(self) -> str:
+        """Return that of the accumulator."""
+        return self.accumulator.rows_device
+
     def for_leaf(self, leaf: Leaf) -> FoldTask[_State]:
         """Return the task with only the rows and sample weights of `leaf`."""
         start, stop = leaf.edges[0], leaf.edges[-1]
@@ -151,6 +161,10 @@ class FoldTask(Task[_State]):
     def update(self, state: _State, block: Block) -> _State:
         """Return `state` with the weighted rows of `block` added."""
         return self.accumulator.update(state, block if self.weights is None else self.weights.on(block))
+
+    def finish(self, state: _State) -> _State:
+        """Return `state` in the memory of this process."""
+        return cast("_State", settled(state))
 
     def retire(self, state: _State) -> None:
         """Keep the memory of `state` for a later leaf, if the accumulator can reuse it."""
@@ -185,7 +199,7 @@ def run_leaf(
     """
     begun = None if task.record is None else task.record.begun(leaf)
     done, state, total = begun or (0, task.init(leaf), ReadCount())
-    for read in read_ahead(task.source, leaf, done):
+    for read in read_ahead(task.source, leaf, done, task.rows_device):
         block, began = read.block, time.perf_counter()
         state = task.update(state, block)
         _log.debug(
@@ -217,11 +231,15 @@ class BlockRead:
         return sum(self.counts, ReadCount())
 
 
-def read_ahead(source: Source, leaf: Leaf, first: int = 0) -> Iterator[BlockRead]:
-    """Yield the blocks of `leaf` in order from number `first` on."""
+def read_ahead(source: Source, leaf: Leaf, first: int = 0, device: str = "") -> Iterator[BlockRead]:
+    """Yield the blocks of `leaf` in order from number `first` on; rows that are on `device` stay there."""
     spans = leaf.spans[first:]
     if not source.buffered:
         for start, stop in spans:
+            there = source.rows_on(device, start, stop) if device else None
+            if there is not None:
+                yield BlockRead(Block(there, start), [ReadCount(0, source.row_bytes * (stop - start), 0)])
+                continue
             values, count = read_with_retries(source, start, stop)
             yield BlockRead(Block(values, start), [count])
     elif spans:

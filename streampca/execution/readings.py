@@ -13,7 +13,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-from streampca.accumulators.base import AnyAccumulator
+from streampca.accumulators.base import AnyAccumulator, settled
 from streampca.accumulators.wrappers import InPieces, Joint, OfFeatures
 from streampca.block import Block, RowWeights
 from streampca.execution.checkpoint.resume import array_digest, next_pass
@@ -95,6 +95,7 @@ class Reading:
             weights = None if self.weights is None else RowWeights(self.weights)
             task: FoldTask[Any] = FoldTask(self.source, accumulator, weights, record)
             state, count = drive(task, self.plan, record, start, accumulator.absorb, client=client, progress=progress)
+        state = settled(state)
         return Answer((state,) if one else state, count)
 
     def _make_in_order(self, on_block: Callable[[Block], object], progress: ProgressCallback | None) -> Answer:
@@ -111,7 +112,7 @@ class Reading:
                 count += read.count
                 meter.add_block(read.block, read.count)
         release()
-        return Answer(states, count)
+        return Answer(settled(states), count)
 
 
 @dataclass(frozen=True)

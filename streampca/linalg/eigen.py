@@ -14,6 +14,7 @@ from streampca.linalg.scaling import Scaling, refuse_underflow, sums_about_zero
 from streampca.linalg.selection import Count, Frobenius, Rule, Selection
 from streampca.linalg.tiles import spread
 from streampca.random import generator
+from streampca.system.device import HOST, SHARE, device_of
 from streampca.typing import FloatArray
 
 if TYPE_CHECKING:
@@ -261,6 +262,17 @@ class SymmetricOperator:
         product *= (self.weights / self.divisor)[:, None]
         return product
 
+    def rows(self, i: int) -> FloatArray:
+        """Return the rows of the matrix in row `i` of tiles, as a new array."""
+        sides, own = range(len(self.grid.edges) - 1), self.grid.features(i)
+        tiles = [self.grid.tile(self.scatter, i, j) if j <= i else self.grid.tile(self.scatter, j, i).T for j in sides]
+        rows = np.hstack(tiles)
+        if self.offset is not None:
+            rows += np.outer(self.offset[own], self.offset)
+        rows *= self.weights[own, None]
+        rows *= self.weights / self.divisor
+        return rows
+
     def dense(self) -> FloatArray:
         """Return the matrix as a new array, ``(n_features, n_features)``."""
         matrix = self.grid.dense(self.scatter)
@@ -337,6 +349,7 @@ def solve(
     tolerance: float = 1e-11,
     stagnation_tolerance: float = 0.0,
     all_values: bool = False,
+    device: str = HOST,
 ) -> Spectrum:
     """Return the leading eigenpairs of a symmetric matrix that `selection` requests.
 
@@ -359,17 +372,24 @@ def solve(
         The same where rounding of the products prevents `tolerance`.
     all_values : bool
         Return all eigenvalues as well, if LAPACK computes eigenpairs of a matrix of this side.
+    device : str
+        Where all eigenpairs of an accumulated matrix of more than 512 features are computed, if they fit there.
     """
     d, limit = matrix.side, matrix.rank_limit
+    there = matrix if isinstance(matrix, SymmetricOperator) and len(matrix.scatter) and fits_on(device, d) else None
     total = float(matrix.diagonal.sum()) if total is None else total
     measure = frobenius_norm(matrix) if isinstance(selection, Frobenius) else total
-    every = eigenvalues(matrix) if isinstance(selection, Rule) and selection.needs_all and d > _SMALL else None
-    if every is not None:
+    every = None
+    if isinstance(selection, Rule) and selection.needs_all and d > _SMALL:
+        every = eigenvalues(matrix) if there is None else np.maximum(pairs_on(device, there, 1)[0][:limit], 0)
         selection = Count(selection.select(every, total, precision))
     wanted = selection.n_components if isinstance(selection, Count) else min(limit, 64)
     while True:
         k = limit if wanted is None else min(wanted, limit)
-        if uses_krylov(d, k):
+        if there is not None:
+            computed, vectors = pairs_on(device, there, k)
+            values, method, every = computed[:k].copy(), f"eigh on {device}", np.maximum(computed[:limit], 0)
+        elif uses_krylov(d, k):
             values, vectors = leading_eigenpairs(
                 matrix.multiply,
                 d,
@@ -396,6 +416,24 @@ def solve(
     residual = _residual(matrix, values, vectors)
     rank = int(np.count_nonzero(values > precision * values[0])) if values[0] > 0 else 0
     return Spectrum(values, signed(vectors), total, residual, rank, method, every=every)
+
+
+def fits_on(device: str, side: int) -> bool:
+    """Return whether eigenpairs of a matrix of that side are computed on a device: the matrix, its eigenvectors and twice that for work."""
+    if device == HOST or side <= _SMALL:
+        return False
+    free = device_of(device).free_bytes()
+    return free is None or 4 * 8 * side**2 <= SHARE * free
+
+
+def pairs_on(device: str, matrix: SymmetricOperator, k: int) -> tuple[FloatArray, FloatArray]:
+    """Return all eigenvalues, largest first, and the first `k` eigenvectors of a matrix, by the library of a device."""
+    there, grid = device_of(device), matrix.grid
+    dense = there.zeros((matrix.side, matrix.side))
+    for i in range(len(grid.edges) - 1):
+        dense[grid.features(i), :] = there.send(matrix.rows(i))
+    values, vectors = there.xp.linalg.eigh(dense)
+    return there.fetch(values)[::-1], there.fetch(vectors[:, matrix.side - k :])[:, ::-1]
 
 
 def uses_krylov(n_features: int, n_components: int) -> bool:

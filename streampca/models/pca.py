@@ -25,6 +25,7 @@ from streampca.models.sampling_errors import Population, SamplingErrors
 from streampca.models.stored import SLAB_BYTES, Components, StoredComponents, slabs_of
 from streampca.parameters import KINDS, ModelKind, Parameters
 from streampca.regressors import FittedRegression
+from streampca.system.device import HOST, multiply_on
 from streampca.typing import Array, DType, FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
@@ -212,6 +213,10 @@ class Model(Protocol):
         """Return sentences about figures that are not what their names say, which fits warn of."""
         return []
 
+    def on_device(self, name: str) -> Self:
+        """Return the model whose `encode` multiplies on the device of that name; itself where it has no products for one."""
+        return self
+
     def changed(self, **fields: Any) -> Self:
         """Return the model with other values of some fields."""
         model: Self = replace(self, **fields)  # type: ignore[type-var]  # models are dataclasses
@@ -275,6 +280,8 @@ class PCAModel(Model):
     """Sampling errors of the result; None where they were not computed."""
     removal: FittedRegression | None = None
     """What is to be subtracted from rows before `encode`, and added to rows after `decode`; None = nothing."""
+    device: str = field(default=HOST, metadata={"stored": False}, compare=False)
+    """Where `encode` multiplies rows with components."""
     prediction_errors: FloatArray | None = None
     """Errors of predicting values that were left out, for 0, 1, … components (`linalg.cross_validation`); None where not asked for."""
 
@@ -316,6 +323,10 @@ class PCAModel(Model):
     @override
     def linear(self) -> PCAModel:
         return self
+
+    @override
+    def on_device(self, name: str) -> Self:
+        return replace(self, device=name)
 
     @property
     @override
@@ -547,11 +558,12 @@ class PCAModel(Model):
         # What rounding the mean to `dtype` left of it, projected.
         remainder = ((mean - mean.astype(dtype)) @ axes).astype(dtype)
         if not filled and rows.dtype == dtype == out.dtype and self._is_near(axes):
-            np.matmul(rows, axes, out=out)
+            multiply_on(self.device, rows, axes, out)
             out -= (mean @ axes).astype(dtype)
             return out
         for panel, centred in self._centred(rows, slice(0, len(mean)), dtype):
-            scores = np.matmul(centred, axes, out=out[panel] if dtype == out.dtype else None)
+            scores = out[panel] if dtype == out.dtype else np.empty((len(centred), axes.shape[1]), dtype)
+            multiply_on(self.device, centred, axes, scores)
             scores -= remainder
             if filled and self.conditional:
                 conditional.fill_in(self, rows[panel], scores)

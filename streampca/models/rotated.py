@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 from typing_extensions import override
@@ -143,6 +143,10 @@ class RotatedModel(PCAModel):
         """Yield what the unrotated components give, turned back; see `PCAModel.decoder`."""
         for features, slab in self.unrotated.decoder():
             yield features, self.turn_back @ slab[: self.n_components]
+
+    @override
+    def on_device(self, name: str) -> Self:
+        return replace(self, unrotated=self.unrotated.on_device(name))
 
     def encode(self, rows: Any, out: Array | None = None) -> Array:
         """Return the scores, ``(n_rows, k)``, of `rows`: the unrotated ones, turned; see `PCAModel.encode`."""

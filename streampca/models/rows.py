@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.accumulators.centring import left_out, refuse_not_finite
+from streampca.block import rows_of_tensor
 from streampca.errors import NotAvailableError, NotFiniteError, ParameterError
 from streampca.labels import Labels, SampleColumns
 from streampca.regressors import (
@@ -27,10 +28,11 @@ from streampca.sources.alignment import column_order, of_chosen, of_rows
 from streampca.sources.base import Chosen, Source
 from streampca.sources.steps import RowResiduals, SteppedSource, residual_dtype, subtract_fitted
 from streampca.sources.where import ColumnsOfChosen, labels_of_some
+from streampca.system.device import device_of
 from streampca.typing import Array, BoolArray
 
 if TYPE_CHECKING:
-    from streampca.models.pca import Model
+    from streampca.models.pca import Model, PCAModel
 
 
 Given = Mapping[str, object]
@@ -192,6 +194,7 @@ def rows_of(
 
 
 _SLAB_ROWS = 256
+_TENSOR_ROWS = 8192
 
 
 def scores_of(model: Model, rows: Any, start: int = 0) -> Array:
@@ -206,6 +209,33 @@ def scores_of(model: Model, rows: Any, start: int = 0) -> Array:
         scores = model.encode(rows)
     require_finite_scores(model, rows, scores, start)
     return scores
+
+
+def scores_of_tensor(model: PCAModel, rows: Any) -> Any | None:
+    """Return the scores of a tensor of torch as one on its device, ``(n_rows, k)``; None where NaN has a meaning, or components are on disk.
+
+    Raises
+    ------
+    NotFiniteError
+        If rows or scores hold NaN or infinity.
+    """
+    if model.missing != "error" or model.on_disk:
+        return None
+    place = rows.device.type if rows.device.index is None else f"{rows.device.type}:{rows.device.index}"
+    device = device_of(place if place.startswith("cuda") else f"torch:{place}")
+    dtype = model.product_dtype(model.score_dtype(rows_of_tensor(rows[:0]).dtype))
+    axes = np.concatenate([slab for _, slab in model.encoder()], axis=1)
+    axes = (axes if model.weights is None else axes * model.weights).T.astype(dtype)
+    near = model.centre.astype(dtype)
+    remainder = device.send(((model.centre - near) @ axes).astype(dtype))
+    there, centre, scores = device.send(axes), device.send(near), []
+    with device.exact_products():
+        for start in range(0, max(1, len(rows)), _TENSOR_ROWS):
+            panel = rows[start : start + _TENSOR_ROWS].detach()
+            scores.append((device.xp.astype(panel, device.dtype(dtype)) - centre) @ there - remainder)
+            if not bool(device.xp.all(device.xp.isfinite(scores[-1]))):
+                require_finite_scores(model, device.fetch(panel), device.fetch(scores[-1]), start)
+    return device.xp.concat(scores)
 
 
 def require_finite_scores(model: Model, rows: Any, scores: Array, start: int) -> None:

@@ -10,7 +10,7 @@ from streampca.parameters.statement import Parameter, Rotation, choice, special,
 
 _SHARED = (
     *("center", "scale", "missing", "missing_value", "feature_weight", "remove", "ddof", "forgetting"),
-    *("sampling_errors", "memory", "random_state", "checkpoint", "progress"),
+    *("sampling_errors", "memory", "device", "random_state", "checkpoint", "progress"),
 )
 _BY_NAME = {parameter.name: parameter for parameter in PCA_PARAMETERS}
 SHARED = tuple(_BY_NAME[name] for name in _SHARED)

@@ -8,6 +8,7 @@ from typing import get_args
 from streampca.parameters.pca import (
     CENTER,
     CHECKPOINT,
+    DEVICE,
     MEMORY,
     MISSING_VALUE,
     N_COMPONENTS,
@@ -129,6 +130,7 @@ KERNEL_PCA_PARAMETERS = (
     Parameter("alpha", 1.0, number(least=0), "Ridge penalty of the map from scores back to features.", "model"),
     SAMPLING_ERRORS,
     replace(MEMORY, details="A plan that does not fit is refused with `PlanError` before the data is read."),
+    DEVICE,
     RANDOM_STATE,
     replace(
         CHECKPOINT,

@@ -19,6 +19,7 @@ from streampca.parameters.statement import (
     Sketch,
     Solver,
     choice,
+    device,
     directory,
     flag,
     number,
@@ -92,6 +93,19 @@ MEMORY = Parameter(
         "A plan that does not fit is refused with `PlanError` before the data is read; only the matrix of "
         '``solver="covariance"``, asked for by name, goes to disk instead (``plan_.tile_groups`` readings, no '
         "state)."
+    ),
+)
+DEVICE = Parameter(
+    "device",
+    "cpu",
+    device(),
+    'Where products of rows are made: "cpu", or "cuda" or "cuda:1" for a graphics card.',
+    "resources.device",
+    details=(
+        "Rows are read and centred here as ever, multiplied and added up there, and the state comes back as that of the host, so that "
+        "merging, saving, checkpoints, certificates and clusters (a card for each worker) are the same. Products are in float64 where "
+        "the card has them at full rate, else in float32 with sums in float64. `plan_.notes` says what stays on the host. The bits of "
+        "a result belong to its device."
     ),
 )
 RANDOM_STATE = Parameter(
@@ -290,6 +304,7 @@ PCA_PARAMETERS = (
     ),
     SAMPLING_ERRORS,
     MEMORY,
+    DEVICE,
     RANDOM_STATE,
     CHECKPOINT,
     PROGRESS,
@@ -346,6 +361,8 @@ class Parameters:
     seed: int = 0
     """The parameter `random_state` of `PCA`."""
     memory: int | str | None = None
+    """As `PCA`."""
+    device: str = "cpu"
     """As `PCA`."""
     threads: int | None = None
     """Threads to share; None = all cores this process may use."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,24 @@ def number(
 def special(kind: str) -> Domain:
     """Return the domain of values that the module which uses them checks."""
     return Domain(kind, lambda value: value, kind.strip("{}"))
+
+
+DEVICE_NAME = r"cpu|cuda(:\d+)?|[a-z_]\w*:\w+(:\d+)?"
+"""Names of devices: cpu, cuda, cuda:1, or a library of the array API and one of its devices, such as torch:cpu."""
+
+
+def device() -> Domain:
+    """Return the domain of names of devices."""
+
+    def plain(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(DEVICE_NAME, value):
+            raise ValueError
+        return value
+
+    words = "cpu, or cuda or cuda:1 for a graphics card"
+    return Domain(
+        "str", plain, "cpu, cuda, cuda:1, …", words, words, {"type": "string", "pattern": f"^({DEVICE_NAME})$"}
+    )
 
 
 def directory() -> Domain:

@@ -61,6 +61,10 @@ class Companion:
         """Return the seconds that it adds to a fit by `plan`."""
         return 0.0
 
+    def fits(self, work: Work, shape: WorkShape) -> bool:
+        """Tell whether what it takes elsewhere than in the memory of this process fits there."""
+        return True
+
 
 @dataclass(frozen=True)
 class Holding(Companion):
@@ -241,7 +245,7 @@ class Work(ABC):
         ]
         for leaves, shared in sorted(loads, key=lambda load: (load[0] * load[1], load[0]), reverse=True):
             shape = self.shape(rows, leaves, shared)
-            if self.budget(shape).fits:
+            if self.budget(shape).fits and all(each.fits(self, shape) for each in self.resources.companions):
                 return shape
         return self.shape(rows, 1, 1)
 

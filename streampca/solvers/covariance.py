@@ -65,6 +65,7 @@ from streampca.solvers.result import Accumulated, Fit
 from streampca.sources.base import Source
 from streampca.storage.directories import require_space
 from streampca.storage.scratch import Scratch
+from streampca.system.device import HOST
 from streampca.system.process import release_freed_memory
 from streampca.typing import FloatArray
 
@@ -99,7 +100,13 @@ def accumulator_of(parameters: Parameters, source: Source | None = None) -> Cova
         return SparseCovariance(*plain)
     if parameters.missing == "drop_rows" and source.dtype.kind == "f":
         return CompleteRows(covariance)
-    if ExactIntegerCovariance.takes(source.dtype) and parameters.sample_weight is None and parameters.forgetting == 1:
+    exact = parameters.device == HOST  # a device adds float64, which is exact for them, too
+    if (
+        exact
+        and ExactIntegerCovariance.takes(source.dtype)
+        and parameters.sample_weight is None
+        and parameters.forgetting == 1
+    ):
         return ExactIntegerCovariance.of(source.dtype, covariance)
     return covariance
 

@@ -79,6 +79,7 @@ def solve_model(fitted: FittedState, work: str) -> PCAModel:
         total=total,
         tolerance=tolerance,
         all_values=n_samples >= _ROWS_PER_FEATURE * d or validated,  # of cross-validation no state is kept
+        device=parameters.device,
     )
     n_missing = int(getattr(state, "n_missing", 0)) if parameters.missing == "pairwise" else 0
     if n_missing and clipped is not None:

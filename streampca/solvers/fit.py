@@ -25,12 +25,14 @@ from streampca.solvers.capabilities import require_together
 from streampca.solvers.choosing import choose, obstacle_to_state, solver_of, solvers_for, with_alternatives, with_time
 from streampca.solvers.fitted_steps import fit_steps, with_steps
 from streampca.solvers.kernel.base import KernelParameters
+from streampca.solvers.on_device import OnDevice, on_device_of, said_of
 from streampca.solvers.removing import Removing, regressors_of
 from streampca.solvers.result import Fit, QualityFound, examining, quality_bytes
 from streampca.solvers.sampling import plan_sampling, require_sampling, with_sampling_errors
 from streampca.sources.alignment import places_named
 from streampca.sources.base import Source
 from streampca.sources.files.records import require_distinct
+from streampca.system.device import HOST, device_of
 from streampca.system.process import n_cores, process_bytes
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ def plan_fit(
     """
     n, linear = source.shape[0], isinstance(parameters, Parameters)
     require_distinct(source.fragments)
+    if parameters.device != HOST:
+        device_of(parameters.device)  # which is named if it is not there, and is part of the process from here on
     if n <= parameters.ddof:
         samples = "1 sample" if n == 1 else f"{n} samples"
         by_ddof = f"with ddof={parameters.ddof} " if linear else ""
@@ -94,6 +98,8 @@ def plan_fit(
             require_rule(source, parameters, None if regressors is None else regressors.orthogonal.size)
             if regressors is not None:
                 resources = replace(resources, companions=(*resources.companions, Removing(regressors, source)))
+        if parameters.device != HOST and not source.sparse:
+            resources = replace(resources, companions=(*resources.companions, OnDevice(parameters.device)))
         plan = choose(source, parameters, replace(resources, scores=scores or parameters.sampling_errors > 0))
         if parameters.sampling_errors:
             plan = plan_sampling(plan, source, parameters, resources, analysis)
@@ -102,6 +108,8 @@ def plan_fit(
     if parameters.missing != "error" and source.dtype.kind in "iu" and not source.sparse:
         none = f"missing={parameters.missing!r}: no value is missing, because {source.dtype} has no NaN; name the number that means missing with missing_value"
         plan = plan.with_notes([none])
+    if parameters.device != HOST:
+        plan = plan.with_notes([said_of(plan, source, parameters)])
     plan = for_workers(plan, limits)
     if alternatives and analysis is None:
         plan = with_alternatives(plan, source, parameters, resources)
@@ -186,7 +194,8 @@ def readings_of_fit(
         by_features = plan.axis == "features"
         copies = keep_rows if kind.copies_rows and by_features else 0  # rows do not pass by then
         solver = kind(source, given, copies, removing, analysis)
-        solving = solver.readings(plan) if removing is None else relayed(solver.readings(plan), removing)
+        solving = on_device_of(given, solver.readings(plan))
+        solving = solving if removing is None else relayed(solving, removing)
         sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows and not copies else ()
         examined = examining(source, given.missing, by_features=by_features) if quality else ()
         yield from relayed(fit_steps(source, plan), meters)
@@ -200,6 +209,10 @@ def readings_of_fit(
         if removing is not None:
             fitted = removing.finished(fitted, copied_residuals=copies > 0)
         fitted = solver.finished(fitted)
+        if given.device != HOST:
+            certificate = fitted.model.certificate.saying(said_of(plan, source, given))
+            model = replace(fitted.model, certificate=certificate)
+            fitted = replace(fitted, model=model.on_device(given.device))
         if given.sampling_errors and analysis is None:
             fitted = yield from relayed(with_sampling_errors(fitted, source, given), meters)
         labels = None if source.labels is None else source.labels.without_sample_coordinates()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from streampca.accumulators.covariance import Covariance, CovarianceState
+from streampca.accumulators.on_device import on_device
 from streampca.accumulators.rows import Moments
 from streampca.accumulators.wrappers import ByGroup
 from streampca.block import Block
@@ -40,6 +41,7 @@ from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.state import capped, solve
 from streampca.sources.alignment import places_named
 from streampca.sources.base import ReadCount, Source
+from streampca.system.device import HOST
 from streampca.system.process import one_blas_thread
 from streampca.typing import FloatArray, IntArray
 
@@ -248,10 +250,12 @@ def read_groups(
     With `remove` it is read twice: groups are those of the residuals of all rows, whose means may differ from 0.
     """
     began, removed, count = time.perf_counter(), None, ReadCount()
-    by_group = replace(groups.accumulator(source, parameters), n_threads=plan.threads_per_leaf)
+    by_group: Any = replace(groups.accumulator(source, parameters), n_threads=plan.threads_per_leaf)
     client = active_client(source)
     run_fit(fit_steps(source, plan), client, progress)
     with places_named(source), one_blas_thread():
+        if parameters.device != HOST:
+            by_group = on_device(by_group, parameters.device) or by_group
         reading: Any = Reading(source, (by_group,), plan, parameters.sample_weight, phase)
         regressors = regressors_of(source, parameters)
         if regressors is not None:

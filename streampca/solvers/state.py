@@ -27,6 +27,7 @@ from streampca.solvers.analyses import Analysis
 from streampca.solvers.choosing import CONTINUABLE, obstacle_to_state
 from streampca.solvers.fit import plan_fit
 from streampca.solvers.fitted_steps import fit_steps
+from streampca.solvers.on_device import on_device_of
 from streampca.sources.alignment import places_named
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.files.records import Fragment, repeated
@@ -92,7 +93,7 @@ def readings_of_batch(
         if fitted is not None:
             require_parameters(fitted, parameters, solver, plan.work_dtype, "joined")
         accumulator = None if fitted is None else fitted.accumulator
-        own = CONTINUABLE[solver](source, parameters).accumulated(plan, accumulator)
+        own = on_device_of(parameters, CONTINUABLE[solver](source, parameters).accumulated(plan, accumulator))
         sample = (RowSample(source.shape[0], keep_rows, str(source.dtype)),) if keep_rows else ()
         meters = Meters()
         yield from relayed(fit_steps(source, plan), meters)

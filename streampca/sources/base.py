@@ -148,6 +148,10 @@ class Source(ABC):
         """Return where the rows lie in the table of which they are some, by the option `where`; None where they are all of it."""
         return None
 
+    def rows_on(self, device: str, start: int, stop: int) -> Any | None:
+        """Return rows that are on a device already, as an array of its library; None where they are read."""
+        return None
+
     @property
     def missing_chunks_filled(self) -> int:
         """Return the number of missing chunks that are read as the fill value, by ``missing_chunks="fill"``."""

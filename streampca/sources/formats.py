@@ -97,6 +97,7 @@ FORMATS = (
     Format("a Dask array", _ARRAY | _CODED | {"max_reads"}),
     Format("a lazy array", _ARRAY | _CODED),
     Format("a sparse matrix", frozenset({"normalize", "lags", "where", "orientation"})),
+    Format("a tensor", frozenset({"missing_value", "normalize", "quantization", "lags", "where", "orientation"})),
     Format("a data frame", _CODED | {*_OF_COLUMNS}),
     Format("a DataArray", _PACKED | {"max_reads"}),
     Format("a Dataset", _PACKED | {"max_reads"} | _CHOICE),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from streampca.block import is_tensor
 from streampca.errors import DataError, NotAvailableError, StreamPCAError
 from streampca.redaction import redacted
 from streampca.sources.arrays import ArraySource, MappedSource, SparseSource, is_bfloat16, is_sparse, widened
@@ -27,6 +28,7 @@ from streampca.sources.normalization import Normalization, NormalizedRows
 from streampca.sources.objects import NumberedArray, is_lazy_array, lazy_blocks, open_xarray, stored_dataset
 from streampca.sources.quantization import Quantization
 from streampca.sources.table import StoredVariable, quantised, table_of, with_missing_value
+from streampca.sources.tensors import tensor_rows
 from streampca.sources.where import rows_where
 from streampca.system.optional import package_of
 
@@ -399,6 +401,12 @@ def _open_lazy(data: Any, options: ReadOptions) -> Source:
     return source
 
 
+def _open_tensor(data: Any, options: ReadOptions) -> Source:
+    options.require_only("a tensor", _kind_of(data))
+    turned = data.T if options.orientation == "features_first" else data
+    return tensor_rows(turned, f"tensor of shape {tuple(data.shape)}")
+
+
 def _open_anndata(data: Any, options: ReadOptions) -> Source:
     return open_anndata(data, options, lambda values: open_source(values))
 
@@ -410,6 +418,7 @@ _KINDS: tuple[tuple[Callable[[object], bool], Opener], ...] = (
         _of_array(lambda array, options: MappedSource(array, "memory map"), "an array"),
     ),
     (lambda data: isinstance(data, np.ndarray), _of_array(lambda array, options: ArraySource(array), "an array")),
+    (is_tensor, _open_tensor),
     (_is_zarr_store, _open_zarr_store),
     (lambda data: _kind_of(data).startswith("zarr."), _open_zarr_node),
     (lambda data: _kind_of(data).startswith("dask.array."), _of_array(_open_dask, "a Dask array")),

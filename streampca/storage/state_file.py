@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from io import BytesIO
@@ -30,6 +31,19 @@ class NotRecordableError(TypeError):
     """A state holds a value that the file format cannot store."""
 
 
+class Elsewhere(ABC):
+    """An array of float64 that is not in the memory of this process, such as on a device; ``np.asarray`` brings it here."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Return its size in bytes once it is here."""
+
+    @abstractmethod
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return its values as an array of this process."""
+
+
 _CLASSES: dict[str, type] = {}
 
 
@@ -51,7 +65,7 @@ def write_state_file(path: Path, state: object) -> tuple[int, str]:
     NotRecordableError
         If it holds anything but registered states, arrays of numbers, numbers, texts and tuples of these.
     """
-    arrays: list[Array] = []
+    arrays: list[Array | Elsewhere] = []
     tree = _tree_of(state, arrays)
     header = json.dumps({"tree": tree, "n_arrays": len(arrays)}).encode()
     return write_atomically(path, _pieces(header, arrays))
@@ -59,7 +73,7 @@ def write_state_file(path: Path, state: object) -> tuple[int, str]:
 
 def state_bytes(state: object) -> int:
     """Return the size in bytes of the arrays of `state`; raise `NotRecordableError` as `write_state_file` would."""
-    arrays: list[Array] = []
+    arrays: list[Array | Elsewhere] = []
     _tree_of(state, arrays)
     return sum(array.nbytes for array in arrays)
 
@@ -88,13 +102,13 @@ def read_state_file(path: Path) -> Any:
         raise DataError(f"{path} cannot be read as a state: {error}") from error
 
 
-def _tree_of(value: object, arrays: list[Array]) -> dict[str, object]:
+def _tree_of(value: object, arrays: list[Array | Elsewhere]) -> dict[str, object]:
     """Return JSON data for `value`, its arrays by their positions in `arrays`, to which they are added."""
     if value is None or isinstance(value, bool | int | str) or type(value) is float:
         return {"value": value}
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return {"scalar": value.item(), "dtype": value.dtype.str}
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+    if isinstance(value, Elsewhere) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
         arrays.append(value)
         return {"array": len(arrays) - 1}
     if isinstance(value, tuple):
@@ -118,10 +132,10 @@ def _value_of(tree: Any, arrays: list[Array]) -> object:
     return _CLASSES[tree["state"]](**values)
 
 
-def _pieces(header: bytes, arrays: list[Array]) -> Iterator[bytes | memoryview]:
+def _pieces(header: bytes, arrays: list[Array | Elsewhere]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a file; the order of an array in memory is stored, because it enters the bits of later products."""
     yield _FORMAT + header + b"\n"
-    for array in arrays:
+    for array in map(np.asarray, arrays):
         array_header = BytesIO()
         npy.write_array_header_1_0(array_header, npy.header_data_from_array_1_0(array))
         yield array_header.getvalue()

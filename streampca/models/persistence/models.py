@@ -92,8 +92,9 @@ def _form(
     own: dict[str, str] = {}
     types: dict[str, tuple[type, ...]] = {}
     hints = get_type_hints(model, localns={"Kernel": Kernel})
-    optional = {field.name: plain(field.default) for field in fields(model) if field.default is not MISSING}
-    for field in fields(model):
+    stored = [field for field in fields(model) if field.metadata.get("stored", True)]
+    optional = {field.name: plain(field.default) for field in stored if field.default is not MISSING}
+    for field in stored:
         hint = hints[field.name]
         options = tuple(map(without_alias, get_args(hint) if get_origin(hint) is UnionType else (hint,)))
         array = next((each for each in options if get_origin(each) is np.ndarray), None)

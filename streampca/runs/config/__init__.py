@@ -27,6 +27,7 @@ from streampca.runs.config.values import (
     AutoOrSize,
     Count,
     Degree,
+    Device,
     Directory,
     Duration,
     Flag,
@@ -364,6 +365,8 @@ class ResourcesConfig(Section):
     """Ceiling for the whole process, as it was written; null leaves it to the plan."""
     threads: AutoOrCount = "auto"
     """Number of threads."""
+    device: Device = "cpu"
+    """Where products of rows are made: cpu, or cuda or cuda:1 for a graphics card."""
     read_ahead: AutoOrSize = "auto"
     """Most memory for stored bytes that are requested ahead of their use from a URL; auto: 128 MiB. `memory` limits it, too."""
 
@@ -495,7 +498,11 @@ class RunConfig(Section):
             "statistics": self.statistics,
         }
         named = {p.name: getattr(sections[p.key], p.name) for p in parameters if p.key in sections}
-        return named | {"memory": self.resources.memory_bytes, "random_state": self.seed}
+        return named | {
+            "memory": self.resources.memory_bytes,
+            "device": self.resources.device,
+            "random_state": self.seed,
+        }
 
     def to_tree(self) -> dict[str, Any]:
         """Return plain data with every default, ``${NAME}`` references as they were written, other secrets left out."""

@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 
 from streampca.linalg.component_rules import RULES, RuleName
 from streampca.parameters import Parameter
-from streampca.parameters.statement import Domain
+from streampca.parameters.statement import DEVICE_NAME, Domain
 from streampca.parameters.statement import Sampling as SamplingName
 from streampca.runs.config.document import KeyPath, has_control_characters
 from streampca.storage.directories import is_short_enough
@@ -230,6 +230,9 @@ Natural: TypeAlias = Annotated[int, Field(ge=0, description="a whole number of a
 Positive: TypeAlias = Annotated[float, Field(gt=0, description="a number above 0")]
 AutoOrCount: TypeAlias = Annotated[
     Literal["auto"] | _AtLeast1, Field(description="auto, or a whole number of at least 1")
+]
+Device: TypeAlias = Annotated[
+    str, Field(pattern=f"^({DEVICE_NAME})$", description="cpu, or cuda or cuda:1 for a graphics card")
 ]
 Options: TypeAlias = Annotated[
     dict[str, object], AfterValidator(PrivateOptions), Field(description="a mapping of options")

@@ -84,6 +84,8 @@ class KernelParameters:
     """Seed of everything that is drawn."""
     memory: int | str | None = None
     """Ceiling for the process."""
+    device: str = "cpu"
+    """Where products of kernel values are made."""
     threads: int | None = None
     """Threads to share; None = all cores this process may use."""
     read_ahead: int | None = None
