@@ -197,6 +197,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="seed of the first fit; the others count on from it")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a fit counts as a hang")
+    parser.add_argument(
+        "--device", default="", help="fits of PCA multiply on this device, such as array_api_strict:device1"
+    )
     parser.add_argument("--update", action="store_true", help="write the table into docs/reference/archive/faults.md")
     parser.add_argument("--out", type=Path, default=None, help="write the counts as JSON to this file too")
     parser.add_argument(
@@ -220,6 +223,8 @@ def main() -> int:
     if arguments.stretch:
         in_this_process(arguments.stretch, arguments.count, arguments.seed, arguments.limit)
         return 0
+    if arguments.device:
+        os.environ["STREAMPCA_FUZZ_DEVICE"] = arguments.device
     wanted = arguments.only.split(",")
     unknown = sorted(set(wanted) - set(KINDS))
     if unknown:

@@ -16,6 +16,8 @@ from unittest.mock import patch
 
 import numpy as np
 
+from streampca.accumulators.base import settled
+from streampca.accumulators.on_device import on_device
 from streampca.block import Block, as_block
 from streampca.cli import cli, main
 from streampca.estimators.exporting import export
@@ -84,6 +86,7 @@ __all__ = [
     "all_checkpoints",
     "as_block",
     "blocks_of",
+    "card",
     "charts_drawn",
     "charts_left_out",
     "checkpoints_in",
@@ -107,6 +110,7 @@ __all__ = [
     "main",
     "no_checkpoints",
     "normalize_keys",
+    "on_device",
     "one_blas_thread",
     "open_source",
     "parse_config",
@@ -305,7 +309,7 @@ def folded(accumulator: Any, blocks: Iterable[Block], n_features: int) -> Any:
     state = accumulator.init(n_features)
     for block in blocks:
         state = accumulator.update(state, block)
-    return state
+    return settled(state)
 
 
 class Unread(Source):

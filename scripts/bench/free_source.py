@@ -41,3 +41,28 @@ class FreeSource(Source):
 def _rows(n_rows: int, n_features: int) -> NDArray[np.float32]:
     """Return a row as often as it is asked for, in no memory."""
     return np.broadcast_to(np.arange(n_features, dtype=np.float32), (n_rows, n_features))
+
+
+class RepeatedSource(Source):
+    """Rows that are copied out of a buffer again and again, as many as are asked for."""
+
+    def __init__(self, rows: NDArray[np.float32], n_rows: int):
+        self.rows, self.shape, self.dtype = rows, (n_rows, rows.shape[1]), rows.dtype
+        self.grid = Grid(8192)
+        self.description = "rows that repeat"
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what the rows depend on."""
+        return f"repeated {self.shape}"
+
+    def read(self, start: int, stop: int, out: NDArray[Any] | None = None) -> tuple[NDArray[Any], ReadCount]:
+        """Return a copy of the rows, in `out` if given."""
+        out = np.empty((stop - start, self.shape[1]), dtype=self.dtype) if out is None else out
+        done = 0
+        while done < len(out):
+            first = (start + done) % len(self.rows)
+            size = min(len(out) - done, len(self.rows) - first)
+            out[done : done + size] = self.rows[first : first + size]
+            done += size
+        return out, ReadCount(1, out.nbytes, out.nbytes)

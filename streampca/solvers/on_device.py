@@ -98,7 +98,7 @@ class OnDevice(Companion):
 
     def asked(self, reading: AnyReading) -> AnyReading:
         """Return the reading with accumulators of the device, where there are such."""
-        if not isinstance(reading, Reading):
+        if not isinstance(reading, Reading) or reading.source.sparse:
             return reading
         there = tuple(on_device(each, self.name) or each for each in reading.accumulators)
         return replace(reading, accumulators=there)

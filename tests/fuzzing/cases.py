@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 import streampca
 
+DEVICE = os.environ.get("STREAMPCA_FUZZ_DEVICE", "")
+"""Where fits multiply; empty = as by default."""
 SKETCHES = ("auto", "gaussian", "count_sketch", "sparse_sign", "grouping")
 FLOATS = ("<f8", "<f8", "<f8", "<f4", "<f4", "<f4", "<f2", ">f8", ">f4")
 INTEGERS = ("|u1", "|i1", "<i2", "<u2", "<i4", "<i8", "|b1")
@@ -108,6 +111,8 @@ def draw(seed: int) -> Case:
         dtype = np.dtype("<f4")  # scipy's sparse matrices hold neither
     rows, words = _rows(rng, n, d, dtype, sparse)
     parameters = _parameters(rng, n, d, container)
+    if DEVICE:
+        parameters["device"] = DEVICE
     if dtype.kind == "f" and rng.random() < (0.5 if parameters.get("missing", "error") != "error" else 0.02):
         words["holes"] = share = float(rng.choice([0.02, 0.15, 0.5]))
         if not sparse or parameters.get("missing", "error") == "error":

@@ -35,6 +35,15 @@ def test_random_fits_are_right_or_refused_by_name(start: int) -> None:
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.deep(keep=1)
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [300, 900])
+def test_random_fits_on_a_device_are_right_or_refused_by_name(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "DEVICE", "array_api_strict:device1")
+    verdicts = {seed: judging.judge(cases.draw(seed)) for seed in range(start, start + 25)}
+    assert not {seed: verdict for seed, verdict in verdicts.items() if verdict.kind not in ("right", "refused")}
+
+
 def test_random_kernel_fits_are_right_or_refused_by_name() -> None:
     verdicts = {seed: kernel_fits.judge(kernel_fits.draw(seed)) for seed in range(13)}
     failures = {seed: verdict for seed, verdict in verdicts.items() if verdict.kind not in ("right", "refused")}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tolerances
 from draws import draws
-from facade import folded
+from facade import folded, on_device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_sums import kernel_sums
@@ -22,6 +22,7 @@ from streampca.accumulators import (
     Accumulator,
     ByGroup,
     Covariance,
+    DeviceCovariance,
     IncrementalSVD,
     Joint,
     Moments,
@@ -36,6 +37,8 @@ pytestmark = pytest.mark.numerical
 
 AnyAccumulator = Accumulator[Any, Any]
 EXAMPLES = examples(30)
+DEVICE = "array_api_strict:device1"
+"""A device whose arrays do not mix with those of numpy."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ def same_covariance(accumulator: Any, left: Any, right: Any, rows: NDArray[Any])
     assert left.n_samples == right.n_samples
     assert_within(left.mean, right.mean, tolerances.mean(rows))
     grid = accumulator.grid(rows.shape[1])
-    assert_within(grid.dense(left.scatter), grid.dense(right.scatter), tolerances.scatter(rows))
+    one, other = (grid.dense(np.asarray(state.scatter)) for state in (left, right))  # from a device
+    assert_within(one, other, tolerances.scatter(rows))
 
 
 def right_covariance(accumulator: Any, state: Any, rows: NDArray[Any]) -> None:
@@ -269,6 +273,20 @@ LAWS = [
     covariance("in tiles", tile_size=2),
     covariance("in tiles on two threads", tile_size=3, n_threads=2, ddof=0),
     covariance("entry by entry", tile_size=1, scale=True),
+    Law("covariance on a device", lambda _: DeviceCovariance(device=DEVICE), same_covariance, right_covariance),
+    Law(
+        "covariance on a device in tiles",
+        lambda _: DeviceCovariance(device=DEVICE, tile_size=2, scale=True),
+        same_covariance,
+        right_covariance,
+    ),
+    Law("sketch on a device", lambda rows: on_device(sketch(rows), DEVICE), same_sketch, right_sketch),
+    Law(
+        "sketch on a device about zero",
+        lambda rows: on_device(sketch(rows, center=False), DEVICE),
+        same_sketch,
+        right_sketch,
+    ),
     Law("triangle", lambda _: QRFactor(), same_triangle, right_triangle),
     Law("triangle about zero", lambda _: QRFactor(center=False, ddof=0), same_triangle, right_triangle),
     Law("triangle scaled", lambda _: QRFactor(scale=True), same_triangle, right_triangle),

@@ -9,9 +9,10 @@ import array_api_strict
 import numpy as np
 import pytest
 import zarr
+from tensors import Tensor
 
 import streampca as sp
-from streampca.errors import NotAvailableError, NotFiniteError, ParameterError, PlanError
+from streampca.errors import DataError, NotAvailableError, NotFiniteError, ParameterError, PlanError
 from streampca.states import Block, Covariance, DeviceCovariance, principal_components
 from tests.facade import card
 
@@ -166,6 +167,23 @@ def test_rows_on_the_device_stay_there(rows: np.ndarray, wide: bool) -> None:
         assert np.allclose(found.explained_variance, expected, rtol=1e-12 if wide else 4e-7)
     assert found.n_samples == np.count_nonzero(weights)
     assert np.allclose(found.mean, np.average(rows.astype("f8"), axis=0, weights=weights), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "place"), [("torch.float32", "cpu"), ("torch.bfloat16", "cpu"), ("torch.float32", "cuda")]
+)
+def test_tensors_are_rows(rows: np.ndarray, dtype: str, place: str) -> None:
+    there = Tensor(rows, dtype, place)
+    found = sp.PCA(K).fit(there)
+    assert np.array_equal(found.components_, sp.PCA(K).fit(rows).components_)
+    by_parts = sp.PCA(K).partial_fit(there[:3000]).partial_fit(there[3000:])
+    assert np.allclose(by_parts.explained_variance_, eigenvalues(rows), rtol=4e-7)
+    covariance = Covariance()
+    assert covariance.update(covariance.init(D), there).n_samples == N
+    with pytest.raises(ParameterError, match=r"expecting .n_samples, 150"):
+        found.transform(there[:, :7])
+    with pytest.raises(DataError, match="flatten"):
+        sp.PCA(K).fit(Tensor(rows.reshape(N, 15, 10), dtype, place))
 
 
 def test_same_bits_for_any_threads_after_resuming_and_on_workers(

@@ -117,7 +117,7 @@ def test_invalid_file_does_not_fit(text: str, tmp_path: Path) -> None:
 def test_every_parameter_has_its_sentence_and_default(estimator: Any) -> None:
     model = SCHEMA["$defs"][f"{estimator.__name__}Config"]["properties"]
     preprocess = SCHEMA["$defs"]["PreprocessConfig"]["properties"]
-    elsewhere = {"memory", "random_state", "checkpoint", "progress", "sample_weight"}
+    elsewhere = {"memory", "device", "random_state", "checkpoint", "progress", "sample_weight"}
     for name, parameter in inspect.signature(estimator).parameters.items():
         entry = model.get(name, preprocess.get(name))
         if entry is None:

@@ -16,6 +16,7 @@ import pytest
 import zarr
 from facade import FORMATS, TAKEN, ReadOptions, cli
 from scipy.sparse import csr_array
+from tensors import Tensor
 
 import streampca as sp
 from streampca.errors import NotAvailableError, StreamPCAError
@@ -123,6 +124,7 @@ MAKE: dict[str, Callable[[Path], Any]] = {
     "a Dask array": lambda path: pytest.importorskip("dask.array").from_array(VALUES, chunks=(5, 6)),
     "a lazy array": lambda path: Sliced(VALUES),
     "a sparse matrix": lambda path: csr_array(VALUES),
+    "a tensor": lambda path: Tensor(VALUES),
     "a data frame": lambda path: frame(),
     "a DataArray": lambda path: xarray(dataset=False),
     "a Dataset": lambda path: xarray(dataset=True),

@@ -49,6 +49,7 @@ USES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("s3", "botocore"): lambda path: sp.open("s3://bucket/x.zarr", storage_options={"profile": "lab"}),
     ("remote", "obstore"): lambda path: sp.open("https://host.example/x.zarr"),
     ("report", "matplotlib"): lambda path: _fitted().plot.scree(),
+    ("torch", "torch"): lambda path: sp.PCA(2, device="cuda").fit(ROWS),
     ("slurm", "dask_jobqueue"): lambda path: _on({"kind": "slurm"}),
 }
 """What needs a package of an extra, in a directory with files whose content is of no importance."""
