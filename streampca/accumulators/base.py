@@ -152,6 +152,10 @@ class Accumulator(ABC, Generic[State, Result]):
         names = {one.name for one in fields(counted)} & {"n_samples", "weight", "weight_squares"}
         return cast("State", replace(counted, **{name: getattr(of, name) for name in names}))
 
+    def shares(self, n_features: int) -> int:
+        """Return how many threads share an update at most."""
+        return 1
+
     def with_threads(self, n_threads: int) -> Self:
         """Return the accumulator with `n_threads` threads for one update, which do not change its bits."""
         own: Any = self

@@ -26,6 +26,9 @@ _PANEL_ROWS = (256, 8192)
 SHIFTED_SLAB_BYTES = 2**20
 """Size of a slab of rows that fits in the cache."""
 _MOMENT_SHAPE = (32, 4096)  # rows and columns that are shifted at a time: half a cache, in long runs of memory
+_BAND_ROWS, _SHIFTED_ROWS = 2048, 128
+MOST_BANDS = 4
+"""Bands of the rows of a panel, whose sums are kept apart until they are added."""
 DIRECT_ROWS = 8192
 """Largest number of rows whose products are summed in float32."""
 SAFE_SQUARES = (1e-28, 1e37)
@@ -157,7 +160,13 @@ def product_dtype(dtype: DTypeLike, n_features: int, factors: FloatArray | None 
     return np.dtype(np.float64) if n_features <= _FEW_FEATURES else work_dtype(dtype)
 
 
-def centre(rows: Array, out: Array) -> Centred:
+def bands_of(n_rows: int, least_rows: int = _BAND_ROWS) -> list[slice]:
+    """Return at most four bands of a panel of `n_rows` rows, each of `least_rows` or more: the same for any number of threads that share them."""
+    n_bands = max(1, min(MOST_BANDS, n_rows // least_rows))
+    return [slice(n_rows * i // n_bands, n_rows * (i + 1) // n_bands) for i in range(n_bands)]
+
+
+def centre(rows: Array, out: Array, n_threads: int = 1) -> Centred:
     """Write ``rows - c`` to `out` and return c, the mean that remains, and the sums of squares.
 
     The centre c is the mean of 128 rows sampled evenly from `rows`, so that one sweep suffices. The remaining mean is
@@ -169,6 +178,8 @@ def centre(rows: Array, out: Array) -> Centred:
     rows : array, shape (n_rows, n_features)
         At least one row; any real type.
     out : float32 or float64 array of the same shape
+    n_threads : int
+        Threads that share the bands of the rows; the bits do not depend on it.
 
     Returns
     -------
@@ -184,13 +195,22 @@ def centre(rows: Array, out: Array) -> Centred:
         whole = rows.dtype.kind != "f" or (sample == np.rint(sample)).all(axis=0)
         middle = np.where(whole, np.rint(middle), middle).astype(out.dtype)
         step = max(16, min(_SLAB_ROWS, _SLAB_BYTES // max(1, n_features * out.itemsize)))
-        ones = np.ones(min(step, n_rows), dtype=out.dtype)
-        offset, squares = np.zeros(n_features), np.zeros(n_features)
-        for start in range(0, n_rows, step):
-            slab = out[start : start + step]
-            subtract(rows[start : start + step], middle, slab)
-            offset += ones[: len(slab)] @ slab
-            squares += squares_of_columns(slab)
+    ones, bands = np.ones(min(step, n_rows), dtype=out.dtype), bands_of(n_rows)
+    sums, of_squares = np.zeros((len(bands), n_features)), np.zeros((len(bands), n_features))
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def shift(index: int) -> None:
+        for start in range(bands[index].start, bands[index].stop, step):
+            slab = out[start : min(start + step, bands[index].stop)]
+            subtract(rows[start : start + len(slab)], middle, slab)
+            sums[index] += ones[: len(slab)] @ slab
+            of_squares[index] += squares_of_columns(slab)
+
+    spread(shift, range(len(bands)), n_threads)
+    offset, squares = sums[0], of_squares[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for more, more_squares in zip(sums[1:], of_squares[1:], strict=True):
+            offset, squares = offset + more, squares + more_squares
     offset /= n_rows
     mark_underflow(out, squares)
     return Centred(middle.astype(np.float64), offset, squares)
@@ -207,9 +227,9 @@ def subtract(rows: Array, origin: Array, out: Array) -> None:
 
 
 def centre_columns(rows: Array, out: Array, grid: TileGrid | None, n_threads: int) -> Centred:
-    """Centre as `centre` does, the features of one row of tiles of `grid` at a time, in `n_threads` threads."""
+    """Centre as `centre` does, the features of one row of tiles of `grid` at a time where there are several, in `n_threads` threads."""
     if grid is None or len(grid.edges) == 2:
-        return centre(rows, out)
+        return centre(rows, out, n_threads)
     origin, offset, squares = (np.empty(rows.shape[1]) for _ in range(3))
 
     def work(i: int) -> None:
@@ -497,23 +517,32 @@ def sampled_origin(rows: Array, dtype: DType) -> FloatArray:
 
 
 def shifted(
-    values: Array, origin: Array, out: Array, missing: BoolArray | None, moments: bool
+    values: Array, origin: Array, out: Array, missing: BoolArray | None, moments: bool, n_threads: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Write ``values - origin`` to `out`, 0 where `missing`; return the sums of columns and of their squares, or zeros."""
-    n_rows, n_features = values.shape
-    sums, squares = np.zeros(n_features), np.zeros(n_features)
+    """Write ``values - origin`` to `out`, 0 where `missing`; return the sums of columns and of their squares, or zeros.
+
+    Threads share bands of the rows; the bits do not depend on their number.
+    """
+    n_features, bands = values.shape[1], bands_of(len(values), _SHIFTED_ROWS)
+    sums, squares = np.zeros((len(bands), n_features)), np.zeros((len(bands), n_features))
     step = max(16, min(_SLAB_ROWS, SHIFTED_SLAB_BYTES // max(1, n_features * out.itemsize)))
     ones = np.ones(step, dtype=out.dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, n_rows, step):
-            slab = out[start : start + step]
-            np.subtract(values[start : start + step], origin, out=slab, casting="same_kind")
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def shift(index: int) -> None:
+        for start in range(bands[index].start, bands[index].stop, step):
+            rows = slice(start, min(start + step, bands[index].stop))
+            slab = out[rows]
+            np.subtract(values[rows], origin, out=slab, casting="same_kind")
             if missing is not None:
-                slab[missing[start : start + step]] = 0
+                slab[missing[rows]] = 0
             if moments:
-                sums += ones[: len(slab)] @ slab
-                squares += np.einsum("ij,ij->j", slab, slab)
-    return sums, squares
+                sums[index] += ones[: len(slab)] @ slab
+                squares[index] += np.einsum("ij,ij->j", slab, slab)
+
+    spread(shift, range(len(bands)), n_threads)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return sums.sum(axis=0), squares.sum(axis=0)
 
 
 def weighted_moments(rows: Array, weights: FloatArray) -> tuple[FloatArray, FloatArray]:

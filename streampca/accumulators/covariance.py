@@ -37,6 +37,7 @@ _PANEL_BYTES = 32 * 2**20
 _PANEL_ROWS = (1024, 8192)
 _WIDE_PANEL = (1.5, 3072)  # bytes for each entry of the matrix, and rows, of panels of many features
 _STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to them
+_SHARED_FROM = 768  # features of one tile from which making it in parts costs less than two hundredths
 
 
 @storable
@@ -121,6 +122,11 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         return tile_grid(n_features, self.tile_size)
 
     @override
+    def shares(self, n_features: int) -> int:
+        n_tiles = self.grid(n_features).n_tiles
+        return n_tiles if n_tiles > 1 else shares_of_one_tile(n_features)
+
+    @override
     def init(self, n_features: int) -> CovarianceState:
         scatter = np.zeros(self.grid(n_features).size)
         return CovarianceState(0, 0.0, 0.0, np.zeros(n_features), np.zeros(n_features), scatter)
@@ -198,6 +204,9 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         grid = self.grid(rows.shape[1])
         left = np.array([step * weight, remainder * -total]).T.copy()
         right = np.array([step, remainder])
+        if len(grid.edges) == 2:
+            self._add_to_one_tile(grid.tile(scatter, 0, 0), panel, left, right)
+            return
         lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
 
         def multiply(pair: tuple[int, int]) -> Array:
@@ -237,6 +246,48 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
             # A group of tiles may not include the diagonal tiles, from which the lossy features are determined.
             spread(add_checked, sorted({i for pair in grid.pairs for i in pair}), self.n_threads)
             spread(add, [pair for pair in grid.pairs if pair[0] != pair[1]], self.n_threads)
+
+    def _add_to_one_tile(self, tile: FloatArray, panel: Panel, left: FloatArray, right: FloatArray) -> None:
+        """Add the products of the rows of `panel`, and ``left @ right``, to the only tile, as `add_scatter` says.
+
+        Of many features, two threads share the products: one makes those of the first half with the others, the other those of each half.
+        """
+        rows, squares = panel.rows, panel.squares
+        middle = len(tile) // 2 if shares_of_one_tile(len(tile)) > 1 else len(tile)
+        halves = [half for half in (slice(0, middle), slice(middle, len(tile))) if half.start < half.stop]
+        pairs = [(1, 0), (0, 0), (1, 1)] if len(halves) == 2 else [(0, 0)]
+        products = dict.fromkeys(pairs, np.empty(0))
+        flat, used = borrow("product", (tile.size,), rows.dtype), 0
+        for i, j in pairs:
+            shape = halves[i].stop - halves[i].start, halves[j].stop - halves[j].start
+            products[i, j] = flat[used : used + shape[0] * shape[1]].reshape(shape)
+            used += products[i, j].size
+
+        @np.errstate(over="ignore", invalid="ignore")
+        def multiply(pair: tuple[int, int]) -> None:
+            np.matmul(rows[:, halves[pair[0]]].T, rows[:, halves[pair[1]]], out=products[pair])
+
+        spread(multiply, pairs, self.n_threads)
+        exact = True
+        if squares is not None:
+            about_mean = np.maximum(squares - panel.counts[1] * np.square(panel.remainder), squares / 4)
+            diagonal = np.concatenate([products[i, i].diagonal() for i in range(len(halves))])
+            exact = not lost_digits(diagonal, squares, about_mean)
+
+        @np.errstate(over="ignore", invalid="ignore")  # the caller checks that the scatter is finite
+        def add(i: int) -> None:
+            outer = borrow("outer", (_STRIP_ROWS, tile.shape[1]), np.float64)
+            for start in range(halves[i].start, halves[i].stop, _STRIP_ROWS):
+                strip = slice(start, min(start + _STRIP_ROWS, halves[i].stop))
+                own = slice(strip.start - halves[i].start, strip.stop - halves[i].start)
+                term = np.matmul(left[strip], right, out=outer[: strip.stop - strip.start])
+                for j, half in enumerate(halves) if exact else ():
+                    term[:, half] += products[i, j][own] if j <= i else products[j, i][:, own].T
+                tile[strip] += term
+
+        spread(add, range(len(halves)), self.n_threads)
+        if not exact:
+            add_product_in_float64(tile, rows, rows)
 
     def absorb(self, state: CovarianceState, other: CovarianceState) -> CovarianceState:
         """Return the state of the rows behind both, in the memory of `state`; `MergeError` for another layout."""
@@ -347,8 +398,16 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
 
     def product_scratch_bytes(self, n_features: int) -> int:
         """Return the scratch memory in bytes of `add_scatter`: a product per thread, float64 where float32 would lose too many digits."""
-        side = self.grid(n_features).longest_side
+        grid = self.grid(n_features)
+        side = grid.longest_side
+        if grid.n_tiles == 1:
+            return 8 * side * (side + 2 * WIDE_ROWS + self.n_threads * _STRIP_ROWS)
         return self.n_threads * 8 * side * (side + 2 * WIDE_ROWS + _STRIP_ROWS)
+
+
+def shares_of_one_tile(side: int) -> int:
+    """Return how many threads share the products of one tile."""
+    return 2 if side >= _SHARED_FROM else 1
 
 
 def panel_rows(n_features: int, dtype: DType) -> int:

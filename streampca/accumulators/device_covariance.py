@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from streampca.accumulators.base import settled
-from streampca.accumulators.centring import SAFE_SQUARES, Panel, lost_digits, refuse_not_finite, require_finite
+from streampca.accumulators.centring import (
+    MOST_BANDS,
+    SAFE_SQUARES,
+    Panel,
+    lost_digits,
+    refuse_not_finite,
+    require_finite,
+)
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, is_tensor, rows_of_tensor
 from streampca.linalg.eigen import SymmetricOperator
@@ -146,6 +153,10 @@ class DeviceCovariance(Covariance):
     def init(self, n_features: int) -> CovarianceState:
         sums: Any = DeviceSums(self.device, self.grid(n_features))
         return CovarianceState(0, 0.0, 0.0, np.zeros(n_features), np.zeros(n_features), sums)
+
+    @override
+    def shares(self, n_features: int) -> int:
+        return max(MOST_BANDS, len(self.grid(n_features).edges) - 1)  # threads that centre a panel
 
     @override
     @property

@@ -91,6 +91,10 @@ class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
         return replace(self, covariance=self.covariance.for_reading())
 
     @override
+    def shares(self, n_features: int) -> int:
+        return self.grid(n_features).n_tiles
+
+    @override
     def init(self, n_features: int) -> IntegerState:
         return IntegerState(0, np.zeros(n_features), np.zeros(self.grid(n_features).size))
 

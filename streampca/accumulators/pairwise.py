@@ -124,6 +124,10 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
         return TileGrid(n_features, self.tile_size)
 
     @override
+    def shares(self, n_features: int) -> int:
+        return self.grid(n_features).n_tiles
+
+    @override
     def init(self, n_features: int) -> PairwiseState:
         size = self.grid(n_features).size
         origin, observed, total = (np.zeros(n_features) for _ in range(3))

@@ -13,6 +13,7 @@ from scipy.sparse import csc_array, issparse
 from streampca.accumulators.base import Accumulator
 from streampca.accumulators.centring import (
     DIRECT_ROWS,
+    MOST_BANDS,
     SAFE_SQUARES,
     SHIFTED_SLAB_BYTES,
     column_sums,
@@ -353,7 +354,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
             state = replace(state, origin=sampled_origin(values, dtype))
         rows = borrow("panel", values.shape, dtype)
         missing = np.isnan(values) if self.missing == "pairwise" and values.dtype.kind == "f" else None
-        sums, squares = shifted(values, state.origin.astype(dtype), rows, missing, self.moments)
+        sums, squares = shifted(values, state.origin.astype(dtype), rows, missing, self.moments, self.n_threads)
         require_finite(np.isfinite(squares), panel, dtype, missing=self.missing == "pairwise")
         if self.moments:
             mark_underflow(rows, squares)
@@ -569,7 +570,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
         """Return the scratch memory in bytes: a panel, its projection, and two slabs of products for each thread."""
         rows = min(n_rows, sketch_panel_rows(n_features, np.dtype(f"f{itemsize}")))
         slab = min(n_features, _SLAB_FEATURES) * self.n_columns * itemsize
-        small = rows * self.n_columns * itemsize + 2 * SHIFTED_SLAB_BYTES + 48 * n_features
+        small = rows * self.n_columns * itemsize + 2 * SHIFTED_SLAB_BYTES + (48 + 16 * MOST_BANDS) * n_features
         holes = rows * n_features if self.missing != "error" else 0
         return rows * n_features * itemsize + small + 2 * self.n_threads * slab + holes
 

@@ -53,6 +53,10 @@ class SparseCovariance(Covariance):
     """Least fraction of stored values for which a block is multiplied as dense panels."""
 
     @override
+    def shares(self, n_features: int) -> int:
+        return self.grid(n_features).n_tiles
+
+    @override
     def stored_form(self, state: CovarianceState) -> tuple[AnyAccumulator, CovarianceState, int]:
         return Covariance(self.center, self.scale, self.ddof), state, 0
 

@@ -223,6 +223,10 @@ class CompleteRows(Accumulator[CompleteRowsState, Any]):
         return grid
 
     @override
+    def shares(self, n_features: int) -> int:
+        return self.accumulator.shares(n_features)
+
+    @override
     def init(self, n_features: int) -> CompleteRowsState:
         return CompleteRowsState(0, self.accumulator.init(n_features))
 
@@ -348,6 +352,10 @@ class ByGroup(Accumulator[GroupStates, tuple[Any, ...]]):
         """Return the tile layout of the matrix of a group."""
         grid: TileGrid = self.inner.grid(n_features)
         return grid
+
+    @override
+    def shares(self, n_features: int) -> int:
+        return self.accumulator.shares(n_features)
 
     @override
     def init(self, n_features: int) -> GroupStates:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
@@ -35,24 +35,44 @@ _AHEAD = 2  # products of tiles in a file, for each thread, that may wait for th
 _STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to them
 
 
-@lru_cache(maxsize=4)
+_helpers = threading.local()
+"""The pool of helpers of each thread, by ``pool``: leaves that run at once do not wait for the helpers of each other."""
+
+
 def _pool(n_threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(n_threads, thread_name_prefix="streampca-tile")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has only the thread that called fork
+    """Return the helpers of this thread, at least `n_threads`; they end with it."""
+    known = _helpers.__dict__
+    if (
+        known.get("size", 0) < n_threads or known.get("process") != os.getpid()
+    ):  # a forked process has only the thread that called fork
+        pool = ThreadPoolExecutor(n_threads, thread_name_prefix="streampca-tile")
+        known.update(pool=pool, size=n_threads, process=os.getpid())
+    return cast("ThreadPoolExecutor", known["pool"])
 
 
 def spread(work: Callable[[Item], None], items: Iterable[Item], n_threads: int) -> None:
-    """Call `work` on every item in `n_threads` threads, on a single one in this; raise the first exception."""
-    items = list(items)
-    if n_threads <= 1 or len(items) == 1:
-        for item in items:
-            work(item)
-        return
-    for future in [_pool(n_threads).submit(work, item) for item in items]:
-        future.result()
+    """Call `work` on every item in this thread and as many others as make `n_threads`; raise the exception of the first item that has one."""
+    left = deque(enumerate(items))
+    raised: dict[int, BaseException] = {}
+
+    def take() -> None:
+        while True:
+            try:
+                index, item = left.popleft()
+            except IndexError:
+                return
+            try:
+                work(item)
+            except BaseException as error:  # noqa: BLE001  all items before this one are under way, and may raise, too
+                raised[index] = error
+                left.clear()
+
+    helpers = [_pool(n_threads - 1).submit(take) for _ in range(min(n_threads, len(left)) - 1)]
+    take()
+    for helper in helpers:
+        helper.result()
+    if raised:
+        raise raised[min(raised)]
 
 
 @dataclass(frozen=True)

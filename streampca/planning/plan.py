@@ -178,6 +178,10 @@ class Plan(WorkShape):
     """Source of the estimate: ``"nominal rates"``, those of a middling machine."""
     disk_bytes: int = 0
     """Size of the temporary files."""
+    waiting_threads: int = 0
+    """Threads that have nothing to do because memory is short."""
+    bytes_for_threads: int = 0
+    """Ceiling of the resident memory with which they would work; 0 where none waits for memory."""
     sampling_errors: str = ""
     """Where sampling errors come from: ``"groups"``, the covariances of groups of rows that the reading of the fit keeps, or
     ``"reading"``, the scores of one more reading; empty = there are none."""
@@ -329,6 +333,11 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
         f"x {plan.threads_per_leaf} thread{'s' if plan.threads_per_leaf > 1 else ''}, on {plan.runs_on}",
     )
     yield "memory", str(plan.budget)
+    if plan.waiting_threads:
+        yield (
+            "cores",
+            f"{plan.waiting_threads} of {plan.threads} will wait for memory; a ceiling of {as_text(plan.bytes_for_threads)} would use them",
+        )
     yield "merging", plan.merging
     if plan.expected_seconds is not None:
         yield "time", f"about {as_seconds(plan.expected_seconds)} by {plan.expected_by}"

@@ -209,7 +209,7 @@ class Work(ABC):
             plan = replace(plan, flops=companion.flops(plan))
         return plan.with_edges(self.edges(shape))
 
-    def best(self, sizes: list[int], side: int, n_tiles: int) -> Plan:
+    def best(self, sizes: list[int], side: int, shares: int) -> Plan:
         """Return the best plan that fits, or the one that takes least memory if none does (see `MemoryBudget.fits`).
 
         The block size is the first of `sizes`, rows of a block, with which a single thread fits, so that it never depends on the
@@ -228,21 +228,31 @@ class Work(ABC):
                     break
         if first is None:
             return min(tried, key=lambda plan: plan.projected_bytes)
-        return self.plan_for(self.loaded(first.rows_per_block, side, n_tiles))
+        rows = first.rows_per_block
+        plan, wide = self.plan_for(self.loaded(rows, side, shares)), self.loaded(rows, side, shares, whatever=True)
+        waiting = wide.leaves_in_flight * wide.threads_per_leaf - plan.leaves_in_flight * plan.threads_per_leaf
+        if waiting <= 0:
+            return plan
+        return replace(plan, waiting_threads=waiting, bytes_for_threads=self.budget(wide).projected_bytes)
 
-    def loaded(self, rows: int, side: int = 0, n_tiles: int = 1) -> WorkShape:
+    def loaded(self, rows: int, side: int = 0, shares: int = 1, *, whatever: bool = False) -> WorkShape:
         """Return the shape with blocks of `rows` rows that fits and keeps most threads busy; one thread has to fit.
 
         Of shapes with as many busy threads, the one with most leaves at once reads fastest. The accumulated matrix has the
-        given `side`, and `n_tiles` tiles, which threads of a leaf can share; a large one is not accumulated twice.
+        given `side`, and so many threads share a leaf at most; a large matrix is not accumulated twice. `whatever` asks for the
+        shape that memory without limit would have, or of those with as many busy threads the one that takes least.
         """
         threads = self.resources.threads
         most = 1 if side >= _TILE_THREADS_FROM else min(threads, self.shape(rows, 1, 1).n_leaves)
         loads = [
             (leaves, shared)
             for leaves in range(1, most + 1)
-            for shared in range(1, max(1, min(threads // leaves, n_tiles)) + 1)
+            for shared in range(1, max(1, min(threads // leaves, shares)) + 1)
         ]
+        if whatever:
+            busy = max(leaves * shared for leaves, shared in loads)
+            shapes = [self.shape(rows, leaves, shared) for leaves, shared in loads if leaves * shared == busy]
+            return min(shapes, key=lambda shape: self.budget(shape).projected_bytes)
         for leaves, shared in sorted(loads, key=lambda load: (load[0] * load[1], load[0]), reverse=True):
             shape = self.shape(rows, leaves, shared)
             if self.budget(shape).fits and all(each.fits(self, shape) for each in self.resources.companions):

@@ -150,7 +150,7 @@ class LandmarkMethod(KernelMethod):
         most_rows = min(max(n // 16, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
         most = most_rows * d * max(self.source.dtype.itemsize, self.dtype.itemsize)
         sizes = block_rows_to_try(self.source, self.dtype, min(BLOCK_BYTES, most))
-        plan = work.best(sizes, max(m, 1), Covariance().grid(m).n_tiles)
+        plan = work.best(sizes, max(m, 1), Covariance().shares(m))
         if plan.budget.fits:
             return plan
         fewer = "fewer landmarks (n_landmarks), or "
