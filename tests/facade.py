@@ -55,6 +55,7 @@ from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import Lock, lock_of
 from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
 from streampca.system.device import Device, device_of
+from streampca.system.phases import kept, phase
 from streampca.system.process import _package_versions, one_blas_thread, peak_bytes, process_bytes
 
 __all__ = [
@@ -106,6 +107,7 @@ __all__ = [
     "impatient",
     "impatient_clusters",
     "inspect_path",
+    "kept",
     "lock_of",
     "main",
     "no_checkpoints",
@@ -115,6 +117,7 @@ __all__ = [
     "open_source",
     "parse_config",
     "peak_bytes",
+    "phase",
     "plan",
     "plan_fit",
     "plan_scores",

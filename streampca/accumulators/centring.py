@@ -14,6 +14,7 @@ from streampca.block import Block
 from streampca.errors import DataError, NotFiniteError
 from streampca.linalg.scaling import mark_underflow
 from streampca.linalg.tiles import TileGrid, spread
+from streampca.system.phases import phase
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, SparseRows
 
@@ -87,10 +88,11 @@ def centred_panel(block: Block, dtype: DType, grid: TileGrid | None = None, n_th
     NotFiniteError
         If the rows hold NaN or infinity, or overflow float64 when squared.
     """
-    rows = borrow("panel", block.values.shape, dtype)
-    centred = centre_columns(block.values, rows, grid, n_threads)
-    require_finite(centred.finite, block, dtype)
-    return weighed_panel(block, rows, centred) if keeps_digits(rows, centred.squares, block.weights) else None
+    with phase("centring"):
+        rows = borrow("panel", block.values.shape, dtype)
+        centred = centre_columns(block.values, rows, grid, n_threads)
+        require_finite(centred.finite, block, dtype)
+        return weighed_panel(block, rows, centred) if keeps_digits(rows, centred.squares, block.weights) else None
 
 
 def weighed_panel(block: Block, rows: Array, centred: Centred) -> Panel:

@@ -30,6 +30,7 @@ from streampca.linalg.eigen import Scatter, SymmetricOperator
 from streampca.linalg.scaling import Scale, scaling_of
 from streampca.linalg.tiles import TileGrid, spread, tile_grid
 from streampca.storage.state_file import storable
+from streampca.system.phases import phase
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, override
 
@@ -177,9 +178,10 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
     def _in_place(self, block: Block) -> Panel | None:
         """Overwrite float32 rows by the centred ones; None, with the rows as they were, where float32 loses digits of their products."""
         rows = block.values
-        centred = centre_columns(rows, rows, self.grid(rows.shape[1]), self.n_threads)
-        if centred.finite.all() and within_float32(centred.squares, rows):
-            return weighed_panel(block, rows, centred)
+        with phase("centring"):
+            centred = centre_columns(rows, rows, self.grid(rows.shape[1]), self.n_threads)
+            if centred.finite.all() and within_float32(centred.squares, rows):
+                return weighed_panel(block, rows, centred)
         if block.read_again is not None:
             block.read_again()
         return None

@@ -31,6 +31,7 @@ from streampca.linalg.eigen import positive_divisor
 from streampca.linalg.scaling import Scale, mark_underflow_of_stored, refuse_underflow, scaling_of, sums_about_zero
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.storage.state_file import storable
+from streampca.system.phases import phase
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
 
@@ -239,6 +240,7 @@ class Gram(Accumulator[GramState, GramOperator]):
             means[first:last], variances[first:last] = equal.row[0], 0.0
         return others
 
+    @phase("centring")
     def _panel_of(
         self, panel: Block, dtype: DType, numbers: IntArray | None = None
     ) -> tuple[int, Array, FloatArray, FloatArray, int] | None:

@@ -72,9 +72,9 @@ def drive(
         for result in results:
             raise_pending_signal()
             with uninterrupted():
-                merging = True
+                merging, since = True, time.perf_counter()
                 total = merge(total, result.state)
-                count += result.count
+                count += result.count + ReadCount(phases={"merging": time.perf_counter() - since})
                 next_leaf, merging = min(next_leaf + leaves_per_result, plan.n_leaves), False
             if client is None:
                 task.retire(result.state)

@@ -23,6 +23,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.grid import Span
+from streampca.system.phases import kept, phase
 from streampca.system.workspace import borrow, release
 from streampca.typing import Array
 
@@ -199,13 +200,20 @@ def run_leaf(
     """
     begun = None if task.record is None else task.record.begun(leaf)
     done, state, total = begun or (0, task.init(leaf), ReadCount())
-    for read in read_ahead(task.source, leaf, done, task.rows_device):
-        block, began = read.block, time.perf_counter()
-        state = task.update(state, block)
+    reads = read_ahead(task.source, leaf, done, task.rows_device)
+    while True:
+        with kept() as seconds:
+            with phase("waiting"):
+                read = next(reads, None)
+            if read is None:
+                break
+            block, began = read.block, time.perf_counter()
+            with phase("products"):
+                state = task.update(state, block)
         _log.debug(
             "leaf %d: block %d, %d rows, computed in %.3f s", leaf.index, done, len(block), time.perf_counter() - began
         )
-        done, total = done + 1, total + read.count
+        done, total = done + 1, total + read.count + ReadCount(phases=seconds)
         if on_block is not None:
             on_block(block, read.count)
         stopped = stop is not None and stop.is_set()

@@ -27,6 +27,7 @@ from streampca.sources.grid import Span
 from streampca.sources.steps import RowResiduals
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, DIAGNOSTICS, require_space
 from streampca.storage.zarr_interface import opened_for_writing
+from streampca.system.phases import phase
 from streampca.system.workspace import borrow
 from streampca.typing import DType, IntArray, Json
 
@@ -144,7 +145,8 @@ class ScoreTask(Writer):
         low, high = self.written(start, start + len(block), size)
         for array, value in zip(arrays, values, strict=True):
             if chosen is None:
-                array[low:high] = value
+                with phase("writing"):
+                    array[low:high] = value
                 continue
             places = chosen.at(start, start + len(block))
             for first in range(low, high, size):

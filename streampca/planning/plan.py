@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Self
 
@@ -13,6 +13,7 @@ from streampca.planning.memory import MemoryBudget, Phase
 from streampca.planning.shape import WorkShape
 from streampca.sources.base import Source
 from streampca.sources.grid import Schedule
+from streampca.system.phases import PHASES
 from streampca.system.process import n_cores
 from streampca.typing import Json
 
@@ -23,7 +24,7 @@ DETAILS: dict[str, type[SolverDetail]] = {}
 READ_AHEAD_BYTES = 128 * 2**20
 """Memory for reading ahead where nothing else is said: 32 requests of 4 MiB."""
 _READING: tuple[Phase, ...] = ("pilot", "landmarks", "reading", "components", "scores")
-_NOT_PLAIN = ("extent", "budget", "detail")
+_NOT_PLAIN = ("extent", "budget", "detail", "seconds")
 _FIXED_SECONDS = 0.03  # threads, first calls
 _ADAPTIVE_COST = 2.5  # of an incremental update, in passes of a sketch of as many columns
 _DISK_BYTES_PER_SECOND = 1e9  # of temporary files; those that the page cache holds come several times as fast
@@ -191,6 +192,9 @@ class Plan(WorkShape):
     """What a user should know."""
     alternatives: tuple[Json, ...] = ()
     """Figures of the solvers that were not chosen."""
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """What a finished fit took by phase (`took`); empty before. ``waiting`` for rows, ``centring`` and ``products`` are sums over threads,
+    ``merging``, ``eigenproblem`` and ``total`` times of the clock, and ``busy`` is the share of `threads` that computed on average, None on a cluster."""
 
     @property
     def projected_bytes(self) -> int:
@@ -341,10 +345,22 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "merging", plan.merging
     if plan.expected_seconds is not None:
         yield "time", f"about {as_seconds(plan.expected_seconds)} by {plan.expected_by}"
+    if plan.seconds:
+        yield "took", took(plan.seconds)
     for note in plan.notes:
         yield "note", note
     for other in plan.alternatives:
         yield "or", _alternative_in_words(other)
+
+
+def took(seconds: Mapping[str, float]) -> str:
+    """Return in words what a fit took by phase."""
+    of_threads = [
+        f"{PHASES[name]} {as_seconds(seconds[name])}" for name in PHASES if name in seconds and name != "merging"
+    ]
+    text = f"{as_seconds(seconds['total'])}; threads together: {', '.join(of_threads) or 'nothing'}; beside them merging states "
+    text += f"{as_seconds(seconds.get('merging', 0.0))}, eigenproblem {as_seconds(seconds['eigenproblem'])}"
+    return text + (f"; {seconds['busy']:.0%} of all cores busy on average" if "busy" in seconds else "")
 
 
 def _alternative_in_words(other: Json) -> str:

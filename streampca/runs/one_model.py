@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -193,7 +193,7 @@ class OneModel(Strategy):
         reads["reconstruction"] = rows_read = self._write_reconstruction(fitted, path)
         recorded = self._write_model(fitted, path / "model.zarr", log.identity.run_id)
         if recorded is not None:
-            reads["record"] = asdict(recorded)
+            reads["record"] = recorded.to_dict()
         summarising, scores_seconds = time.perf_counter(), None
         diagnostics, cost = self._summarise_diagnostics(fitted, path)
         if scored is not None:
@@ -314,7 +314,7 @@ class OneModel(Strategy):
 
 
 def _reads(count: ReadCount, plan: Plan, seconds: float | None) -> Json:
-    return {"blocks": plan.n_blocks, **asdict(count), "seconds": seconds}
+    return {"blocks": plan.n_blocks, **count.to_dict(), "seconds": seconds}
 
 
 def _write_samples(samples: RowsState, path: Path, classes: Array | None, chosen: Chosen | None) -> None:

@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -166,7 +166,7 @@ class GroupsOfRows(Strategy):
             },
             similarity=similarities({name: fit.model for name, fit in models.items()}, len(self.groups.names)),
             passes=plan.passes,
-            reads={"fit": asdict(fitted.found.count)},
+            reads={"fit": fitted.found.count.to_dict()},
             notes=fitted.pooled.notes(self.source),
         )
         write_manifest(self.config, path, manifest, write_groups_report)
@@ -344,7 +344,7 @@ class SeveralModels(Strategy):
                 for name, each in manifests.items()
             },
             passes=fitted.n_readings,
-            reads={"fit": asdict(fitted.count), "scores": _reads_for_scores(manifests, shared)},
+            reads={"fit": fitted.count.to_dict(), "scores": _reads_for_scores(manifests, shared)},
             notes=list(plan.together.notes),
         )
         directories = {name: path / "models" / name for name in self.jobs}
@@ -399,6 +399,6 @@ def _reads_for_scores(manifests: Mapping[str, Manifest], shared: Mapping[str, Sc
     for name, manifest in manifests.items():
         reads, once = manifest["reads"]["scores"], shared[name].count if name in shared else ReadCount()
         if reads is not None:
-            total += ReadCount(*(reads[key] - value for key, value in asdict(once).items()))
+            total += ReadCount(*(reads[key] - getattr(once, key) for key in ("chunks", "bytes", "stored_bytes")))
             n_readings += name not in shared
-    return {"readings": n_readings, **asdict(total)} if n_readings else None
+    return {"readings": n_readings, **total.to_dict()} if n_readings else None

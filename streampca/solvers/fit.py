@@ -184,7 +184,7 @@ def readings_of_fit(
     `keep_rows` rows are copied out of the stream, and the `quality` of the data is examined, if asked for.
     """
     _log.info("plan: %r", plan)
-    began, meters, kind = time.perf_counter(), Meters(), solver_of(plan)
+    began, used, meters, kind = time.perf_counter(), time.process_time(), Meters(), solver_of(plan)
     with places_named(source):
         given: Any = with_columns(parameters, source)
         regressors, removing = regressors_of(source, given), None
@@ -216,13 +216,18 @@ def readings_of_fit(
         if given.sampling_errors and analysis is None:
             fitted = yield from relayed(with_sampling_errors(fitted, source, given), meters)
         labels = None if source.labels is None else source.labels.without_sample_coordinates()
+        total = time.perf_counter() - began
+        seconds = {**meters.count.phases, "eigenproblem": total - meters.seconds, "total": total}
+        if not plan.n_workers:
+            seconds["busy"] = min(1.0, (time.process_time() - used) / (total * plan.threads))
         return replace(
             fitted,
+            plan=replace(fitted.plan, seconds=seconds),
             model=replace(fitted.model, labels=labels),
             count=meters.count,
             n_passes=meters.n_readings,
             stream_seconds=meters.seconds,
-            solve_seconds=time.perf_counter() - began - meters.seconds,
+            solve_seconds=total - meters.seconds,
         )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -47,8 +47,20 @@ class ReadCount:
     stored_bytes: int = 0
     """Bytes of them as stored."""
 
+    phases: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """Seconds of threads by phase (`streampca.system.phases`), where they were kept."""
+
     def __add__(self, other: ReadCount) -> ReadCount:
-        return ReadCount(self.chunks + other.chunks, self.bytes + other.bytes, self.stored_bytes + other.stored_bytes)
+        phases = dict(self.phases)
+        for name, seconds in other.phases.items():
+            phases[name] = phases.get(name, 0.0) + seconds
+        sums = self.chunks + other.chunks, self.bytes + other.bytes, self.stored_bytes + other.stored_bytes
+        return ReadCount(*sums, phases)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts as plain data, with seconds by phase where there are some."""
+        plain = asdict(self)
+        return plain if plain["phases"] else {name: value for name, value in plain.items() if name != "phases"}
 
 
 @dataclass(frozen=True)

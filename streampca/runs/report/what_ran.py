@@ -14,6 +14,7 @@ from streampca.models import certificate_sentences as sentences
 from streampca.runs.report.figures import Chart, ReportTable, Section, inline
 from streampca.runs.report.run_files import ReportedSpectrum, RunFiles, field
 from streampca.runs.report.samples import Shown
+from streampca.system.phases import PHASES
 from streampca.typing import FloatArray
 
 _PURPOSES = {
@@ -93,6 +94,10 @@ def comparison(run: RunFiles) -> ReportTable:
     for label, key in (("read and accumulate", "fit"), ("solve", "solve"), ("write scores", "scores")):
         if (taken := words.number(field(manifest, "seconds", key)) or 0.0) > 0:
             rows.append((f"Time to {label}", words.MISSING, words.duration(taken), ""))
+    for name, text in PHASES.items():
+        if (taken := words.number(field(fit, "phases", name)) or 0.0) > 0:
+            of_threads = "" if name == "merging" else ", threads together"
+            rows.append((f"Time of the fit {text}{of_threads}", words.MISSING, words.duration(taken), ""))
     seconds, total = words.number(field(fit, "seconds")), words.number(field(fit, "bytes"))
     if seconds and total:
         rows.append(("Rate of reading", words.MISSING, f"{words.size(total / seconds)} a second", ""))

@@ -138,7 +138,7 @@ class Verification:
             "directory": str(self.directory),
             "holds": not self.failed,
             "checks": [_plain(check) for check in self.checks],
-            "reads": asdict(self.count),
+            "reads": self.count.to_dict(),
             "seconds": self.seconds,
         }
 
