@@ -179,6 +179,7 @@ class DeviceCovariance(Covariance):
         if not device_of(self.device).has(values):
             values = rows_of_tensor(values) if is_tensor(values) else values
             return super().update(self._there(state), replace(rows, values=values))
+        values = values.detach() if is_tensor(values) else values  # of no graph, which would grow with every block
         n_rows, step = len(rows), panel_rows(values.shape[1], np.dtype(np.float32))
         for start in range(0, n_rows, step):
             stop = min(n_rows, start + step)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,6 +26,7 @@ _FULL_RATE = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 arithmetic instructions)."""
 STAGED = 2
 """Page-locked buffers of a thread: one is copied while the next is filled."""
+_LARGE = 2**20
 SHARE = 0.9
 """Share of the free memory of a device that a plan may use; the rest is for its library."""
 
@@ -124,25 +125,29 @@ class Device:
         return self.xp.asarray(np.array(rows, order="C"), device=self.place)
 
     def _staged(self, rows: Array) -> Any:
-        torch: Any = self._torch
-        ring = self._local.__dict__
-        turn = ring["turn"] = (ring.get("turn", -1) + 1) % STAGED
-        held, copied = ring.get(turn, (None, None))
-        if copied is not None:
-            copied.synchronize()
-        if held is None or held.numel() < rows.nbytes:
+        """Return a copy of `rows` on the card, through page-locked memory: of large ones one of two buffers of this thread, once it is copied."""
+        torch, ring, turn, held = cast(Any, self._torch), self._local.__dict__, 0, None
+        large = rows.nbytes >= _LARGE
+        if large:
+            turn = ring["turn"] = (ring.get("turn", -1) + 1) % STAGED
+            held, copied = ring.get(turn, (None, None))
+            if copied is not None:
+                copied.synchronize()
+        if (
+            held is None or held.numel() < rows.nbytes
+        ):  # of torch, which reuses page-locked memory once its copies are done
             held = torch.empty(rows.nbytes, dtype=torch.uint8, pin_memory=True)
         buffer = held[: rows.nbytes].view(self.dtype(rows.dtype)).view(rows.shape)
         np.copyto(buffer.numpy(), rows)
-        there = torch.empty(rows.shape, dtype=buffer.dtype, device=self.place)
         computing = torch.cuda.current_stream(self.place)
-        self._copying.wait_stream(computing)  # type: ignore[union-attr]  # memory of `there` may be that of an array in use
-        with torch.cuda.stream(self._copying):
+        with torch.cuda.stream(self._copying):  # whose memory no product that is under way has
+            there = torch.empty(rows.shape, dtype=buffer.dtype, device=self.place)
             there.copy_(buffer, non_blocking=True)
             copied = self._copying.record_event()  # type: ignore[union-attr]
         computing.wait_event(copied)
         there.record_stream(computing)
-        ring[turn] = held, copied
+        if large:
+            ring[turn] = held, copied
         return there
 
     def keep(self, array: Array, dtype: DType) -> Any:
