@@ -24,6 +24,7 @@ KEYS = ("table", "power", "divisor", "scale", "nodata")
 """Keys of the option ``quantization``."""
 _CODES = 256
 _AT_ONCE = 2**16  # codes that are looked up at once: numpy makes an index of eight bytes of each
+_PAIRS_BYTES = 2**20  # a table of pairs of float64
 _EXPECTED = (
     'expected a mapping such as {"table": the 256 values or the name of their array, "nodata": -128}, {"power": 2, "divisor": 127.5} or '
     '{"scale": a scale for each row or the name of their array}'
@@ -46,7 +47,12 @@ class Codes(Packing):
 
     def decode(self, stored: Array, out: Array) -> None:
         """Write the values of codes ``(n, m)`` to `out`, of float type."""
-        table, bits = _by_bits(self.stored, self.table, self.fills, self.valid, out.dtype), stored.view(np.uint8)
+        given = self.stored, self.table, self.fills, self.valid, out.dtype
+        table, bits = _by_bits(*given), stored.view(np.uint8)
+        if stored.size >= _AT_ONCE and stored.size % 2 == 0 and stored.flags.c_contiguous and out.flags.c_contiguous:
+            # Two neighbours at a time are looked up in two thirds of the time.
+            table, bits = _by_pairs(*given), bits.reshape(-1).view(np.uint16)
+            out = out.reshape(-1).view(table.dtype)
         step = max(1, _AT_ONCE // max(1, bits[:1].size))
         for start in range(0, len(bits), step):
             rows = slice(start, start + step)
@@ -62,6 +68,14 @@ def _by_bits(
     values = np.array(table, dtype=dtype)[codes - np.iinfo(stored).min]
     values[np.isin(codes, fills) | (codes < valid[0]) | (codes > valid[1])] = np.nan
     return values
+
+
+@lru_cache(maxsize=1)
+def _by_pairs(*given: Any) -> Array:
+    """Return the values of two codes, as one number that has the bits of both, by the bits of the two; `given` is that of `_by_bits`."""
+    table = _by_bits(*given)
+    bits = np.arange(_CODES**2).astype(np.uint16).view(np.uint8)
+    return table[bits].view(np.complex128 if table.dtype == np.float64 else np.complex64)
 
 
 class ScaledRows(Step):
@@ -91,8 +105,8 @@ class ScaledRows(Step):
         return self.packing.dtype
 
     def scratch_bytes(self, n_rows: int, n_features: int, dtype: DType) -> int:
-        """Return the memory of the indices of codes that are looked up at once."""
-        return 8 * max(_AT_ONCE, n_features)
+        """Return the memory of the indices of codes that are looked up at once, and of the values of pairs."""
+        return 8 * max(_AT_ONCE, n_features) + _PAIRS_BYTES
 
     def slice(self, start: int, stop: int) -> ScaledRows:
         """Return the step with the scales of rows `start` to `stop` alone."""

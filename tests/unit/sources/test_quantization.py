@@ -122,6 +122,18 @@ def test_unsigned_codes_have_values_from_zero_on() -> None:
     np.testing.assert_array_equal(rows, TABLED)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_every_pair_of_neighbours_is_decoded(dtype: str) -> None:
+    codes = np.arange(2**16, dtype=np.uint16).view(np.int8).reshape(-1, 8)
+    values = np.random.default_rng(0).standard_normal(256).astype(dtype)
+    values[7] = np.nan
+    for rows in (codes, codes[:-1, :7], codes.view(np.uint8)):
+        meant = values[rows.astype(int) - np.iinfo(rows.dtype).min]
+        table = sp.open(rows, quantization={"table": values})
+        np.testing.assert_array_equal(table.read(0, len(rows))[0], meant)
+        np.testing.assert_array_equal(table.read(1, len(rows))[0], meant[1:])
+
+
 def test_names_are_looked_up_beside_the_codes(tmp_path: Path) -> None:
     store = zarr_of(tmp_path / "x.zarr")
     table = sp.open(store, array="codes", quantization={"table": "lut"})
