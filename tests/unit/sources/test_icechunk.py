@@ -150,6 +150,28 @@ def test_an_update_reads_what_was_written_since_the_snapshot_of_the_run(
     assert sp.update(tmp_path / "run").n_rows == 0
 
 
+@pytest.mark.parametrize("shards", [None, (200, 20)])
+def test_a_hundredth_more_rows_costs_a_hundredth_and_gives_the_bits_of_a_merged_fit(
+    tmp_path: Path, shards: tuple[int, ...] | None
+) -> None:
+    repository = Repository(tmp_path / "repository", 1000, shards)
+    run_on(repository, tmp_path / "run")
+    repository.append(VALUES[1000:])
+    update = sp.update(tmp_path / "run")
+    entry = update.run.manifest["updates"][0]
+    assert entry["bytes"] + entry["compared"]["stored_bytes"] <= 0.02 * VALUES.nbytes
+    # The same division of the rows: those of the first snapshot, and those written since.
+    first = sp.PCA(4, solver="covariance").fit(sp.open(repository.place, snapshot=repository.first))
+    fresh: Any = sp.merge([first, sp.PCA(4, solver="covariance").fit(VALUES[1000:])])
+    updated = sp.load(update.run.directory / "model.zarr")
+    found, expected = (vars(each)["_fitted_state"].state for each in (updated, fresh))
+    assert found.n_samples == expected.n_samples == 1010
+    for name in ("origin", "offset", "scatter"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    for name in ("components_", "explained_variance_", "mean_"):
+        np.testing.assert_array_equal(getattr(update.run.model, name), getattr(fresh, name))
+
+
 def test_an_update_decodes_a_last_chunk_that_was_not_full(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repository", 950)
     run_on(repository, tmp_path / "run")
