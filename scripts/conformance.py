@@ -114,7 +114,7 @@ def compared(name: str, verdicts: list[dict[str, Any]]) -> str:
 
 def circumstances() -> str:
     """Return versions and date in a line."""
-    names = ("numpy", "zarr", "pyarrow", "h5py", "anndata", "bed-reader", "scipy")
+    names = ("numpy", "zarr", "pyarrow", "deltalake", "h5py", "anndata", "bed-reader", "scipy")
     packages = ", ".join(f"{name} {version(name)}" for name in names)
     return f"streampca {version('streampca')}, Python {platform.python_version()}, {packages}; {date.today()}."
 

@@ -113,11 +113,17 @@ def _arrow() -> Iterator[tuple[str, str, Write]]:
     yield "version-2.feather", RIGHT, lambda path: feather.write_feather(table, path)
     yield "version-1.feather", NAMED, lambda path: feather.write_feather(table, path, version=1)
 
-    def stream(path: Path) -> None:
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as file:
-            file.write_table(table)
+    def streamed(content: Any, **options: Any) -> Write:
+        def write(path: Path) -> None:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, content.schema, **options) as file:
+                file.write_table(content, max_chunksize=11)
 
-    yield "a-stream.arrow", RIGHT, stream
+        return write
+
+    yield "a-stream.arrow", RIGHT, streamed(table)
+    yield "a-stream-by-zstd.arrow", RIGHT, streamed(table, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+    yield "a-stream-of-dictionaries.arrow", RIGHT, streamed(table.append_column("c", categories))
+    yield "a-stream-without-batches.arrow", NAMED, streamed(table.slice(0, 0))
 
 
 def _hdf5() -> Iterator[tuple[str, str, Write]]:

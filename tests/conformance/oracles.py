@@ -6,6 +6,8 @@ Conventions (scale, offset, missing values) are applied by the few formulas of t
 from __future__ import annotations
 
 import os
+import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ FORMATS = {
     "npy": (".npy",),
     "zarr": (".zarr.zip",),
 }
-"""Endings of files by format. Directories with metadata of zarr are the stores of "zarr"."""
+"""Endings of files; the first bytes of some tell which of several formats they have, and what a directory holds tells its own."""
 READ_AS = {".arrow_file": ".arrow", ".stream": ".arrow", ".parq": ".parquet"}
 """Endings that test data have, and those by which streampca knows the format."""
 MOST_TABLES = 24
@@ -46,27 +48,42 @@ class Expected:
 
 
 def format_of(path: Path) -> str | None:
-    """Return the name of the format of a file or directory, None where it is none of those that are compared."""
-    if path.is_dir() and (path / "_delta_log").is_dir():
-        return "Delta"
+    """Return the name of the format of a file or directory, a key of `READERS`; None where it is none of those that are compared."""
     if path.is_dir():
-        return "zarr" if any((path / name).exists() for name in (".zarray", ".zgroup", "zarr.json")) else None
-    return next((name for name, endings in FORMATS.items() if path.name.lower().endswith(endings)), None)
+        return "Delta" if (path / "_delta_log").is_dir() else _version_of_zarr([each.name for each in path.iterdir()])
+    kind = next((name for name, endings in FORMATS.items() if path.name.lower().endswith(endings)), None)
+    if kind == "zarr":
+        return (_version_of_zarr(zipfile.ZipFile(path).namelist()) if zipfile.is_zipfile(path) else None) or "zarr 3"
+    if kind not in ("Arrow", "NetCDF"):
+        return kind
+    with path.open("rb") as file:
+        first = file.read(6)
+    if kind == "NetCDF":
+        return "NetCDF 3" if first.startswith(b"CDF") else "NetCDF 4"
+    return "Feather 1" if first.startswith(b"FEA1") else "Arrow file" if first == b"ARROW1" else "Arrow stream"
+
+
+def _version_of_zarr(names: list[str]) -> str | None:
+    """Return which version of zarr has files of these names at the root of a store, None where none has."""
+    return "zarr 3" if "zarr.json" in names else "zarr 2" if {".zarray", ".zgroup"} & set(names) else None
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """Yield the files and zarr stores in a directory, sorted; what is in a store is not yielded beside it."""
+    """Yield the files, zarr stores and Delta tables in a directory, sorted.
+
+    What is in a zarr store is not yielded beside it; the Parquet files of a Delta table are, which are those of other writers, too.
+    """
     for here, directories, names in os.walk(directory):
         directories.sort()
-        stores = [name for name in directories if format_of(Path(here, name)) == "zarr"]
+        stores = {name: kind for name in directories if (kind := format_of(Path(here, name)))}
         yield from (Path(here, name) for name in stores)
-        directories[:] = [name for name in directories if name not in stores and name != ".git"]
+        directories[:] = [name for name in directories if stores.get(name, "Delta") == "Delta" and name != ".git"]
         yield from (Path(here, name) for name in sorted(names) if format_of(Path(here, name)))
 
 
 def tables_of(path: Path) -> list[Expected]:
     """Return the tables of a file; one without values if its library finds no table of numbers in it."""
-    found = list(_READERS[str(format_of(path))](path))
+    found = list(READERS[str(format_of(path))](path))
     return found[:MOST_TABLES] or [Expected()]
 
 
@@ -120,11 +137,10 @@ def _arrow(path: Path) -> Iterator[Expected]:
     import pyarrow as pa
     from pyarrow import feather
 
-    with path.open("rb") as file:
-        first = file.read(6)
-    if first[:4] == b"FEA1":
+    kind = format_of(path)
+    if kind == "Feather 1":
         yield from _of_arrow(feather.read_table(path, memory_map=False))
-    elif first == b"ARROW1":
+    elif kind == "Arrow file":
         yield from _of_arrow(pa.ipc.open_file(path.read_bytes()).read_all())
     else:
         yield from _of_arrow(pa.ipc.open_stream(path.read_bytes()).read_all())
@@ -132,8 +148,16 @@ def _arrow(path: Path) -> Iterator[Expected]:
 
 def _delta(path: Path) -> Iterator[Expected]:
     import deltalake
+    import pyarrow as pa
 
-    yield from _of_arrow(deltalake.DeltaTable(path).to_pyarrow_table())
+    def in_natural_order(fragment: Any) -> list[tuple[int, str]]:
+        return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", fragment.path)]
+
+    # A Delta table has no order of its rows: that of streampca is that of the names of the files.
+    table = deltalake.DeltaTable(path).to_pyarrow_dataset()
+    fragments = sorted(table.get_fragments(), key=in_natural_order)
+    parts = [fragment.to_table(schema=table.schema) for fragment in fragments]
+    yield from _of_arrow(pa.concat_tables(parts) if parts else table.to_table())
 
 
 def _hdf5(path: Path) -> Iterator[Expected]:
@@ -159,10 +183,6 @@ def _attribute(attributes: Any, key: str) -> Any:
 
 
 def _netcdf(path: Path) -> Iterator[Expected]:
-    with path.open("rb") as begin:
-        if begin.read(4)[:3] != b"CDF":
-            yield from _hdf5(path)
-            return
     from scipy.io import netcdf_file
 
     with netcdf_file(path, mmap=False, maskandscale=False) as file:
@@ -288,14 +308,19 @@ def _npy(path: Path) -> Iterator[Expected]:
         yield Expected({}, values.astype(np.float64))
 
 
-_READERS = {
+READERS = {
     "Parquet": _parquet,
-    "Arrow": _arrow,
+    "Delta": _delta,
+    "Arrow file": _arrow,
+    "Arrow stream": _arrow,
+    "Feather 1": _arrow,
     "HDF5": _hdf5,
-    "NetCDF": _netcdf,
+    "NetCDF 3": _netcdf,
+    "NetCDF 4": _hdf5,
     "AnnData": _cells,
     "PLINK": _plink,
     "npy": _npy,
-    "zarr": _zarr,
-    "Delta": _delta,
+    "zarr 2": _zarr,
+    "zarr 3": _zarr,
 }
+"""What reads the files of each format. Feather 2 is the format of Arrow files."""

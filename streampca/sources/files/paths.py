@@ -307,7 +307,7 @@ def _of_delta(directory: Path) -> list[StoredFile]:
     Raises
     ------
     NotAvailableError
-        If deltalake is not installed, or rows cannot be read from the files alone, as of deletion vectors.
+        If deltalake is not installed, rows cannot be read from the files alone, as of deletion vectors, or files have other endings.
     DataError
         If the log cannot be read, or there are no files.
     """
@@ -324,7 +324,13 @@ def _of_delta(directory: Path) -> list[StoredFile]:
         )
     if not found:
         raise DataError(f"{directory}: version {table.version()} of the Delta table has no files")
-    return [LocalFile(path) for path in sorted((Path(each.removeprefix("file://")) for each in found), key=_natural)]
+    paths = sorted((Path(each.removeprefix("file://")) for each in found), key=_natural)
+    if unknown := [path.name for path in paths if format_of(path) is None]:
+        raise NotAvailableError(
+            f"{directory}: the log of the Delta table names {len(unknown):,} file(s) without the ending .parquet, the first {unknown[0]}: "
+            "expected files of Parquet, which are known by it; write the current rows to Parquet"
+        )
+    return [LocalFile(path) for path in paths]
 
 
 def _require_no_lake_at(directory: Path) -> None:

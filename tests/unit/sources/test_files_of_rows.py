@@ -263,6 +263,16 @@ def test_the_current_rows_of_a_delta_table_are_read(tmp_path, partition_by):
         sp.open(f"{place}/**/*.parquet")
 
 
+def test_a_delta_table_of_files_without_an_ending_is_refused(tmp_path):
+    delta_table(tmp_path / "table", make_values(50, 3))
+    file = next((tmp_path / "table").glob("*.parquet"))
+    log = tmp_path / "table" / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace(file.name, "rows"))
+    file.rename(file.with_name("rows"))
+    with pytest.raises(NotAvailableError, match=r"1 file\(s\) without the ending .parquet, the first rows"):
+        sp.open(tmp_path / "table")
+
+
 def test_an_update_takes_the_new_files_of_a_delta_table(tmp_path):
     place, values = tmp_path / "table", make_values(400, 3)
     config = {"model": {"n_components": 2}}
