@@ -49,6 +49,11 @@ class Case:
     before: NDArray[Any] | None = None
     """What is stored where `rows` are these normalised while they are read; None where they are stored themselves."""
 
+    among: NDArray[Any] | None = None
+    """What is stored where `rows` are those of it that `where` chooses; None where they are all that is stored."""
+    where: NDArray[np.bool_] | None = None
+    """Which of the rows of `among` are `rows`, ``(n_stored,)``."""
+
     @property
     def sparse(self) -> bool:
         """Return whether the container is sparse."""
@@ -56,6 +61,8 @@ class Case:
 
     def stored(self) -> Any:
         """Return the rows in their container, or as a table that makes them of what is in there."""
+        if self.among is not None:
+            return streampca.open(replace(self, rows=self.among, among=None, where=None).stored(), where=self.where)
         if self.before is not None:
             stored = replace(self, rows=self.before, before=None).stored()
             return streampca.open(stored, normalize={"norm": self.words["norm"]})
@@ -135,7 +142,25 @@ def draw(seed: int) -> Case:
     if container in ("numpy", "zarr") and np.random.default_rng([seed, 20261128]).random() < 0.1:
         container, rows = CODES, _of_few_values(rows)
     case = Case(seed, rows, container, chunks, parameters, sample_weight, output, door, words)
-    return _normalized(case, drawn) if container != CODES and drawn.random() < 0.1 else case
+    if container != CODES and drawn.random() < 0.1:
+        return _normalized(case, drawn)
+    drawn = np.random.default_rng([seed, 20261129])
+    return (
+        _chosen(case, drawn) if sample_weight is None and "remove" not in parameters and drawn.random() < 0.1 else case
+    )
+
+
+def _chosen(case: Case, rng: np.random.Generator) -> Case:
+    """Return the case with its rows chosen by `where` among others, which hold what it cannot take where their type has NaN."""
+    rows = case.rows
+    n_others = int(rng.integers(1, 2 * len(rows) + 2))
+    where = rng.permutation(np.arange(len(rows) + n_others) < len(rows))
+    among = np.empty((len(where), rows.shape[1]), dtype=rows.dtype)
+    among[where] = rows
+    among[~where] = rows[rng.integers(0, len(rows), n_others)][:, ::-1]
+    if rows.dtype.kind == "f" and not case.sparse:
+        among[~where & (rng.random(len(where)) < 0.3), 0] = np.nan
+    return replace(case, among=among, where=where, words={**case.words, "where": f"{len(rows)} of {len(where)}"})
 
 
 def _normalized(case: Case, rng: np.random.Generator) -> Case:

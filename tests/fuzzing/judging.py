@@ -541,7 +541,20 @@ def _taken(case: Case, which: slice) -> dict[str, Any] | None:
 
 
 def _scores(case: Case, given: Any, pca: Any, taken: dict[str, Any]) -> tuple[NDArray[Any], list[NDArray[Any]] | None]:
-    """Return the scores of `given`, and T² and Q where the case asks for them, by the way that the case takes."""
+    """Return the scores of the rows of the case, and T² and Q where it asks for them; those of rows that are left out are NaN."""
+    scores, distances = _stored_scores(case, given, pca, taken)
+    if case.where is None:
+        return scores, distances
+    for name, each in (("scores", scores), *zip(("t2", "q"), distances or (), strict=False)):
+        if len(each) != len(case.where) or not np.isnan(each[~case.where]).all():
+            raise Wrong(f"{name} of rows that are left out: not NaN in their places, shape {each.shape}")
+    return scores[case.where], None if distances is None else [each[case.where] for each in distances]
+
+
+def _stored_scores(
+    case: Case, given: Any, pca: Any, taken: dict[str, Any]
+) -> tuple[NDArray[Any], list[NDArray[Any]] | None]:
+    """Return the scores of `given`, and T² and Q where the case asks for them, by the way that the case takes, in the places of stored rows."""
     if case.output == "transform":
         return np.asarray(pca.transform(given, **taken)), None
     with tempfile.TemporaryDirectory() as directory:
