@@ -224,6 +224,24 @@ def _netcdf() -> Iterator[tuple[str, str, Write]]:
     yield "unsigned-range.nc", *of(_rows("i2"), _Unsigned="true", valid_range=np.array([0, -6], "i2"))
     yield "valid-range.nc", *of(_rows("i2"), valid_range=np.array([-10, 20], "i2"))
 
+    def of_hdf5(values: Any, **attributes: Any) -> tuple[str, Write]:
+        def write(path: Path) -> None:
+            import h5py
+
+            with h5py.File(path, "w", track_order=True) as file:
+                data = file.create_dataset("x", data=values, chunks=True, shuffle=True, compression="gzip")
+                data.attrs.update(attributes)
+                for axis, name in enumerate(("time", "lat", "lon")[: values.ndim]):
+                    file[name] = np.arange(values.shape[axis], dtype="f8")
+                    file[name].make_scale(name)
+                    data.dims[axis].attach_scale(file[name])
+
+        return RIGHT, write
+
+    yield "fields.nc4", *of_hdf5(_rows("f4", (40, 3, 4)))
+    yield "big-endian.nc4", *of_hdf5(_rows(">f8"))
+    yield "packed.nc4", *of_hdf5(_rows("i2"), scale_factor=0.1, add_offset=5.0, _FillValue=np.int16(3))
+
 
 def _zarr() -> Iterator[tuple[str, str, Write]]:
     import numcodecs

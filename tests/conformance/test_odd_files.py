@@ -12,6 +12,7 @@ PACKAGES = {
     "Parquet": ("pyarrow",),
     "Arrow": ("pyarrow",),
     "HDF5": ("h5py",),
+    "NetCDF": ("h5py",),
     "Delta": ("deltalake", "pyarrow"),
     "AnnData": ("anndata", "h5py"),
     "PLINK": ("bed_reader",),
