@@ -126,7 +126,8 @@ class Device:
 
     def _staged(self, rows: Array) -> Any:
         """Return a copy of `rows` on the card, through page-locked memory: of large ones one of two buffers of this thread, once it is copied."""
-        torch, ring, turn, held = cast(Any, self._torch), self._local.__dict__, 0, None
+        torch, turn, held = cast(Any, self._torch), 0, None
+        ring: dict[Any, Any] = self._local.__dict__
         large = rows.nbytes >= _LARGE
         if large:
             turn = ring["turn"] = (ring.get("turn", -1) + 1) % STAGED
