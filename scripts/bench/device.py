@@ -139,7 +139,7 @@ def peer(n: str, d: str, k: str, device: str, name: str) -> Row:
 def measure(device: str, k: int, scale: float, *, repeats: int = 3, fresh: bool = True) -> Outcome:
     """Run the contenders in turns; `scale` shortens every case."""
     cases = {name: (str(max(256, int(n * scale))), str(max(64, int(d * scale**0.5)))) for name, (n, d) in CASES.items()}
-    found, card, components = cores(), device != "cpu", str(k)
+    found, of_torch, components = cores(), device.partition(":")[0] in ("cuda", "torch"), str(k)
     counts = [count for count in (1, 2, 4, 8, 16, 32, 64, 128) if count <= found]
     entries = [
         Contender(f"{name} on {count}", "device", "fit", (*cases[name], components, "cpu", str(count)))
@@ -151,17 +151,12 @@ def measure(device: str, k: int, scale: float, *, repeats: int = 3, fresh: bool 
         Contender(f"41 GB within {memory}", "device", "stream", (*long, memory), once=True)
         for memory in ("1GiB", "2GiB")
     ]
-    if card:
-        for name, case in cases.items():
-            entries.append(Contender(f"{name} on the card", "device", "fit", (*case, components, device, "0")))
-            entries += [
-                Contender(f"{what} of {name}", "device", "bare", (*case, device, what))
-                for what in ("copying", "products")
-            ]
-            names = ("scikit-learn", "torch.pca_lowrank", "cuml")
-            entries += [
-                Contender(f"{other}, {name}", "device", "peer", (*case, components, device, other)) for other in names
-            ]
+    for name, case in cases.items() if device != "cpu" else ():
+        entries.append(Contender(f"{name} on the card", "device", "fit", (*case, components, device, "0")))
+        for what in ("copying", "products") if of_torch else ():
+            entries.append(Contender(f"{what} of {name}", "device", "bare", (*case, device, what)))
+        for other in ("scikit-learn", "torch.pca_lowrank", "cuml") if of_torch else ():
+            entries.append(Contender(f"{other}, {name}", "device", "peer", (*case, components, device, other)))
     with TemporaryDirectory() as place:
         store = Path(place) / "a.zarr"
         write(store, rows_of(*map(int, cases["A"])))

@@ -20,7 +20,8 @@ from streampca.solvers import fit
 from streampca.solvers.fit import Parameters, plan_fit
 from streampca.sources import Source
 
-_PLACES = ExitStack()
+PLACES = ExitStack()
+"""Directories of the stores, until it is left."""
 
 MEBIBYTE = 2**20
 PROCESS_BYTES = 100 * MEBIBYTE
@@ -41,7 +42,7 @@ CASES: dict[str, tuple[tuple[int, int], tuple[int, int], str, int]] = {
 @cache
 def store(case: str) -> Source:
     """Return the table of a store that has metadata and no chunk."""
-    place = _PLACES.enter_context(TemporaryDirectory())
+    place = PLACES.enter_context(TemporaryDirectory())
     shape, chunks = CASES[case][:2]
     zarr.create_array(place, shape=shape, chunks=chunks, dtype="float32", compressors=None)
     return sp.open(place)
@@ -81,7 +82,7 @@ def main() -> None:
     """Print a table for each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES))
-    with _PLACES:
+    with PLACES:
         for case in parser.parse_args().cases.split(","):
             print("\n".join(table(case)), end="\n\n")
 

@@ -131,3 +131,25 @@ def test_small_arrays_are_compared_with_scikit_learn(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert printed.count("| streampca, fit |") == printed.count("| scikit-learn, transform |") == 4
     assert "| `from streampca.states import Covariance` |" in printed
+
+
+@pytest.mark.deep
+def test_devices_are_measured_beside_the_cores() -> None:
+    with scripts.module(BENCH / "device.py") as device:
+        outcome = device.measure("array_api_strict:device1", 3, 0.002, repeats=1, fresh=False)
+    assert {"A on 1", "C on the card", "41 GB within 1GiB"} <= outcome.rows.keys()
+    assert "failed" not in outcome.rows["A on the card"]
+    assert outcome.ratios["C on the card over all cores"] > 0
+
+
+def test_plans_use_more_cores_under_higher_ceilings() -> None:
+    with scripts.module(BENCH / "plans.py") as plans, plans.PLACES:
+        busy = {ceiling: plans.planned("A", 16, ceiling) for ceiling in (512, 1024, 4096)}
+        assert plans.planned("D", 16, 300) is None
+    cores = [plan.leaves_in_flight * plan.threads_per_leaf for plan in busy.values()]
+    assert cores == sorted(cores)
+    assert cores[1] >= 8
+    assert [plan.waiting_threads for plan in busy.values()] == [16 - each for each in cores]
+    assert busy[1024].bytes_for_threads > 2**30
+    assert "would use them" in str(busy[1024])
+    assert len({(plan.n_blocks, plan.n_leaves) for plan in busy.values()}) == 1
