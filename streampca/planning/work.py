@@ -392,6 +392,7 @@ def for_workers(plan: Plan, limits: list[WorkerLimits], budget: MemoryBudget | N
     return replace(
         plan,
         threads=sum(each.threads for each in limits),
+        waiting_threads=plan.waiting_threads * len(limits),
         leaves_in_flight=min(window, at_once),
         window=window,
         leaves_per_worker=at_worker,
