@@ -105,9 +105,9 @@ def test_leaves_grow_by_one_thread_and_by_one_mebibyte() -> None:
     by_threads = [loads(700, threads, 2048 * MIB)[0] for threads in range(1, 65)]
     most = by_threads[-1]
     assert by_threads == [min(threads, most) for threads in range(1, 65)]
-    by_memory = [loads(700, 16, allowed * MIB)[0] for allowed in range(260, 2300, 20)]
+    by_memory = [loads(700, 16, allowed * MIB)[0] for allowed in range(400, 2300, 20)]
     assert by_memory == sorted(by_memory)
-    assert set(by_memory) == set(range(1, 17))
+    assert set(by_memory) == set(range(2, 17))
 
 
 def test_scores_of_a_model_use_every_number_of_threads() -> None:
