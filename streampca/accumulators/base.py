@@ -222,6 +222,9 @@ class Forwarding(Accumulator[Any, Any]):
         return self.accumulator.finalize_bytes(n_features)
 
 
+_HERE = (np.ndarray, int, float, str, type(None))
+
+
 def settled(state: Any) -> Any:
     """Return `state` with what is held elsewhere (`Elsewhere`) in the memory of this process; itself where nothing is."""
     if isinstance(state, Elsewhere):
@@ -230,8 +233,8 @@ def settled(state: Any) -> Any:
         parts = tuple(map(settled, state))
         return parts if any(a is not b for a, b in zip(parts, state, strict=True)) else state
     if is_dataclass(state) and not isinstance(state, type):
-        values = {each.name: getattr(state, each.name) for each in fields(state)}
-        changed = {name: new for name, value in values.items() if (new := settled(value)) is not value}
+        inner = {name: value for name, value in vars(state).items() if not isinstance(value, _HERE)}
+        changed = {name: new for name, value in inner.items() if (new := settled(value)) is not value}
         return replace(state, **changed) if changed else state
     return state
 

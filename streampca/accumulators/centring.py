@@ -14,7 +14,7 @@ from streampca.block import Block
 from streampca.errors import DataError, NotFiniteError
 from streampca.linalg.scaling import mark_underflow
 from streampca.linalg.tiles import TileGrid, spread
-from streampca.system.phases import phase
+from streampca.system.phases import Phase
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, SparseRows
 
@@ -88,7 +88,7 @@ def centred_panel(block: Block, dtype: DType, grid: TileGrid | None = None, n_th
     NotFiniteError
         If the rows hold NaN or infinity, or overflow float64 when squared.
     """
-    with phase("centring"):
+    with Phase("centring"):
         rows = borrow("panel", block.values.shape, dtype)
         centred = centre_columns(block.values, rows, grid, n_threads)
         require_finite(centred.finite, block, dtype)
@@ -197,20 +197,21 @@ def centre(rows: Array, out: Array, n_threads: int = 1) -> Centred:
         whole = rows.dtype.kind != "f" or (sample == np.rint(sample)).all(axis=0)
         middle = np.where(whole, np.rint(middle), middle).astype(out.dtype)
         step = max(16, min(_SLAB_ROWS, _SLAB_BYTES // max(1, n_features * out.itemsize)))
-    ones, bands = np.ones(min(step, n_rows), dtype=out.dtype), bands_of(n_rows)
-    sums, of_squares = np.zeros((len(bands), n_features)), np.zeros((len(bands), n_features))
+        ones, bands = np.ones(min(step, n_rows), dtype=out.dtype), bands_of(n_rows)
+        sums, of_squares = np.zeros((len(bands), n_features)), np.zeros((len(bands), n_features))
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def shift(index: int) -> None:
-        for start in range(bands[index].start, bands[index].stop, step):
-            slab = out[start : min(start + step, bands[index].stop)]
-            subtract(rows[start : start + len(slab)], middle, slab)
-            sums[index] += ones[: len(slab)] @ slab
-            of_squares[index] += squares_of_columns(slab)
+        def shift(index: int) -> None:
+            for start in range(bands[index].start, bands[index].stop, step):
+                slab = out[start : min(start + step, bands[index].stop)]
+                subtract(rows[start : start + len(slab)], middle, slab)
+                sums[index] += ones[: len(slab)] @ slab
+                of_squares[index] += squares_of_columns(slab)
 
-    spread(shift, range(len(bands)), n_threads)
-    offset, squares = sums[0], of_squares[0]
-    with np.errstate(over="ignore", invalid="ignore"):
+        if len(bands) == 1:  # nothing to share, and small blocks may be many
+            shift(0)
+        else:
+            spread(np.errstate(over="ignore", invalid="ignore")(shift), range(len(bands)), n_threads)
+        offset, squares = sums[0], of_squares[0]
         for more, more_squares in zip(sums[1:], of_squares[1:], strict=True):
             offset, squares = offset + more, squares + more_squares
     offset /= n_rows

@@ -30,7 +30,7 @@ from streampca.linalg.eigen import Scatter, SymmetricOperator
 from streampca.linalg.scaling import Scale, scaling_of
 from streampca.linalg.tiles import TileGrid, spread, tile_grid
 from streampca.storage.state_file import storable
-from streampca.system.phases import phase
+from streampca.system.phases import Phase
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, override
 
@@ -178,7 +178,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
     def _in_place(self, block: Block) -> Panel | None:
         """Overwrite float32 rows by the centred ones; None, with the rows as they were, where float32 loses digits of their products."""
         rows = block.values
-        with phase("centring"):
+        with Phase("centring"):
             centred = centre_columns(rows, rows, self.grid(rows.shape[1]), self.n_threads)
             if centred.finite.all() and within_float32(centred.squares, rows):
                 return weighed_panel(block, rows, centred)
@@ -254,29 +254,20 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
 
         Of many features, two threads share the products: one makes those of the first half with the others, the other those of each half.
         """
-        rows, squares = panel.rows, panel.squares
+        rows, squares, (_, total, _) = panel.rows, panel.squares, panel.counts
         middle = len(tile) // 2 if shares_of_one_tile(len(tile)) > 1 else len(tile)
         halves = [half for half in (slice(0, middle), slice(middle, len(tile))) if half.start < half.stop]
         pairs = [(1, 0), (0, 0), (1, 1)] if len(halves) == 2 else [(0, 0)]
-        products = dict.fromkeys(pairs, np.empty(0))
+        products: dict[tuple[int, int], Array] = {}
         flat, used = borrow("product", (tile.size,), rows.dtype), 0
         for i, j in pairs:
             shape = halves[i].stop - halves[i].start, halves[j].stop - halves[j].start
             products[i, j] = flat[used : used + shape[0] * shape[1]].reshape(shape)
-            used += products[i, j].size
+            used += shape[0] * shape[1]
 
-        @np.errstate(over="ignore", invalid="ignore")
         def multiply(pair: tuple[int, int]) -> None:
             np.matmul(rows[:, halves[pair[0]]].T, rows[:, halves[pair[1]]], out=products[pair])
 
-        spread(multiply, pairs, self.n_threads)
-        exact = True
-        if squares is not None:
-            about_mean = np.maximum(squares - panel.counts[1] * np.square(panel.remainder), squares / 4)
-            diagonal = np.concatenate([products[i, i].diagonal() for i in range(len(halves))])
-            exact = not lost_digits(diagonal, squares, about_mean)
-
-        @np.errstate(over="ignore", invalid="ignore")  # the caller checks that the scatter is finite
         def add(i: int) -> None:
             outer = borrow("outer", (_STRIP_ROWS, tile.shape[1]), np.float64)
             for start in range(halves[i].start, halves[i].stop, _STRIP_ROWS):
@@ -287,7 +278,15 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
                     term[:, half] += products[i, j][own] if j <= i else products[j, i][:, own].T
                 tile[strip] += term
 
-        spread(add, range(len(halves)), self.n_threads)
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks that the scatter is finite
+            ignoring = np.errstate(over="ignore", invalid="ignore")  # of the threads that help
+            spread(multiply if len(halves) == 1 else ignoring(multiply), pairs, self.n_threads)
+            exact = True
+            if squares is not None:
+                about_mean = np.maximum(squares - total * np.square(panel.remainder), squares / 4)
+                diagonal = np.concatenate([products[i, i].diagonal() for i in range(len(halves))])
+                exact = not lost_digits(diagonal, squares, about_mean)
+            spread(add if len(halves) == 1 else ignoring(add), range(len(halves)), self.n_threads)
         if not exact:
             add_product_in_float64(tile, rows, rows)
 

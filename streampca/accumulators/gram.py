@@ -31,7 +31,7 @@ from streampca.linalg.eigen import positive_divisor
 from streampca.linalg.scaling import Scale, mark_underflow_of_stored, refuse_underflow, scaling_of, sums_about_zero
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.storage.state_file import storable
-from streampca.system.phases import phase
+from streampca.system.phases import Phase
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
 
@@ -240,7 +240,6 @@ class Gram(Accumulator[GramState, GramOperator]):
             means[first:last], variances[first:last] = equal.row[0], 0.0
         return others
 
-    @phase("centring")
     def _panel_of(
         self, panel: Block, dtype: DType, numbers: IntArray | None = None
     ) -> tuple[int, Array, FloatArray, FloatArray, int] | None:
@@ -249,39 +248,40 @@ class Gram(Accumulator[GramState, GramOperator]):
         The columns have the factors of the features and the roots of the weights of the samples. None where `dtype` is float32 and
         would lose digits of their products. `numbers` are the columns of the source for errors, None where they are those of the block.
         """
-        n_samples = panel.values.shape[1]
-        values = self._of_counted(panel.values.T)
-        weights = None if self.weights is None else self._of_counted(self.weights[:n_samples])
-        columns = borrow("panel", values.shape, dtype)
-        centred, missing = centre(values, columns), None
-        if not centred.finite.all():
-            missing = self._missing(panel, values)
+        with Phase("centring"):
+            n_samples = panel.values.shape[1]
+            values = self._of_counted(panel.values.T)
+            weights = None if self.weights is None else self._of_counted(self.weights[:n_samples])
+            columns = borrow("panel", values.shape, dtype)
+            centred, missing = centre(values, columns), None
+            if not centred.finite.all():
+                missing = self._missing(panel, values)
+                if missing is not None:
+                    centred = centre_observed(values, missing, len(values) - missing.sum(axis=0), columns)
+                if dtype == np.float64:
+                    require_range(centred.finite, panel.start, numbers)
+            if not keeps_digits(columns, centred.squares, weights):
+                return None
+            total, offset, squares = np.full(len(panel), float(len(values))), centred.offset, centred.squares
+            if weights is not None or missing is not None:
+                total, offset, squares = observed_moments(columns, weights, missing)
+            origin = centred.origin
+            if weights is not None:
+                origin = _about_weighted_mean(values, columns, missing, origin, offset)
+                total, offset, squares = observed_moments(columns, weights, missing)
+                require_range(~np.isinf(squares), panel.start, numbers)
+            means = origin + offset
+            variances = np.nan_to_num(np.maximum(squares - total * offset**2, 0)) / self._least_divisor(n_samples)
+            if not self.center:
+                np.copyto(columns, values)
             if missing is not None:
-                centred = centre_observed(values, missing, len(values) - missing.sum(axis=0), columns)
-            if dtype == np.float64:
-                require_range(centred.finite, panel.start, numbers)
-        if not keeps_digits(columns, centred.squares, weights):
-            return None
-        total, offset, squares = np.full(len(panel), float(len(values))), centred.offset, centred.squares
-        if weights is not None or missing is not None:
-            total, offset, squares = observed_moments(columns, weights, missing)
-        origin = centred.origin
-        if weights is not None:
-            origin = _about_weighted_mean(values, columns, missing, origin, offset)
-            total, offset, squares = observed_moments(columns, weights, missing)
-            require_range(~np.isinf(squares), panel.start, numbers)
-        means = origin + offset
-        variances = np.nan_to_num(np.maximum(squares - total * offset**2, 0)) / self._least_divisor(n_samples)
-        if not self.center:
-            np.copyto(columns, values)
-        if missing is not None:
-            np.copyto(columns, (offset if self.center else means).astype(dtype), where=missing)
-            columns[:, np.isnan(means)] = 0  # features without observed values, for which `finalize` raises
-        if weights is not None:
-            columns *= np.sqrt(weights).astype(dtype)[:, None]
-        factors = self.factors_of(panel.start, means, variances)
-        if factors is not None:
-            columns *= factors.astype(dtype)
+                np.copyto(columns, (offset if self.center else means).astype(dtype), where=missing)
+                columns[:, np.isnan(means)] = 0  # features without observed values, for which `finalize` raises
+            if weights is not None:
+                columns *= np.sqrt(weights).astype(dtype)[:, None]
+            factors = self.factors_of(panel.start, means, variances)
+            if factors is not None:
+                columns *= factors.astype(dtype)
         return panel.start, columns, means, variances, 0 if missing is None else int(missing.sum())
 
     def _add_sparse(self, state: GramState, block: Block, means: FloatArray, variances: FloatArray) -> None:

@@ -47,7 +47,7 @@ from streampca.linalg.scaling import (
 )
 from streampca.linalg.tiles import spread
 from streampca.storage.state_file import storable
-from streampca.system.phases import phase
+from streampca.system.phases import Phase
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, override
 
@@ -339,7 +339,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
         sums = squares = np.zeros(values.shape[1])
         total, squared = panel.weight_sums()
         if self.moments:
-            with phase("centring"):
+            with Phase("centring"):
                 sums, squares = shifted_moments(values, state.origin.astype(values.dtype), weights, self.n_threads)
             require_finite(np.isfinite(squares), panel, values.dtype)
             if underflows(values, state.origin, squares):
@@ -356,7 +356,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
             state = replace(state, origin=sampled_origin(values, dtype))
         rows = borrow("panel", values.shape, dtype)
         missing = np.isnan(values) if self.missing == "pairwise" and values.dtype.kind == "f" else None
-        with phase("centring"):
+        with Phase("centring"):
             sums, squares = shifted(values, state.origin.astype(dtype), rows, missing, self.moments, self.n_threads)
         require_finite(np.isfinite(squares), panel, dtype, missing=self.missing == "pairwise")
         if self.moments:

@@ -23,7 +23,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.grid import Span
-from streampca.system.phases import kept, phase
+from streampca.system.phases import Phase, kept
 from streampca.system.workspace import borrow, release
 from streampca.typing import Array
 
@@ -203,12 +203,12 @@ def run_leaf(
     reads = read_ahead(task.source, leaf, done, task.rows_device)
     while True:
         with kept() as seconds:
-            with phase("waiting"):
+            with Phase("waiting"):
                 read = next(reads, None)
             if read is None:
                 break
             block, began = read.block, time.perf_counter()
-            with phase("products"):
+            with Phase("products"):
                 state = task.update(state, block)
         _log.debug(
             "leaf %d: block %d, %d rows, computed in %.3f s", leaf.index, done, len(block), time.perf_counter() - began

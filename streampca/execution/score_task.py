@@ -27,7 +27,7 @@ from streampca.sources.grid import Span
 from streampca.sources.steps import RowResiduals
 from streampca.storage.directories import ARRAYS_BESIDE_SCORES, DIAGNOSTICS, require_space
 from streampca.storage.zarr_interface import opened_for_writing
-from streampca.system.phases import phase
+from streampca.system.phases import Phase
 from streampca.system.workspace import borrow
 from streampca.typing import DType, IntArray, Json
 
@@ -145,7 +145,7 @@ class ScoreTask(Writer):
         low, high = self.written(start, start + len(block), size)
         for array, value in zip(arrays, values, strict=True):
             if chosen is None:
-                with phase("writing"):
+                with Phase("writing"):
                     array[low:high] = value
                 continue
             places = chosen.at(start, start + len(block))

@@ -53,6 +53,10 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 def spread(work: Callable[[Item], None], items: Iterable[Item], n_threads: int) -> None:
     """Call `work` on every item in this thread and as many others as make `n_threads`; raise the exception of the first item that has one."""
     left = deque(enumerate(items))
+    if n_threads <= 1 or len(left) == 1:
+        for _, item in left:
+            work(item)
+        return
     raised: dict[int, BaseException] = {}
 
     def take() -> None:

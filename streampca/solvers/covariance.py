@@ -172,11 +172,12 @@ class CovarianceSolver(ContinuableSolver):
             If it does not fit: with what is projected, what is allowed, and what to change.
         """
         d = self.source.shape[1]
+        shares = self.accumulator.shares(d)
         panel_bytes = panel_rows(d, self.dtype) * d * self.dtype.itemsize
         wide = panel_bytes > _WIDE_FROM_BYTES  # else the default size
         least = 1 if self.by_group is None else _ROWS_OF_GROUP * self.by_group.n_groups
         sizes = block_rows_to_try(self.source, self.dtype, panel_bytes if wide else BLOCK_BYTES, least)
-        plan = self.best(sizes, d, self.accumulator.shares(d))
+        plan = self.best(sizes, d, shares)
         if plan.budget.fits:
             return plan
         raise plan.budget.refusal(

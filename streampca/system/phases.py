@@ -30,18 +30,28 @@ def kept() -> Iterator[dict[str, float]]:
         _local.seconds = before
 
 
-@contextmanager
-def phase(name: str) -> Iterator[None]:
-    """Add the time in this context to a phase of this thread, if somebody keeps it, and take it from the phase around it."""
-    seconds: dict[str, float] | None = getattr(_local, "seconds", None)
-    if seconds is None:
-        yield
-        return
-    began, around = time.perf_counter(), getattr(_local, "inside", 0.0)
-    _local.inside = 0.0
-    try:
-        yield
-    finally:
-        taken = time.perf_counter() - began
-        seconds[name] = seconds.get(name, 0.0) + taken - _local.inside
-        _local.inside = around + taken
+class Phase:
+    """A context whose time is added to a phase of this thread, if somebody keeps it, and taken from the phase around it.
+
+    Parameters
+    ----------
+    name : str
+        One of `PHASES`.
+    """
+
+    __slots__ = ("_around", "_began", "_seconds", "name")
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __enter__(self) -> None:
+        self._seconds: dict[str, float] | None = getattr(_local, "seconds", None)
+        if self._seconds is not None:
+            self._around, _local.inside = getattr(_local, "inside", 0.0), 0.0
+            self._began = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        if self._seconds is not None:
+            taken = time.perf_counter() - self._began
+            self._seconds[self.name] = self._seconds.get(self.name, 0.0) + taken - _local.inside
+            _local.inside = self._around + taken

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zarr
 from dask.distributed import Client, LocalCluster
-from facade import kept, phase
+from facade import Phase, kept
 
 import streampca as sp
 
@@ -23,8 +23,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_time_of_a_phase_is_not_that_of_those_within() -> None:
-    with kept() as seconds, phase("products"):
-        with phase("centring"):
+    with kept() as seconds, Phase("products"):
+        with Phase("centring"):
             time.sleep(0.05)
         time.sleep(0.02)
     assert seconds["centring"] >= 0.05
