@@ -25,6 +25,10 @@ __all__ = ["pca"]
 _SCANPY_COMPONENTS = 50
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def pca(
     adata: Any,
     n_comps: int | None = 50,

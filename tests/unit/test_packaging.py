@@ -47,3 +47,11 @@ def test_packages_that_are_optional_are_no_dependencies() -> None:
 
 def test_the_names_of_the_package_are_those_that_it_exports() -> None:
     assert dir(sp) == sorted(sp.__all__)
+    assert dir(sp.anndata) == ["pca"]
+
+
+def test_the_extra_all_has_every_extra_for_users_but_torch() -> None:
+    extras = PROJECT["optional-dependencies"]
+    [requirement] = extras["all"]
+    held = set(requirement.removeprefix("streampca[").removesuffix("]").split(","))
+    assert held == set(extras) - {"all", "torch", "test", "docs", "dev"}

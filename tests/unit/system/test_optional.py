@@ -73,7 +73,7 @@ def test_a_missing_package_is_named_with_its_extra(
 
 def test_every_extra_for_users_has_a_case() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    declared = set(project["optional-dependencies"]) - {"test", "dev", "docs"}
+    declared = set(project["optional-dependencies"]) - {"all", "test", "dev", "docs"}
     assert {extra for extra, _ in USES} == declared
 
 
