@@ -9,8 +9,7 @@ and numbers, so that pickle sends them. Their size (`state_bytes`) does not depe
 accumulator               rows                                             state                           cost of n rows
 ========================  ===============================================  ==============================  ==========================
 `Covariance`              any numbers                                      4 d² to 8 d² bytes              n d² flops
-`DeviceCovariance`        any numbers, tensors of torch; multiplied on a  as `Covariance`                 n d² flops there
-                          graphics card
+`DeviceCovariance`        any numbers, tensors; multiplied on a card       as `Covariance`                 n d² flops there
 `ExactIntegerCovariance`  8-bit integers, bool                             4 d² to 8 d² bytes, exact sums  n d² flops
 `CompleteRows`            rows with NaN are left out                       as `Covariance`                 n d² flops
 `PairwiseCovariance`      NaN is missing; pairs of observed values count   four times that                 up to 4 n d² flops
