@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -31,23 +31,19 @@ Item = TypeVar("Item")
 _FULL = 0.1  # share of stored values from which a sparse column is multiplied as a dense one
 _DENSE_BYTES = 2**22  # of such columns at once
 _PRODUCT_ROWS = 256  # rows of the product with vectors that are made at once; enters the bits
+_MOST_HELPERS = 256
 _AHEAD = 2  # products of tiles in a file, for each thread, that may wait for their addition
 _STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to them
 
 
-_helpers = threading.local()
-"""The pool of helpers of each thread, by ``pool``: leaves that run at once do not wait for the helpers of each other."""
+@lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
+    """Return the helpers of all threads, which are started when there is something to do for them."""
+    return ThreadPoolExecutor(_MOST_HELPERS, thread_name_prefix="streampca-tile")
 
 
-def _pool(n_threads: int) -> ThreadPoolExecutor:
-    """Return the helpers of this thread, at least `n_threads`; they end with it."""
-    known = _helpers.__dict__
-    if (
-        known.get("size", 0) < n_threads or known.get("process") != os.getpid()
-    ):  # a forked process has only the thread that called fork
-        pool = ThreadPoolExecutor(n_threads, thread_name_prefix="streampca-tile")
-        known.update(pool=pool, size=n_threads, process=os.getpid())
-    return cast("ThreadPoolExecutor", known["pool"])
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has only the thread that called fork
 
 
 def spread(work: Callable[[Item], None], items: Iterable[Item], n_threads: int) -> None:
@@ -71,10 +67,11 @@ def spread(work: Callable[[Item], None], items: Iterable[Item], n_threads: int) 
                 raised[index] = error
                 left.clear()
 
-    helpers = [_pool(n_threads - 1).submit(take) for _ in range(min(n_threads, len(left)) - 1)]
+    helpers = [_pool().submit(take) for _ in range(min(n_threads, len(left)) - 1)]
     take()
     for helper in helpers:
-        helper.result()
+        if not helper.cancel():  # one that has not begun is not needed any more
+            helper.result()
     if raised:
         raise raised[min(raised)]
 
