@@ -42,7 +42,7 @@ def manifest_of(
     *,
     kind: str,
     plan: Plan,
-    seconds: Mapping[str, float | None],
+    seconds: Mapping[str, float | Mapping[str, float] | None],
     updates: Sequence[Json] = (),
     **entries: object,
 ) -> Manifest:

@@ -211,6 +211,7 @@ class OneModel(Strategy):
                 "solve": fitted.solve_seconds,
                 "scores": scores_seconds,
                 "reconstruction": None if rows_read is None else rows_read["seconds"],
+                "phases": dict((fitted.count + (scored.count if scored else ReadCount())).phases),
             },
             passes=fitted.passes,
             approximation=fitted.plan.sketch or None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -58,9 +58,8 @@ class ReadCount:
         return ReadCount(*sums, phases)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the counts as plain data, with seconds by phase where there are some."""
-        plain = asdict(self)
-        return plain if plain["phases"] else {name: value for name, value in plain.items() if name != "phases"}
+        """Return the counts as plain data, without the seconds, which differ from one reading to the next."""
+        return {"chunks": self.chunks, "bytes": self.bytes, "stored_bytes": self.stored_bytes}
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,9 @@ def comparison(run: RunFiles) -> ReportTable:
         if (taken := words.number(field(manifest, "seconds", key)) or 0.0) > 0:
             rows.append((f"Time to {label}", words.MISSING, words.duration(taken), ""))
     for name, text in PHASES.items():
-        if (taken := words.number(field(fit, "phases", name)) or 0.0) > 0:
+        if (taken := words.number(field(manifest, "seconds", "phases", name)) or 0.0) > 0:
             of_threads = "" if name == "merging" else ", threads together"
-            rows.append((f"Time of the fit {text}{of_threads}", words.MISSING, words.duration(taken), ""))
+            rows.append((f"Time of {text}{of_threads}", words.MISSING, words.duration(taken), ""))
     seconds, total = words.number(field(fit, "seconds")), words.number(field(fit, "bytes"))
     if seconds and total:
         rows.append(("Rate of reading", words.MISSING, f"{words.size(total / seconds)} a second", ""))
