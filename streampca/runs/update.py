@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
             "stored_bytes": batch.count.stored_bytes,
         }
         if self.fitted.stored is not None:
-            entry["compared"] = asdict(self.added.compared)
+            entry["compared"] = self.added.compared.to_dict()
         return Fit(
             model=model,
             plan=plan,
