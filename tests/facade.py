@@ -55,7 +55,7 @@ from streampca.storage.directories import AtomicDirectory
 from streampca.storage.lock import Lock, lock_of
 from streampca.storage.signals import StopSignalError, deliver, raise_pending_signal, uninterrupted
 from streampca.system.device import Device, device_of
-from streampca.system.phases import Phase, kept
+from streampca.system.phases import Phase, phases_of_thread
 from streampca.system.process import _package_versions, one_blas_thread, peak_bytes, process_bytes
 
 __all__ = [
@@ -108,7 +108,6 @@ __all__ = [
     "impatient",
     "impatient_clusters",
     "inspect_path",
-    "kept",
     "lock_of",
     "main",
     "no_checkpoints",
@@ -118,6 +117,7 @@ __all__ = [
     "open_source",
     "parse_config",
     "peak_bytes",
+    "phases_of_thread",
     "plan",
     "plan_fit",
     "plan_scores",

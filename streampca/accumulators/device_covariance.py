@@ -24,7 +24,6 @@ from streampca.accumulators.centring import (
 )
 from streampca.accumulators.covariance import Covariance, CovarianceState, panel_rows
 from streampca.block import Block, is_tensor, rows_of_tensor
-from streampca.linalg.eigen import SymmetricOperator
 from streampca.linalg.tiles import TileGrid
 from streampca.storage.state_file import Elsewhere
 from streampca.system.device import Device, device_of
@@ -49,7 +48,7 @@ class DeviceSums(Elsewhere):
     def __init__(self, device: str, layout: TileGrid | tuple[int, int], stored: FloatArray | None = None):
         self.name, self.layout, self._slabs = device, layout, list[Any]()
         if stored is not None and stored.any():
-            self._make([self.device.send(slab) for slab in self._cut(stored)])
+            self._slabs = [self.device.send(slab) for slab in self._cut(stored)]
 
     @property
     def device(self) -> Device:
@@ -84,14 +83,11 @@ class DeviceSums(Elsewhere):
         rows = range(len(self.layout.edges) - 1)
         return [np.hstack([self.layout.tile(stored, i, j) for j in range(i + 1)]) for i in rows]
 
-    def _make(self, slabs: list[Any]) -> None:
-        self._slabs = slabs
-
     def add(self, left: Any, right: Any) -> None:
         """Add leftᵀ right for arrays on the device, ``(n_rows, n_some)``; of a triangle both have all features."""
         places = self._edges()
         if not self._slabs:
-            self._make([self.device.zeros((r.stop - r.start, c.stop - c.start)) for r, c in places])
+            self._slabs = [self.device.zeros((r.stop - r.start, c.stop - c.start)) for r, c in places]
         for slab, (rows, columns) in zip(self._slabs, places, strict=True):
             self.device.add_product(slab, left[:, rows], right[:, columns])
 
@@ -134,8 +130,22 @@ class DeviceSums(Elsewhere):
         return flat
 
 
+class SettledStates:
+    """Mixin of accumulators on a device: what merges or solves states has them in the memory of this process."""
+
+    def absorb(self, state: Any, other: Any) -> Any:
+        """Return the state of the rows behind both, in the memory of this process."""
+        own: Any = super()
+        return own.absorb(settled(state), settled(other))
+
+    def finalize(self, state: Any) -> Any:
+        """Return the result of the accumulator of the host."""
+        own: Any = super()
+        return own.finalize(settled(state))
+
+
 @dataclass(frozen=True)
-class DeviceCovariance(Covariance):
+class DeviceCovariance(SettledStates, Covariance):
     """`Covariance` with products on a device: the same states, and as a rule more digits, because products are in float64 where the device has them.
 
     Examples
@@ -256,11 +266,3 @@ class DeviceCovariance(Covariance):
         factor = float(self.forgetting) ** n_rows
         sums.scale(factor)
         return replace(state, weight=state.weight * factor, weight_squares=state.weight_squares * factor**2)
-
-    @override
-    def absorb(self, state: CovarianceState, other: CovarianceState) -> CovarianceState:
-        return super().absorb(settled(state), settled(other))
-
-    @override
-    def finalize(self, state: CovarianceState) -> SymmetricOperator:
-        return super().finalize(settled(state))

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from streampca.accumulators.base import AnyAccumulator, settled
+from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.centring import squares_of_rows
 from streampca.accumulators.covariance import Covariance
-from streampca.accumulators.device_covariance import DeviceCovariance, DeviceSums
+from streampca.accumulators.device_covariance import DeviceCovariance, DeviceSums, SettledStates
 from streampca.accumulators.gram import Gram, GramState
 from streampca.accumulators.kernel_features import KernelFeatures
 from streampca.accumulators.sketch import Sketch, SketchState
@@ -32,7 +32,7 @@ def on_device(accumulator: Any, device: str) -> AnyAccumulator | None:
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceSketch(Sketch):
+class DeviceSketch(SettledStates, Sketch):
     """`Sketch` with both products of a panel on a device."""
 
     device: str = "cuda"
@@ -76,17 +76,9 @@ class DeviceSketch(Sketch):
                 projected = projected * device.send(weights.astype(rows.dtype), dtype)[:, None]
             products.add(there, projected)
 
-    @override
-    def absorb(self, state: SketchState, other: SketchState) -> SketchState:
-        return super().absorb(settled(state), settled(other))
-
-    @override
-    def finalize(self, state: SketchState) -> Any:
-        return super().finalize(settled(state))
-
 
 @dataclass(frozen=True)
-class DeviceGram(Gram):
+class DeviceGram(SettledStates, Gram):
     """`Gram` with its products on a device."""
 
     device: str = "cuda"
@@ -108,14 +100,6 @@ class DeviceGram(Gram):
     @override
     def _add_products(self, products: Any, columns: Array) -> None:
         products.add_scatter(columns.T, lambda: squares_of_rows(columns))
-
-    @override
-    def absorb(self, state: GramState, other: GramState) -> GramState:
-        return super().absorb(settled(state), settled(other))
-
-    @override
-    def finalize(self, state: GramState) -> Any:
-        return super().finalize(settled(state))
 
 
 _KINDS: dict[type, Any] = {Covariance: DeviceCovariance, Sketch: DeviceSketch, Gram: DeviceGram}

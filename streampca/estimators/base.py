@@ -83,6 +83,8 @@ if TYPE_CHECKING:
     from streampca.estimators.inputs import InMemory, Input, Lazy, Table
 
 
+_EXAMINED = 64
+"""Rows of a tensor that are looked at before it is multiplied."""
 Floats: TypeAlias = NDArray[np.floating[Any]]
 """Scores or rows, float32 or float64."""
 
@@ -382,6 +384,9 @@ class StreamEstimator(BaseEstimator):
             raise ParameterError(
                 f"X is a tensor of shape {tuple(X.shape)}, but {type(self).__name__} is expecting (n_samples, {self._model.n_features})"
             )
+        first = rows_of_tensor(X[:_EXAMINED])  # declarations of the fit count for tensors, too
+        require_decoded(first, self._model.source)
+        warn_of_norms(first, self._model.source)
         model = self._model.linear
         if model is self._model and removed_by(model, remove) is None and self._missing_value is None:
             scores = scores_of_tensor(model, X)

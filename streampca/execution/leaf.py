@@ -23,7 +23,7 @@ from streampca.planning.plan import Plan
 from streampca.planning.shape import Leaf
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.grid import Span
-from streampca.system.phases import Phase, kept
+from streampca.system.phases import Phase, phases_of_thread
 from streampca.system.workspace import borrow, release
 from streampca.typing import Array
 
@@ -202,7 +202,7 @@ def run_leaf(
     done, state, total = begun or (0, task.init(leaf), ReadCount())
     reads = read_ahead(task.source, leaf, done, task.rows_device)
     while True:
-        with kept() as seconds:
+        with phases_of_thread() as seconds:
             with Phase("waiting"):
                 read = next(reads, None)
             if read is None:

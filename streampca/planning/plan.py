@@ -193,8 +193,8 @@ class Plan(WorkShape):
     alternatives: tuple[Json, ...] = ()
     """Figures of the solvers that were not chosen."""
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """What a finished fit took by phase (`took`); empty before. ``waiting`` for rows, ``centring`` and ``products`` are sums over threads,
-    ``merging``, ``eigenproblem`` and ``total`` times of the clock, and ``busy`` is the share of `threads` that computed on average, None on a cluster."""
+    """What a finished fit took by phase; empty before. ``waiting`` for rows, ``centring`` and ``products`` are sums over threads,
+    ``merging``, ``eigenproblem`` and ``total`` times of the clock, and ``busy`` is the share of `threads` that computed on average, not there on a cluster."""
 
     @property
     def projected_bytes(self) -> int:
@@ -346,14 +346,14 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.expected_seconds is not None:
         yield "time", f"about {as_seconds(plan.expected_seconds)} by {plan.expected_by}"
     if plan.seconds:
-        yield "took", took(plan.seconds)
+        yield "took", phases_in_words(plan.seconds)
     for note in plan.notes:
         yield "note", note
     for other in plan.alternatives:
         yield "or", _alternative_in_words(other)
 
 
-def took(seconds: Mapping[str, float]) -> str:
+def phases_in_words(seconds: Mapping[str, float]) -> str:
     """Return in words what a fit took by phase."""
     of_threads = [
         f"{PHASES[name]} {as_seconds(seconds[name])}" for name in PHASES if name in seconds and name != "merging"

@@ -229,17 +229,17 @@ class Work(ABC):
         if first is None:
             return min(tried, key=lambda plan: plan.projected_bytes)
         rows = first.rows_per_block
-        plan, wide = self.plan_for(self.loaded(rows, side, shares)), self.loaded(rows, side, shares, whatever=True)
+        plan, wide = self.plan_for(self.loaded(rows, side, shares)), self.loaded(rows, side, shares, unlimited=True)
         waiting = wide.leaves_in_flight * wide.threads_per_leaf - plan.leaves_in_flight * plan.threads_per_leaf
         if waiting <= 0:
             return plan
         return replace(plan, waiting_threads=waiting, bytes_for_threads=self.budget(wide).projected_bytes)
 
-    def loaded(self, rows: int, side: int = 0, shares: int = 1, *, whatever: bool = False) -> WorkShape:
+    def loaded(self, rows: int, side: int = 0, shares: int = 1, *, unlimited: bool = False) -> WorkShape:
         """Return the shape with blocks of `rows` rows that fits and keeps most threads busy; one thread has to fit.
 
         Of shapes with as many busy threads, the one with most leaves at once reads fastest. The accumulated matrix has the
-        given `side`, and so many threads share a leaf at most; a large matrix is not accumulated twice. `whatever` asks for the
+        given `side`, and so many threads share a leaf at most; a large matrix is not accumulated twice. `unlimited` asks for the
         shape that memory without limit would have, or of those with as many busy threads the one that takes least.
         """
         threads = self.resources.threads
@@ -249,7 +249,7 @@ class Work(ABC):
             for leaves in range(1, most + 1)
             for shared in range(1, max(1, min(threads // leaves, shares)) + 1)
         ]
-        if whatever:
+        if unlimited:
             busy = max(leaves * shared for leaves, shared in loads)
             shapes = [self.shape(rows, leaves, shared) for leaves, shared in loads if leaves * shared == busy]
             return min(shapes, key=lambda shape: self.budget(shape).projected_bytes)

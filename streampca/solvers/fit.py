@@ -25,7 +25,7 @@ from streampca.solvers.capabilities import require_together
 from streampca.solvers.choosing import choose, obstacle_to_state, solver_of, solvers_for, with_alternatives, with_time
 from streampca.solvers.fitted_steps import fit_steps, with_steps
 from streampca.solvers.kernel.base import KernelParameters
-from streampca.solvers.on_device import OnDevice, on_device_of, said_of
+from streampca.solvers.on_device import device_note, on_device_of, with_device
 from streampca.solvers.removing import Removing, regressors_of
 from streampca.solvers.result import Fit, QualityFound, examining, quality_bytes
 from streampca.solvers.sampling import plan_sampling, require_sampling, with_sampling_errors
@@ -98,8 +98,7 @@ def plan_fit(
             require_rule(source, parameters, None if regressors is None else regressors.orthogonal.size)
             if regressors is not None:
                 resources = replace(resources, companions=(*resources.companions, Removing(regressors, source)))
-        if parameters.device != HOST and not source.sparse:
-            resources = replace(resources, companions=(*resources.companions, OnDevice(parameters.device)))
+        resources = with_device(resources, parameters, source)
         plan = choose(source, parameters, replace(resources, scores=scores or parameters.sampling_errors > 0))
         if parameters.sampling_errors:
             plan = plan_sampling(plan, source, parameters, resources, analysis)
@@ -109,7 +108,7 @@ def plan_fit(
         none = f"missing={parameters.missing!r}: no value is missing, because {source.dtype} has no NaN; name the number that means missing with missing_value"
         plan = plan.with_notes([none])
     if parameters.device != HOST:
-        plan = plan.with_notes([said_of(plan, source, parameters)])
+        plan = plan.with_notes([device_note(plan, source, parameters)])
     plan = for_workers(plan, limits)
     if alternatives and analysis is None:
         plan = with_alternatives(plan, source, parameters, resources)
@@ -210,7 +209,7 @@ def readings_of_fit(
             fitted = removing.finished(fitted, copied_residuals=copies > 0)
         fitted = solver.finished(fitted)
         if given.device != HOST:
-            certificate = fitted.model.certificate.saying(said_of(plan, source, given))
+            certificate = fitted.model.certificate.saying(device_note(plan, source, given))
             model = replace(fitted.model, certificate=certificate)
             fitted = replace(fitted, model=model.on_device(given.device))
         if given.sampling_errors and analysis is None:

@@ -36,12 +36,13 @@ from streampca.solvers.capabilities import require_together
 from streampca.solvers.covariance import CovarianceSolver, accumulator_of
 from streampca.solvers.fit import resources_of
 from streampca.solvers.fitted_steps import fit_steps
+from streampca.solvers.on_device import device_note, with_device
 from streampca.solvers.removing import Removing, regressors_of
 from streampca.solvers.result import Accumulated, Fit
 from streampca.solvers.state import capped, solve
 from streampca.sources.alignment import places_named
 from streampca.sources.base import ReadCount, Source
-from streampca.system.device import HOST
+from streampca.system.device import HOST, device_of
 from streampca.system.process import one_blas_thread
 from streampca.typing import FloatArray, IntArray
 
@@ -184,6 +185,8 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
             f"group {_shown(groups.names[few[0]])} has {counts[few[0]]} row(s), with ddof={parameters.ddof} at least {parameters.ddof + 1} are "
             f"needed ({len(few)} such group(s)): leave these rows out, or join groups"
         )
+    if parameters.device != HOST:
+        device_of(parameters.device)  # a part of the process from here on
     client = active_client(source)
     limits = worker_limits(client)
     with resources_of(source, parameters.memory, parameters.threads, limits) as resources:
@@ -192,11 +195,14 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
             resources = replace(resources, companions=(*resources.companions, Removing(regressors, source)))
             rows = regressors.rows  # of which the model of each group has its own
             resources = resources.holding("removal", rows.columns.nbytes + rows.codes.nbytes)
+        resources = with_device(resources, parameters, source)
         plan = _plan_groups(source, parameters, groups.accumulator(source, parameters), resources)
     if regressors is not None:
         note = "one reading before takes the regression of all rows, whose residuals are divided into groups"
         plan = replace(plan, passes=2, bytes_to_read=2 * plan.bytes_to_read, notes=(*plan.notes, note))
     plan = with_read_ahead(with_repeated_reads(plan, source), source, parameters.read_ahead)
+    if parameters.device != HOST:
+        plan = plan.with_notes([device_note(plan, source, parameters)])
     return for_workers(plan, limits)
 
 

@@ -18,7 +18,7 @@ from streampca.formatting import as_text
 from streampca.planning.memory import MemoryNeed
 from streampca.planning.plan import Plan
 from streampca.planning.shape import WorkShape
-from streampca.planning.work import Companion, Work
+from streampca.planning.work import Companion, Resources, Work
 from streampca.sources.base import Source
 from streampca.system.device import HOST, SHARE, STAGED, device_of
 
@@ -34,7 +34,7 @@ _THERE = {
 """What solvers compute on a device."""
 
 
-def said_of(plan: Plan, source: Source, parameters: Any) -> str:
+def device_note(plan: Plan, source: Source, parameters: Any) -> str:
     """Return what a plan says of the device that `parameters` name."""
     device, name = device_of(parameters.device), parameters.device
     why = ""
@@ -106,6 +106,13 @@ class OnDevice(Companion):
     def answered(self, answer: Answer) -> Answer:
         """Return the answer as it is: its states are those of the host."""
         return answer
+
+
+def with_device(resources: Resources, parameters: Any, source: Source) -> Resources:
+    """Return `resources` with what products on the device that `parameters` name take; sparse rows are multiplied here."""
+    if parameters.device == HOST or source.sparse:
+        return resources
+    return replace(resources, companions=(*resources.companions, OnDevice(parameters.device)))
 
 
 def on_device_of(parameters: Any, readings: Readings[Result]) -> Readings[Result]:

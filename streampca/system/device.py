@@ -56,7 +56,7 @@ class Device:
         library, _, place = name.partition(":")
         if library == "cuda":
             library, place = "torch", name
-        self.name, self.library = name, library
+        self.name = name
         purpose = f"device={name!r}"
         package = optional_module(library, purpose, "torch")
         if library == "torch":
@@ -134,9 +134,8 @@ class Device:
             held, copied = ring.get(turn, (None, None))
             if copied is not None:
                 copied.synchronize()
-        if (
-            held is None or held.numel() < rows.nbytes
-        ):  # of torch, which reuses page-locked memory once its copies are done
+        if held is None or held.numel() < rows.nbytes:
+            # Torch reuses page-locked memory that is given up once its copies are done.
             held = torch.empty(rows.nbytes, dtype=torch.uint8, pin_memory=True)
         buffer = held[: rows.nbytes].view(self.dtype(rows.dtype)).view(rows.shape)
         np.copyto(buffer.numpy(), rows)

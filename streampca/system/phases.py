@@ -20,7 +20,7 @@ _local = threading.local()
 
 
 @contextmanager
-def kept() -> Iterator[dict[str, float]]:
+def phases_of_thread() -> Iterator[dict[str, float]]:
     """Give the seconds of the phases of this thread from here on."""
     seconds: dict[str, float] = {}
     before, _local.seconds = getattr(_local, "seconds", None), seconds

@@ -186,6 +186,22 @@ def test_tensors_are_rows(rows: np.ndarray, dtype: str, place: str) -> None:
         sp.PCA(K).fit(Tensor(rows.reshape(N, 15, 10), dtype, place))
 
 
+def test_tensors_of_codes_are_no_decoded_rows(tmp_path: Path) -> None:
+    codes = np.random.default_rng(0).integers(-100, 100, (300, 6)).astype("i1")
+    zarr.create_array(tmp_path / "codes.zarr", data=codes)
+    fitted = sp.PCA(2).fit(sp.open(tmp_path / "codes.zarr", quantization={"power": 2}))
+    for data in (codes, Tensor(codes, "torch.int8")):
+        with pytest.raises(DataError, match="codes"):
+            fitted.transform(data)
+
+
+def test_plans_of_groups_count_the_device(rows: np.ndarray) -> None:
+    labels = np.arange(N) % 40
+    with card(DEVICE, free_bytes=2**20), pytest.raises(PlanError, match="sums and panels of one leaf take"):
+        sp.PCA(2, device=DEVICE).fit_groups(rows, labels)
+    assert DEVICE in sp.PCA(2, device=DEVICE).fit_groups(rows, labels)["pooled"].plan_.notes[-1]
+
+
 def test_same_bits_for_any_threads_after_resuming_and_on_workers(
     rows: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

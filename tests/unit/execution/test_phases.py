@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zarr
 from dask.distributed import Client, LocalCluster
-from facade import Phase, kept
+from facade import Phase, phases_of_thread
 
 import streampca as sp
 
@@ -23,7 +23,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_time_of_a_phase_is_not_that_of_those_within() -> None:
-    with kept() as seconds, Phase("products"):
+    with phases_of_thread() as seconds, Phase("products"):
         with Phase("centring"):
             time.sleep(0.05)
         time.sleep(0.02)
