@@ -54,9 +54,15 @@ def fit_again_and_again(path: str, count: int) -> None:
 
 
 def slope(values: list[float]) -> float:
-    """Return the median of the slopes between all pairs of values (Theil 1950), which single jumps do not move."""
-    numbers, pairs = np.asarray(values, dtype=np.float64), np.triu_indices(len(values), 1)
-    return float(np.median((numbers[pairs[1]] - numbers[pairs[0]]) / (pairs[1] - pairs[0])))
+    """Return the growth for each fit but for one step: a leak grows before and after it, wherever it is.
+
+    On each side of a step it is the median of the slopes between all pairs of values (Theil 1950), which single outliers do not move, and
+    the step is where this is least. Pools and arenas of memory grow by some MiB at once; half-way, such a step is a slope of its own.
+    """
+    numbers, (first, second) = np.asarray(values, dtype=np.float64), np.triu_indices(len(values), 1)
+    slopes = (numbers[second] - numbers[first]) / (second - first)
+    together = [(second < step) | (first >= step) for step in range(1, len(values))]
+    return min((float(np.median(slopes[beside])) for beside in together), key=abs)
 
 
 def run(count: int, seed: int) -> Score:
