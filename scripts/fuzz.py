@@ -48,7 +48,7 @@ _HEAD = (
     "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
 )
 _STRETCH = 250
-_STATISTICAL_SHARE = 0.01  # of approximate answers whose statistical bounds may miss, as their statement says
+_STATISTICAL_SHARE = 1e-4  # of approximate answers whose statistical bounds may miss, as their statement says
 
 
 @dataclass

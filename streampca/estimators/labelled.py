@@ -169,6 +169,7 @@ def _per_mode(model: Model) -> dict[str, Array]:
     if isinstance(certificate, ApproximateCertificate) and certificate.eigenvalue_intervals is not None:
         ends = np.array(certificate.eigenvalue_intervals)
         values |= {"explained_variance_lower": ends[:, 0], "explained_variance_upper": ends[:, 1]}
+        values["angle_bounds"] = np.array(certificate.angle_bounds, dtype=np.float64)
     return values
 
 

@@ -2,14 +2,17 @@
 
 The bounds follow from an approximation Ĉ ⪯ C of the d × d matrix C: E = C − Ĉ, τ = tr E, which is exact because tr C is accumulated,
 σ ≥ ‖E‖₂, and P_Ω the projector on the columns of the test matrix. A Nyström approximation has EΩ = 0, so that
-E ⪯ σ (I − P_Ω).
+E ⪯ σ (I − P_Ω). Probes, Gaussian columns G that have no say in Ĉ and whose products CG are accumulated in the same reading, give
+EG = CG − ĈG: σ, and the residual ‖Ev̂‖ of every eigenpair. Bounds from τ are proven; those from probes hold together with `CONFIDENCE`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import gammaincinv
 
 from streampca.errors import ParameterError
 from streampca.linalg import tall_skinny as tall
@@ -17,8 +20,22 @@ from streampca.linalg.eigen import relative_precision
 from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, independent_columns, of_unit_columns
 from streampca.typing import BoolArray, FloatArray
 
-_COLUMNS = (2, 3, 5, 10, 15, 20, 40)
-_FACTORS = (21.6, 6.8, 3.4, 2.09, 1.76, 1.6, 1.37)  # U^(−1/4) for the 1 % quantile of U, from 1,000,000 draws
+CONFIDENCE = 0.9999
+"""Probability with which all bounds of a fit that rest on probes hold together, at least."""
+_MOST_LOOKS = 8  # certificates of one fit, each of which may have decided that it was the last
+_CHANCE_OF_SIGMA = 1e-5  # that σ of one certificate is too small; residuals have what 8 of them leave of 1 − CONFIDENCE
+_COLUMNS = (2, 3, 5, 10, 15, 20, 32, 40)
+_FACTORS = (
+    957.0,
+    71.4,
+    14.2,
+    4.53,
+    3.08,
+    2.52,
+    1.98,
+    1.81,
+)  # U^(−1/4) for that quantile of U: a mean over 1,000,000 directions
+_NEIGHBOURS = 10  # eigenpairs beyond the components whose residuals limit the last ones
 
 _WELL_CONDITIONED = 1e-6  # smallest eigenvalue of a Gram matrix whose columns need no second orthogonalisation
 _EPS = float(np.finfo(np.float64).eps)
@@ -78,13 +95,63 @@ def schatten4(held_out: FloatArray, products: FloatArray, approx: LowRank, n_thr
 
 
 def statistical_factor(n_columns: int) -> float:
-    """Return the factor of σ̂ of g columns for which the product is below ‖E‖₂ with probability 1 %: 1.6 for 20 columns.
+    """Return the factor of σ̂ of g columns for which the product is below ‖E‖₂ with probability 1e-5: 2.5 for 20 columns.
 
     For a given ‖E‖₂, σ̂ is smallest for an E of rank one, E = ε wwᵀ, for which the bounds of eigenvalues are also
     attained: the sketch then misses only one relevant direction. There σ̂⁴ = ε⁴ U with
-    U = 2/(g(g − 1)) Σ_{i<j} zᵢ² zⱼ² for independent standard normal zᵢ = wᵀgᵢ; the 1 % quantile of U is tabulated.
+    U = 2/(g(g − 1)) Σ_{i<j} zᵢ² zⱼ² for independent standard normal zᵢ = wᵀgᵢ; this quantile of U is tabulated.
     """
     return float(np.exp(np.interp(np.log(n_columns), np.log(_COLUMNS), np.log(_FACTORS))))
+
+
+def residual_limits(approx: LowRank, evidence: Evidence, n_pairs: int) -> FloatArray | None:
+    """Return upper limits of ‖Cv̂ᵢ − λ̂ᵢv̂ᵢ‖₂ = ‖Ev̂ᵢ‖₂ of the first eigenpairs, ``(n_pairs,)``; None without probes.
+
+    The entries of Gᵀ(Cv̂ − λ̂v̂) = (CG)ᵀv̂ − λ̂ Gᵀv̂ are independent N(0, ‖Cv̂ − λ̂v̂‖²), because v̂ does not depend on G, so that the sum of
+    their squares is chi-square distributed times ‖Cv̂ − λ̂v̂‖². All limits of the certificates of a fit hold with `CONFIDENCE`,
+    together with σ (Bonferroni). 4 d g flops for each pair.
+    """
+    n_columns = evidence.held_out.shape[1]
+    if n_columns < 2 or not evidence.definite:
+        return None
+    vectors = approx.vectors[:, :n_pairs]
+    seen = vectors.T @ evidence.products - approx.values[:n_pairs, None] * (vectors.T @ evidence.held_out)
+    chance = (1 - CONFIDENCE - _MOST_LOOKS * _CHANCE_OF_SIGMA) / (_MOST_LOOKS * max(1, n_pairs))
+    least = 2 * float(gammaincinv(n_columns / 2, chance))
+    factor = float(tall.power_of_two(np.abs(seen).max(initial=0.0)))  # squares of variances may leave the range
+    lengths: FloatArray = np.linalg.norm(seen * factor, axis=1) / factor
+    lengths *= max(1.0, evidence.stretch) / math.sqrt(least)
+    return lengths + approx.shift
+
+
+def uppers_by_residuals(values: FloatArray, residual: FloatArray, along: FloatArray, beyond: float) -> FloatArray:
+    """Return upper bounds of the eigenvalues of C from the residuals of those of Ĉ, ``(n,)``.
+
+    With Sᵢ, the space orthogonal to v̂₁ … v̂ᵢ₋₁, λᵢ ≤ uᵢ = max xᵀCx for unit vectors x in Sᵢ (Courant & Fischer). There C is
+    [[λ̂ᵢ + a, cᵀ], [c, H]] with a = v̂ᵢᵀEv̂ᵢ, a² + ‖c‖² ≤ ‖Ev̂ᵢ‖² and H at most uᵢ₊₁, hence uᵢ is at most the largest root t of
+    (t − λ̂ᵢ − a)(t − uᵢ₊₁) = ‖c‖²: λ̂ᵢ + a and a term that is quadratic in ‖Ev̂ᵢ‖ over the gap. Residuals alone, without a bound of a that is
+    smaller, give λ̂ᵢ + ‖Ev̂ᵢ‖: λ̂ is no Rayleigh quotient of C.
+
+    Parameters
+    ----------
+    values : float64 array, shape (n,)
+        λ̂, largest first.
+    residual, along : float64 arrays, shape (n,)
+        Bounds of ‖Ev̂ᵢ‖ and of v̂ᵢᵀEv̂ᵢ, which is not negative.
+    beyond : float
+        A bound of C in the space orthogonal to all n vectors.
+    """
+    upper = np.empty(len(values))
+    factor = float(tall.power_of_two(np.asarray(values.max(initial=beyond))))
+    above = beyond * factor
+    for i in reversed(range(len(values))):
+        value, length, a = values[i] * factor, residual[i] * factor, along[i] * factor
+        top = (value + a + above) / 2 + np.hypot((value + a - above) / 2, np.sqrt(max(length**2 - a**2, 0.0)))
+        if a > (top - above) / 2:  # the root is largest where a is half of its distance from uᵢ₊₁
+            gap = value - above
+            top = value + length if gap >= length else above + (gap + np.sqrt(gap**2 + 3 * length**2)) * 2 / 3
+        upper[i] = above = float(top)
+    return upper / factor
 
 
 @dataclass(frozen=True)
@@ -242,11 +309,17 @@ class Angles:
 
 
 def angles(
-    limits: Intervals, aligned: FloatArray | None, *, sigma: float, n_components: int, floor: float = 0.0
+    limits: Intervals,
+    aligned: FloatArray | None,
+    missing: FloatArray | None = None,
+    *,
+    sigma: float,
+    n_components: int,
+    floor: float = 0.0,
 ) -> Angles:
     """Return bounds of the angles between the eigenvectors of Ĉ and those of C.
 
-    The residual is Cv̂ − λ̂v̂ = Ev̂ with ‖Ev̂‖ ≤ σ ‖(I − P_Ω)v̂‖, and sin∠ ≤ ‖Ev̂‖ / gap (Davis & Kahan 1970, sin θ
+    The residual is Cv̂ − λ̂v̂ = Ev̂ with ‖Ev̂‖ ≤ σ ‖(I − P_Ω)v̂‖ or measured by probes, and sin∠ ≤ ‖Ev̂‖ / gap (Davis & Kahan 1970, sin θ
     theorem), where the gap is the distance from λ̂ to the intervals of all other eigenvalues. Components whose
     intervals touch form an unresolved cluster, whose span has a bound of its own.
 
@@ -256,6 +329,8 @@ def angles(
         Intervals of at least ``n_components + 1`` eigenvalues, or of all eigenvalues.
     aligned : float64 array, shape (p, r), or None
         The cosines that `alignment` returned; None where there is no test matrix with EΩ = 0.
+    missing : float64 array, shape (m,), optional
+        Bounds of ‖Ev̂‖ of at least ``n_components`` eigenvectors; only σ without them.
     sigma : float
         A bound of ‖E‖₂.
     n_components : int
@@ -271,7 +346,7 @@ def angles(
     for last in range(n_components):
         if last + 1 < len(limits.lower) and limits.lower[last] <= limits.upper[last + 1]:
             continue  # the next eigenvalue belongs to the same cluster, even beyond the last component
-        bound = _span_sine(limits, aligned, first, last, sigma, floor)
+        bound = _span_sine(limits, (aligned, missing), first, last, sigma, floor)
         if first == last and bound is not None:
             single[last] = bound
         else:
@@ -279,13 +354,20 @@ def angles(
         first = last + 1
     if first < n_components:
         clusters.append((first, n_components - 1, None))
-    return Angles(tuple(single), tuple(clusters), _span_sine(limits, aligned, 0, n_components - 1, sigma, floor))
+    return Angles(
+        tuple(single), tuple(clusters), _span_sine(limits, (aligned, missing), 0, n_components - 1, sigma, floor)
+    )
 
 
 def _span_sine(
-    limits: Intervals, aligned: FloatArray | None, first: int, last: int, sigma: float, floor: float
+    limits: Intervals,
+    known: tuple[FloatArray | None, FloatArray | None],
+    first: int,
+    last: int,
+    sigma: float,
+    floor: float,
 ) -> float | None:
-    lower, upper = limits.lower, limits.upper
+    lower, upper, (aligned, missing) = limits.lower, limits.upper, known
     below = upper[last + 1] if last + 1 < len(upper) else 0.0
     gap = lower[last] - below
     if first > 0:
@@ -297,7 +379,10 @@ def _span_sine(
         block = aligned[:, first : last + 1]
         cosine = float(np.linalg.eigvalsh(block.T @ block)[0]) if block.shape[1] else 0.0
         inside = float(np.sqrt(np.clip(1.0 - cosine, _LEAST_SQUARED_SINE, 1.0)))
-    bound = (sigma * inside + floor) / gap
+    length = sigma * inside
+    if missing is not None:
+        length = min(length, math.hypot(*missing[first : last + 1].tolist()))
+    bound = (length + floor) / gap
     return float(bound) if bound < 1 else None
 
 
@@ -337,6 +422,8 @@ class Certified:
     """Bounds of the angles of the components; None as above."""
     residual: float | None
     """Bound of the largest ‖Cv − λv‖₂ relative to the first eigenvalue; None as above."""
+    residuals: tuple[float, ...] | None
+    """Bound of ‖Cv − λv‖₂ of each component that was found; None as above, and for the conversion."""
     captured: tuple[float, float]
     """Lower and upper bound of the share of the total variance that the components explain."""
     shares: tuple[tuple[int, int | None], ...]
@@ -416,10 +503,12 @@ class Evidence:
     stretch: float = 1.0
     """Factor of the estimated error, at least 1. Where features were scaled after the fact by 1/D and G was drawn for
     scales 1/D̂, this is max D̂/D."""
-    again: tuple[FloatArray, FloatArray, float] | None = None
-    """Columns s (I − P_Ω) C G of the same G, ``(n_features, g)``, from a later pass that multiplied them, their products
-    with C, and the factor s. With E = C − Ĉ they give E C G, because E P_Ω = 0, and since E ⪯ C, ‖E‖² ≤ ‖E C‖: on a
-    slowly decaying spectrum the root of the Schatten-4 norm of E C is much closer to ‖E‖ than that of E."""
+    again: tuple[FloatArray, FloatArray, float, int] | None = None
+    """Columns s (I − P_p) C … (I − P_1) C G of the same G, ``(n_features, g)``, from pass p + 1, which multiplied them, their products
+    with C, log₂ s, and p. P_j projects on the test matrices of the first j + 1 passes, so that E P_j = 0 for E = C − Ĉ. They give
+    M = E C (I − P_{p−1}) C … C G, and ‖E‖^(p+1) ≤ ‖M‖: for an eigenvector of E, every further product with a compression of C ⪰ E
+    is at least as long, because its Rayleigh quotient does not fall (p = 1: E ⪯ C). On a slowly decaying spectrum this root of
+    the Schatten-4 norm of M is much closer to ‖E‖ than that of E."""
     discarded: float | None = None
     """A bound of ‖C − Ĉ‖₂ from an incremental pass: proven where every update was an exact decomposition, an estimate
     where one was an iteration, so it counts as statistical."""
@@ -437,9 +526,9 @@ class Evidence:
             factor = statistical_factor(self.held_out.shape[1]) * max(1.0, self.stretch)
             sigma = factor * schatten4(self.held_out, self.products, approx, n_threads)
             if self.again is not None:
-                columns, products, scaled = self.again
+                columns, products, exponent, power = self.again
                 length = factor * schatten4(columns, products, approx, n_threads)
-                sigma = min(sigma, float(np.sqrt(length) / np.sqrt(scaled)))
+                sigma = min(sigma, length ** (1 / (power + 1)) * 2.0 ** (-exponent / (power + 1)))
             sigma = max(sigma, floor) + approx.shift
         if self.discarded is not None:
             sigma = min(np.inf if sigma is None else sigma, self.discarded + floor)
@@ -482,16 +571,23 @@ def certified(
     shifted = tau + approx.shift * (len(axes) - len(approx.values)) + rounding * total
     sigma, proven = evidence.spectral_error(approx, floor, n_threads), shifted + floor
     smallest = proven if sigma is None else min(proven, sigma)
-    bounds, angle_bounds, eigen_residual, left = None, None, None, 0.0
+    bounds, angle_bounds, eigen_residual, residuals, left = None, None, None, None, 0.0
     if evidence.definite:
-        bounds, angle_bounds = _bounds(approx, cosines, (sigma, proven, floor), k, n_found)
-        if converted is not None and test is not None:
-            cosines, _ = alignment(axes, test, n_threads, arithmetic)
-            angle_bounds = Angles((None,) * k, ((0, k - 1, None),) if k else (), None)
-        outside = np.concatenate([sines(cosines, n_found), np.ones(k - n_found)])
+        n_pairs = min(k + _NEIGHBOURS, len(approx.values))
+        apart = sines(cosines, n_pairs)
+        missing = smallest * apart
+        if (limits := residual_limits(approx, evidence, n_pairs)) is not None:
+            missing = np.minimum(missing, limits)
+        bounds, angle_bounds = _bounds(approx, cosines, (sigma, proven, floor), (missing, apart * missing), k, n_found)
         if converted is None and n_found:
-            eigen_residual = (smallest * float(outside.max()) + floor) / float(approx.values[0])
-        left = min(proven, smallest * float((outside**2).sum()))
+            residuals = tuple((missing[:n_found] + floor).tolist())
+            eigen_residual = max(residuals) / float(approx.values[0])
+        outside = float((apart * missing)[:n_found].sum())
+        if converted is not None:
+            angle_bounds = Angles((None,) * k, ((0, k - 1, None),) if k else (), None)
+            aligned = None if test is None else alignment(axes, test, n_threads, arithmetic)[0]
+            outside = smallest * float((sines(aligned, n_found) ** 2).sum())
+        left = min(proven, outside + smallest * (k - n_found))
     if converted is None:
         along = float(approx.values[:n_found].sum())
     else:
@@ -505,6 +601,7 @@ def certified(
         bounds=bounds,
         angles=angle_bounds,
         residual=eigen_residual,
+        residuals=residuals,
         captured=_captured(along, left, floor * n_found, total, rounding),
         shares=tuple(components_for(approx.values, total, shifted, share, floor) for share in SHARES),
         precision=trusted,
@@ -530,19 +627,30 @@ def rounding_floor(approx: LowRank, condition: float, relative: float) -> float:
 
 
 def _bounds(
-    approx: LowRank, cosines: FloatArray | None, residual: tuple[float | None, float, float], k: int, n_found: int
+    approx: LowRank,
+    cosines: FloatArray | None,
+    norms: tuple[float | None, float, float],
+    missing: tuple[FloatArray, FloatArray],
+    k: int,
+    n_found: int,
 ) -> tuple[Intervals, Angles]:
     """Return bounds of the first k eigenvalues and of the eigenvectors that were found; the next eigenvalue limits the last gap.
 
-    `residual` holds the statistical and the proven bound of ‖C − Ĉ‖₂, and the rounding of an eigenvalue.
+    `norms` holds the statistical and the proven bound of ‖C − Ĉ‖₂, and the rounding of an eigenvalue; `missing` the bounds of ‖Ev̂‖ and of
+    v̂ᵀEv̂ of the first eigenpairs.
     """
-    n, (sigma, proven, floor) = min(k + 1, len(approx.vectors)), residual
+    n, (sigma, proven, floor), n_pairs = min(k + 1, len(approx.vectors)), norms, len(missing[0])
     smallest = proven if sigma is None else min(proven, sigma)
     if cosines is None:
         limits = plain_intervals(approx.values, sigma=sigma, tau=proven, n_components=n, floor=floor)
     else:
         limits = intervals(approx, cosines, sigma=sigma, tau=proven, n_components=n, floor=floor)
-    angle_bounds = angles(limits, cosines, sigma=smallest, n_components=n_found, floor=floor)
+    beyond = float(approx.values[n_pairs : n_pairs + 1].sum()) + smallest
+    nearer = uppers_by_residuals(approx.values[:n_pairs], *missing, beyond)[:n] + floor
+    upper = limits.upper.copy()
+    np.minimum(upper[: len(nearer)], nearer, out=upper[: len(nearer)])
+    limits = Intervals(limits.lower, upper, limits.proven_upper)
+    angle_bounds = angles(limits, cosines, missing[0], sigma=smallest, n_components=n_found, floor=floor)
     if n_found < k:
         arbitrary = (n_found, k - 1, None)
         angle_bounds = Angles(angle_bounds.sine + (None,) * (k - n_found), (*angle_bounds.clusters, arbitrary), None)

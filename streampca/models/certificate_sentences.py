@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import streampca.formatting as words
-from streampca.linalg.certificate import Certified
+from streampca.linalg.certificate import CONFIDENCE, Certified
 from streampca.models.certificates import ApproximateCertificate, Certificate, ExactCertificate, KernelCertificate
 
 WIDE = 0.1
@@ -52,8 +52,8 @@ def approximate(found: Certified, n_passes: int) -> str:
         clauses.append("upper bounds and angles follow from that trace alone (proven, and wide)")
     else:
         clauses.append(
-            "upper bounds and angles rest on an estimate of the largest eigenvalue left out, enlarged by its scatter "
-            "(statistical: intervals cover the truth in at least 99 of 100 runs)"
+            "upper bounds and angles rest on the largest eigenvalue left out and on the residuals of the eigenpairs, both measured by random "
+            f"columns (statistical: all of them hold together with a probability of at least {CONFIDENCE:.2%})"
         )
     if found.incremental:
         clauses.append("bounds are of first order; a further pass narrows them")
@@ -463,11 +463,11 @@ def statistical(certificate: ApproximateCertificate) -> tuple[str, ...]:
     if not certificate.bounded or certificate.sigma is None:
         return ()
     sentences = [
-        "Upper ends of the intervals rest on an estimate of the largest eigenvalue left out, from random directions that had "
-        "no say in the answer, times a factor for safety: intervals hold the truth in at least 99 of 100 runs."
+        "Upper ends of the intervals rest on the largest eigenvalue left out and on the residuals of the eigenpairs. Both are measured by "
+        f"random directions that had no say in the answer: all intervals hold together with a probability of at least {CONFIDENCE:.2%}."
     ]
     if any(sine is not None for sine in certificate.angle_bounds):
-        sentences.append("Angles rest on the same estimate.")
+        sentences.append("Angles rest on the same measurements.")
     most = words.share(1 - certificate.relative_residual_interval[0])
     sentences.append(f"Together the components carry at most {most} of the variance.")
     if certificate.eigen_solver == "incremental":

@@ -146,6 +146,10 @@ class ApproximateCertificate(ExactCertificate):
     """Between which numbers of components the shares 0.9, 0.95 and 0.99 of the variance are reached; None: more than there are."""
     proven_upper_bounds: tuple[float, ...] | None = None
     """Upper ends of the eigenvalues that are proven; None as `eigenvalue_intervals`."""
+    residual_bounds: tuple[float, ...] | None = None
+    """Bound of ‖Cv − λv‖₂ of each component that was found, in the units of the eigenvalues; None where there is none."""
+    confidence: float | None = None
+    """Probability with which all bounds of the fit that are not proven hold together, at least; None where all are."""
     components_missing: bool | None = None
     """True where the sketch gives fewer components than were asked for; None elsewhere."""
 

@@ -6,6 +6,7 @@ subclass of `ApproximateSolver` with its first pass, in a module of its own.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -401,7 +402,10 @@ class ApproximateSolver(PCASolver):
                 test, products = yield from self._again(plan, basis, known, state, n_passes + 1)
                 n_passes, low_rank = n_passes + 1, None
                 chain.add(test[:, :width], products[:, :width])
-                evidence = replace(evidence, again=(test[:, width:].copy(), products[:, width:].copy(), factor))
+                nested = sizes.keep_all and evidence.again is not None
+                exponent, power = evidence.again[2:] if nested and evidence.again is not None else (0.0, 0)
+                again = test[:, width:].copy(), products[:, width:].copy(), exponent + math.log2(factor), power + 1
+                evidence = replace(evidence, again=again)
                 del basis, test, products
                 answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
             known = replace(known, mean=known.mean + subtracted)
@@ -596,7 +600,8 @@ def _next_test(
 
     Those are the leading directions of the last products, orthogonal to all test matrices that are kept: block Krylov
     (Tropp & Webber 2023); after an incremental pass, its basis. The others are what of the products of held-out columns
-    is orthogonal to all of these, for the certificate, times a power of two that keeps their products in range.
+    is orthogonal to all of these, for the certificate, times a power of two that keeps their products in range; where all test matrices
+    are kept, of their products in the last pass, so that each pass multiplies them by one more power.
     """
     sizes, threads = sizes_of(plan), plan.threads
     held = min(_AGAIN, evidence.products.shape[1])
@@ -611,7 +616,8 @@ def _next_test(
         remainder = chain.newest.copy()
         subtract_product(remainder, spans[0], gram(spans[0], remainder, threads), threads)
         basis = orthonormal(_leading(remainder, width, threads), spans[0], n_threads=threads, overwrite=True)
-    outside = evidence.products[:, :held].copy()
+    multiplied = evidence.products if evidence.again is None or not sizes.keep_all else evidence.again[1]
+    outside = multiplied[:, :held].copy()
     factor = float(power_of_two(peaks(outside, threads).max(initial=0.0)))
     outside *= factor
     for span in [*spans, basis] * 2:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streampca.accumulators import Sketched, SketchState
-from streampca.linalg.certificate import ROUNDING, SHARES, Certified, Evidence, certified
+from streampca.linalg.certificate import CONFIDENCE, ROUNDING, SHARES, Certified, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, converted, independent_columns, nystrom
 from streampca.linalg.selection import Count, is_count
@@ -261,6 +261,8 @@ def _certificate(found: Certified, n_passes: int) -> ApproximateCertificate:
         nuclear_error=found.left_out,
         eigenvalue_intervals=tuple(zip(bounds.lower.tolist(), bounds.upper.tolist(), strict=True)),
         proven_upper_bounds=tuple(bounds.proven_upper.tolist()),
+        residual_bounds=found.residuals,
+        confidence=None if found.sigma is None else CONFIDENCE,
         angle_bounds=angles.sine,
         subspace_angle_bound=angles.subspace,
         unresolved_clusters=angles.clusters,

@@ -130,11 +130,11 @@ def test_a_file_that_drifts_too_much_for_one_pass() -> None:
         pilot = 500 if solver == "sketch" else "auto"
         once = PCA(K, solver=solver, sketch_size=Q, pilot=pilot).fit(rows)
         assert relative_difference(exact.explained_variance_, once.explained_variance_) > away
-        assert once.error_["largest_relative_width"] > 0.3
+        assert once.error_["largest_relative_width"] > 0.1
         wanted = PCA(K, solver=solver, sketch_size=Q, pilot=pilot, max_passes=9, tolerance=0.01).fit(rows)
         assert wanted.n_passes_ == passes
         assert wanted.error_["largest_relative_width"] <= 0.01
-        assert unresolved(wanted) <= 2 < 8 <= unresolved(once)
+        assert unresolved(wanted) <= 2 < 6 <= unresolved(once)
         wrong = np.abs(wanted.explained_variance_ / exact.explained_variance_ - 1)
         assert wrong.max() <= 0.01
         sines = np.sin(principal_angles(exact.components_, wanted.components_))

@@ -126,7 +126,7 @@ def test_inspect_says_how_sure_an_approximate_answer_is(call, slow):
         assert found["accuracy"].startswith("eigenvalues certified to within ")
         assert len(found["eigenvalue_intervals"]) == 4
         text = call("inspect", path).out
-        assert "statistical: intervals cover the truth in at least 99 of 100 runs" in text
+        assert "all of them hold together with a probability of at least 99.99%" in text
         assert "\naccuracy " in text
     assert json.loads(call("inspect", "runs/slow", "--json").out)["certificate"]["kind"] == "approximate"
 

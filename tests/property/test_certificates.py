@@ -120,11 +120,11 @@ def test_a_certificate_that_claims_too_much_is_noticed(coverage: ModuleType) -> 
 
 @pytest.mark.deep(keep=2)
 @pytest.mark.parametrize("n_columns", [2, 4, 7, 12, 20, 40])
-def test_the_estimate_is_too_small_once_in_a_hundred_times_where_bounds_are_attained(n_columns: int) -> None:
+def test_the_estimate_is_never_too_small_where_bounds_are_attained(n_columns: int) -> None:
     """What is left out has rank one: 7 directions matter, and 6 columns within their span.
 
-    A bound with too small an estimate does not hold then. 400 draws break it more than 13 times with a probability of
-    1e-4 if each does with 1 %.
+    A bound with too small an estimate does not hold then. A draw breaks it with a probability
+    of 1e-4 at most, 400 draws once with 4 % at most.
     """
     rng = np.random.default_rng(0)
     axes = np.linalg.qr(rng.standard_normal((40, 7)))[0]
@@ -144,7 +144,7 @@ def test_the_estimate_is_too_small_once_in_a_hundred_times_where_bounds_are_atta
         ).bounds
         assert bounds is not None
         failed += bool((bounds.upper < values[:6]).any())
-    assert failed <= 13
+    assert failed <= 1
 
 
 SKETCHES: list[dict[str, Any]] = [

@@ -10,7 +10,16 @@ import spectra
 
 import streampca as sp
 from streampca.errors import ParameterError
-from streampca.linalg.certificate import alignment, angles, intervals, plain_intervals, schatten4
+from streampca.linalg.certificate import (
+    Evidence,
+    alignment,
+    angles,
+    intervals,
+    plain_intervals,
+    residual_limits,
+    schatten4,
+    uppers_by_residuals,
+)
 from streampca.linalg.nystrom import LowRank, nystrom
 
 pytestmark = pytest.mark.numerical
@@ -340,3 +349,39 @@ def test_upper_end_holds_where_an_eigenvalue_is_as_large_as_what_is_left_out() -
     found = intervals(approx, np.ones((1, 1)), sigma=None, tau=1.0, n_components=1)
     assert exact > 1 + sine / 2
     assert exact <= found.proven_upper[0] <= 1 + 2e-7
+
+
+def test_residual_limits_hold_and_follow_the_residuals():
+    """20 probes of 300 draws: no limit is below the residual, and their median is what the quantile of chi-square says."""
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.standard_normal((60, 60)))[0]
+    matrix = (axes * np.arange(1, 61.0) ** -1) @ axes.T
+    approx = nystrom(matrix @ axes[:, :12], axes[:, :12] + 0.1 * rng.standard_normal((60, 12)), precision="float64")
+    approx = LowRank(approx.values[:8], approx.vectors[:, :8], 0.0)
+    true = np.linalg.norm(matrix @ approx.vectors - approx.vectors * approx.values, axis=0)
+    ratios = []
+    for _ in range(300):
+        probes = rng.standard_normal((60, 20))
+        limits = residual_limits(approx, Evidence(probes, matrix @ probes), 8)
+        ratios.append(limits / true)
+    assert np.min(ratios) >= 1
+    assert 2 < np.median(ratios) < 5
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_uppers_by_residuals_hold_for_any_matrix_with_these_residuals(share):
+    """E is drawn, or aligned with a vector and its neighbours, which is the worst; bounds are attained to a few parts in ten."""
+    rng, d, r = np.random.default_rng(1), 30, 6
+    values = np.array([1.0, 0.8, 0.79, 0.5, 0.3, 0.1])
+    for _ in range(200):
+        factor = rng.standard_normal((d, 3)) * 10.0 ** rng.uniform(-3, -0.5)
+        factor[:r] *= share
+        error = factor @ factor.T
+        matrix = np.diag(np.append(values, np.zeros(d - r))) + error
+        beyond = np.linalg.eigvalsh(error[r:, r:])[-1]
+        upper = uppers_by_residuals(values, np.linalg.norm(error[:, :r], axis=0), np.diagonal(error)[:r], beyond)
+        linear = uppers_by_residuals(values, *[np.linalg.norm(error[:, :r], axis=0)] * 2, beyond)
+        exact = np.linalg.eigvalsh(matrix)[::-1][:r]
+        assert (exact <= upper + 1e-14).all()
+        assert (exact <= linear + 1e-14).all()
+    assert uppers_by_residuals(np.ones(1), np.full(1, 0.1), np.full(1, 0.1), 0.5) == pytest.approx(1.1)

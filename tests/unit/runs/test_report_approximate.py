@@ -35,7 +35,7 @@ def test_what_is_proven_and_what_is_statistical_is_told_apart(page: Any) -> None
     assert "No eigenvalue of the data is smaller than the lower end" in proven
     assert "sums to 15.0 % of the variance" in proven
     assert "carry at least 80.0 % of the variance" in proven
-    assert "at least 99 of 100 runs" in statistical
+    assert "a probability of at least 99.99%" in statistical
     assert "at most 81.0 % of the variance" in statistical
     assert "carry at least 80.0 % of the variance of 300 rows" in text
     assert "known to within 5.0 %, and 3 of the 5 components are told apart" in text
