@@ -21,7 +21,7 @@ from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, independent_
 from streampca.typing import BoolArray, FloatArray
 
 CONFIDENCE = 0.9999
-"""Probability with which all bounds of a fit that rest on probes hold together, at least."""
+"""Probability with which all bounds of a fit of up to eight passes that rest on probes hold together, at least."""
 _MOST_LOOKS = 8  # certificates of one fit, each of which may have decided that it was the last
 _CHANCE_OF_SIGMA = 1e-5  # that σ of one certificate is too small; residuals have what 8 of them leave of 1 − CONFIDENCE
 _COLUMNS = (2, 3, 5, 10, 15, 20, 32, 40)
@@ -34,7 +34,7 @@ _FACTORS = (
     2.52,
     1.98,
     1.81,
-)  # U^(−1/4) for that quantile of U: a mean over 1,000,000 directions
+)  # U^(−1/4) for that quantile of U, from 1,000,000 directions
 _NEIGHBOURS = 10  # eigenpairs beyond the components whose residuals limit the last ones
 
 _WELL_CONDITIONED = 1e-6  # smallest eigenvalue of a Gram matrix whose columns need no second orthogonalisation
@@ -523,10 +523,15 @@ class Evidence:
             return None
         sigma = None
         if self.held_out.shape[1] > 1:
-            factor = statistical_factor(self.held_out.shape[1]) * max(1.0, self.stretch)
-            sigma = factor * schatten4(self.held_out, self.products, approx, n_threads)
+            stretch = max(1.0, self.stretch)
+            sigma = (
+                statistical_factor(self.held_out.shape[1])
+                * stretch
+                * schatten4(self.held_out, self.products, approx, n_threads)
+            )
             if self.again is not None:
                 columns, products, exponent, power = self.again
+                factor = statistical_factor(columns.shape[1]) * stretch
                 length = factor * schatten4(columns, products, approx, n_threads)
                 sigma = min(sigma, length ** (1 / (power + 1)) * 2.0 ** (-exponent / (power + 1)))
             sigma = max(sigma, floor) + approx.shift

@@ -75,7 +75,6 @@ _RETAINED_BYTES = 64 * 2**20
 """What glibc retains of the memory that a thread has freed: twice its largest mmap threshold."""
 _SOLVE_COPIES = 4
 """Arrays of features x columns that solving takes beside the test matrix and the products."""
-_AGAIN = 10  # held-out columns whose products are multiplied once more by later passes
 _ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
 _ALGEBRA = 30.0  # products of features x columns² that solving and certifying takes
 _HEDGE_SHARE, _LEAST_HEDGE = 4, 10  # a quarter of the columns stays Gaussian, for what the pilot has not seen
@@ -402,8 +401,7 @@ class ApproximateSolver(PCASolver):
                 test, products = yield from self._again(plan, basis, known, state, n_passes + 1)
                 n_passes, low_rank = n_passes + 1, None
                 chain.add(test[:, :width], products[:, :width])
-                nested = sizes.keep_all and evidence.again is not None
-                exponent, power = evidence.again[2:] if nested and evidence.again is not None else (0.0, 0)
+                exponent, power = (0.0, 0) if evidence.again is None or not sizes.keep_all else evidence.again[2:]
                 again = test[:, width:].copy(), products[:, width:].copy(), exponent + math.log2(factor), power + 1
                 evidence = replace(evidence, again=again)
                 del basis, test, products
@@ -604,7 +602,7 @@ def _next_test(
     are kept, of their products in the last pass, so that each pass multiplies them by one more power.
     """
     sizes, threads = sizes_of(plan), plan.threads
-    held = min(_AGAIN, evidence.products.shape[1])
+    held = evidence.products.shape[1]
     width = sizes.columns - held if sizes.columns >= _ROOM_FOR_HELD * held else sizes.columns
     spans = []
     if not chain.test.shape[1]:
@@ -617,7 +615,7 @@ def _next_test(
         subtract_product(remainder, spans[0], gram(spans[0], remainder, threads), threads)
         basis = orthonormal(_leading(remainder, width, threads), spans[0], n_threads=threads, overwrite=True)
     multiplied = evidence.products if evidence.again is None or not sizes.keep_all else evidence.again[1]
-    outside = multiplied[:, :held].copy()
+    outside = multiplied.copy()
     factor = float(power_of_two(peaks(outside, threads).max(initial=0.0)))
     outside *= factor
     for span in [*spans, basis] * 2:
