@@ -119,10 +119,10 @@ def test_fit_beyond_the_time_limit_counts_as_hang() -> None:
     assert "hangs: more than 0 s: scripts/fuzz --only pca --count 1 --seed 0" in done.stdout
 
 
-@pytest.mark.parametrize(("statistical", "clean"), [(1000, True), (100, False)])
+@pytest.mark.parametrize(("statistical", "clean"), [(60_000, True), (30_000, False)])
 def test_missed_statistical_bounds_are_a_share_of_the_answers_that_have_one(statistical: int, clean: bool) -> None:
-    """One in 100 of these may miss, and three deviations more; all other fits do not count."""
-    counts = {"fits": 5000, "right": 5000, "statistical": statistical, "notes": 12}
+    """One in 10,000 of these may miss, and three deviations more; all other fits do not count."""
+    counts = {"fits": 90_000, "right": 90_000, "statistical": statistical, "notes": 12}
     command = [sys.executable, SCRIPT, "--merge"]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({"pca": counts}, file)
