@@ -164,6 +164,8 @@ class Intervals:
     """The smaller of the proven and the statistical upper bounds."""
     proven_upper: FloatArray
     """Upper bounds from the residual trace alone."""
+    bounded_by: tuple[str, ...] = ()
+    """What gives each upper bound: ``"trace"``, which is proven, ``"sigma"``, ``"residual"``, or ``"rounding"`` where half of the interval is that."""
 
 
 def alignment(
@@ -197,14 +199,14 @@ def sines(aligned: FloatArray | None, n_vectors: int) -> FloatArray:
 
 def intervals(
     approx: LowRank,
-    aligned: FloatArray,
+    aligned: FloatArray | None,
     *,
     sigma: float | None,
     tau: float,
     n_components: int,
     floor: float = 0.0,
 ) -> Intervals:
-    """Return intervals for the first eigenvalues of C: λ̂ᵢ ≤ λᵢ ≤ λᵢ(Ĉ + σ (I − P_Ω)).
+    """Return intervals for the first eigenvalues of C: λ̂ᵢ ≤ λᵢ ≤ λᵢ(Ĉ + σ (I − P_Ω)), or λ̂ᵢ + σ without a test matrix.
 
     This follows from Weyl's monotonicity theorem and 0 ⪯ E ⪯ σ(I − P_Ω). The bound is of second order in the angle
     between Ω and the eigenvectors, whereas λ̂ᵢ + σ is of first order. It is computed in span[Ω, V], which is invariant
@@ -214,9 +216,9 @@ def intervals(
     Parameters
     ----------
     approx : LowRank
-        The full Nyström approximation, not cut to `n_components`.
-    aligned : float64 array, shape (p, r)
-        The cosines that `alignment` returns for it and its test matrix.
+        The full approximation, not cut to `n_components`.
+    aligned : float64 array, shape (p, r), or None
+        The cosines that `alignment` returns for it and its test matrix; None where there is no test matrix with EΩ = 0.
     sigma : float or None
         A statistical bound of ‖E‖₂, factor included; None if there is none.
     tau : float
@@ -226,28 +228,13 @@ def intervals(
     floor : float
         Rounding of the accumulation in the units of the eigenvalues, by which every interval is widened on both sides.
     """
-    proven = _upper(approx, aligned, tau, n_components)
-    best = proven if sigma is None or sigma >= tau else np.minimum(proven, _upper(approx, aligned, sigma, n_components))
-    return _with_floor(padded(approx.values, n_components), best, proven, floor)
-
-
-def plain_intervals(
-    values: FloatArray,
-    *,
-    sigma: float | None,
-    tau: float,
-    n_components: int,
-    floor: float = 0.0,
-) -> Intervals:
-    """Return intervals for any Ĉ ⪯ C: λ̂ᵢ ≤ λᵢ ≤ λ̂ᵢ + min(τ, σ), by Weyl; of first order only.
-
-    `values` are all eigenvalues of Ĉ, `tau` is a proven bound of ‖E‖₂, `sigma` a statistical one with its factor or None; `floor` as in
-    `intervals`.
-    """
-    lower = padded(values, n_components)
-    proven = lower + tau
-    upper = proven if sigma is None else np.minimum(proven, lower + sigma)
-    return _with_floor(lower, upper, proven, floor)
+    lower = padded(approx.values, n_components)
+    ends = [
+        lower + norm if aligned is None else np.maximum(lower, _upper(approx, aligned, norm, n_components))
+        for norm in (tau, sigma)
+        if norm is not None
+    ]
+    return Intervals(np.maximum(lower - floor, 0.0), np.minimum(ends[0], ends[-1]) + floor, ends[0] + floor)
 
 
 def padded(values: FloatArray, n: int) -> FloatArray:
@@ -255,12 +242,6 @@ def padded(values: FloatArray, n: int) -> FloatArray:
     padded = np.zeros(n)
     padded[: len(values)] = values[:n]
     return padded
-
-
-def _with_floor(lower: FloatArray, upper: FloatArray, proven: FloatArray, floor: float) -> Intervals:
-    return Intervals(
-        np.maximum(lower - floor, 0.0), np.maximum(upper, lower) + floor, np.maximum(proven, lower) + floor
-    )
 
 
 def _upper(approx: LowRank, aligned: FloatArray, sigma: float, n: int) -> FloatArray:
@@ -646,20 +627,20 @@ def _bounds(
     """
     n, (sigma, proven, floor), n_pairs = min(k + 1, len(approx.vectors)), norms, len(missing[0])
     smallest = proven if sigma is None else min(proven, sigma)
-    if cosines is None:
-        limits = plain_intervals(approx.values, sigma=sigma, tau=proven, n_components=n, floor=floor)
-    else:
-        limits = intervals(approx, cosines, sigma=sigma, tau=proven, n_components=n, floor=floor)
+    limits = intervals(approx, cosines, sigma=sigma, tau=proven, n_components=n, floor=floor)
     beyond = float(approx.values[n_pairs : n_pairs + 1].sum()) + smallest
-    nearer = uppers_by_residuals(approx.values[:n_pairs], *missing, beyond)[:n] + floor
-    upper = limits.upper.copy()
-    np.minimum(upper[: len(nearer)], nearer, out=upper[: len(nearer)])
+    nearer = np.full(n, np.inf)
+    nearer[:n_pairs] = uppers_by_residuals(approx.values[:n_pairs], *missing, beyond)[:n] + floor
+    upper = np.minimum(limits.upper, nearer)
+    by = np.where(nearer < limits.upper, "residual", np.where(limits.upper < limits.proven_upper, "sigma", "trace"))
+    by = np.where(4 * floor >= upper - limits.lower, "rounding", by)
     limits = Intervals(limits.lower, upper, limits.proven_upper)
     angle_bounds = angles(limits, cosines, missing[0], sigma=smallest, n_components=n_found, floor=floor)
     if n_found < k:
         arbitrary = (n_found, k - 1, None)
         angle_bounds = Angles(angle_bounds.sine + (None,) * (k - n_found), (*angle_bounds.clusters, arbitrary), None)
-    return Intervals(limits.lower[:k], limits.upper[:k], limits.proven_upper[:k]), angle_bounds
+    kept = Intervals(limits.lower[:k], upper[:k], limits.proven_upper[:k], tuple(by[:k].tolist()))
+    return kept, angle_bounds
 
 
 def _captured(along: float, left: float, slack: float, total: float, rounding: float) -> tuple[float, float]:

@@ -146,6 +146,9 @@ class ApproximateCertificate(ExactCertificate):
     """Between which numbers of components the shares 0.9, 0.95 and 0.99 of the variance are reached; None: more than there are."""
     proven_upper_bounds: tuple[float, ...] | None = None
     """Upper ends of the eigenvalues that are proven; None as `eigenvalue_intervals`."""
+    bounded_by: tuple[str, ...] | None = None
+    """What gives the upper end of each interval: ``"trace"`` of what is left out, which is proven, ``"sigma"`` or the ``"residual"`` of
+    the eigenpair, or ``"rounding"`` where half of the interval is that; None as `eigenvalue_intervals`."""
     residual_bounds: tuple[float, ...] | None = None
     """Bound of ‖Cv − λv‖₂ of each component that was found, in the units of the eigenvalues; None where there is none."""
     confidence: float | None = None

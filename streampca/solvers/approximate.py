@@ -225,12 +225,15 @@ class ApproximateSolver(PCASolver):
     def reason_chosen(self, plan: Plan) -> str:
         """Return why ``solver="auto"`` chose `plan`."""
         tolerance = self.parameters.tolerance
-        if tolerance is None:
-            return "chosen because no exact solver fits in the memory"
-        return (
-            f"chosen because errors up to {tolerance:g} are allowed, and it is expected to take less time or memory "
-            "than exact solvers"
-        )
+        why = "chosen because no exact solver fits in the memory"
+        if tolerance is not None:
+            why = (
+                f"chosen because errors up to {tolerance:g} are allowed, and it is expected to take less time or memory "
+                "than exact solvers"
+            )
+        if plan.solver == "adaptive" and plan.solver_passes == 1:
+            why += "; with one pass it is more accurate than a sketch"
+        return why
 
     @override
     @classmethod

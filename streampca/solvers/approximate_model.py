@@ -261,6 +261,7 @@ def _certificate(found: Certified, n_passes: int) -> ApproximateCertificate:
         nuclear_error=found.left_out,
         eigenvalue_intervals=tuple(zip(bounds.lower.tolist(), bounds.upper.tolist(), strict=True)),
         proven_upper_bounds=tuple(bounds.proven_upper.tolist()),
+        bounded_by=bounds.bounded_by,
         residual_bounds=found.residuals,
         confidence=None if found.sigma is None else CONFIDENCE,
         angle_bounds=angles.sine,

@@ -124,8 +124,7 @@ def _choose_solver(source: Source, parameters: Parameters, resources: Resources)
     if isinstance(parameters.selection(source), Count) and parameters.n_components is not None:
         # More passes are faster from a sketch; the best answer of one pass is that of incremental updates.
         several = reading_limits(parameters)[0] > 1
-        either = ["sketch", "adaptive"] if several else ["adaptive", "sketch"]
-        order += ["sketch"] if parameters.tolerance is not None else either
+        order += ["sketch", "adaptive"] if several else ["adaptive", "sketch"]
     refusals = []
     plans = []
     for solver in order:
@@ -139,7 +138,7 @@ def _choose_solver(source: Source, parameters: Parameters, resources: Resources)
             refusals.append(f"solver {solver}: {error}")
             continue
         plans.append(with_time(plan, resources))
-        if parameters.tolerance is None:
+        if parameters.tolerance is None or solver in ("sketch", "adaptive"):
             break
     if not plans:
         raise PlanError("; ".join(refusals))

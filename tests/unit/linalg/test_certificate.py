@@ -15,7 +15,6 @@ from streampca.linalg.certificate import (
     alignment,
     angles,
     intervals,
-    plain_intervals,
     residual_limits,
     schatten4,
     uppers_by_residuals,
@@ -140,7 +139,7 @@ def test_trace_and_true_norm_are_bounds(name):
     norm, tau = np.linalg.norm(error, 2), np.trace(matrix) - approx.trace
     exact = np.sort(SPECTRA[name])[::-1][:20]
     found = intervals(approx, alignment(approx.vectors, test)[0], sigma=norm, tau=tau, n_components=20, floor=1e-14)
-    plain = plain_intervals(approx.values, sigma=norm, tau=tau, n_components=20, floor=1e-14)
+    plain = intervals(approx, None, sigma=norm, tau=tau, n_components=20, floor=1e-14)
     for bounds in (found, plain):
         assert (bounds.lower <= exact).all()
         assert (exact <= bounds.upper).all()
@@ -161,12 +160,14 @@ def test_intervals_narrow_with_the_square_of_the_angle():
     assert 50 < widths[0] / widths[1] < 200
 
 
-def test_plain_intervals_take_the_least_bound():
-    found = plain_intervals(np.array([3.0, 1.0]), sigma=0.5, tau=1.0, n_components=3, floor=0.25)
+def test_intervals_without_a_test_matrix_take_the_least_bound():
+    found = intervals(
+        LowRank(np.array([3.0, 1.0]), np.eye(3)[:, :2], 0.0), None, sigma=0.5, tau=1.0, n_components=3, floor=0.25
+    )
     assert found.lower.tolist() == [2.75, 0.75, 0.0]
     assert found.upper.tolist() == [3.75, 1.75, 0.75]
     assert found.proven_upper.tolist() == [4.25, 2.25, 1.25]
-    only = plain_intervals(np.array([3.0]), sigma=None, tau=2.0, n_components=1)
+    only = intervals(LowRank(np.array([3.0]), np.eye(3)[:, :1], 0.0), None, sigma=None, tau=2.0, n_components=1)
     assert only.upper.tolist() == [5.0]
 
 
@@ -204,7 +205,7 @@ def test_angles_of_a_first_order_approximation():
     matrix = np.diag(SPECTRA["exponential"])
     perturbed = matrix - 1e-4 * np.eye(D)
     approx = LowRank(*_leading(perturbed, 8), 0.0)
-    bounds = plain_intervals(approx.values, sigma=None, tau=0.2, n_components=9)
+    bounds = intervals(approx, None, sigma=None, tau=0.2, n_components=9)
     found = angles(bounds, None, sigma=0.2, n_components=8)
     assert found.sine[0] is not None or found.clusters[0][0] == 0
     assert angles(bounds, None, sigma=0.2, n_components=0).subspace is None
@@ -247,6 +248,35 @@ def assert_held(pca, said, values):
     assert (values[:k] <= pairs[:, 1] + room).all()
     assert (values[:k] <= np.array(said["proven_upper_bounds"]) + room).all()
     json.dumps(said, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "parameters", "given"),
+    [
+        (1 / np.arange(1, 61.0) ** 0.5, {}, {"sigma", "residual", "trace"}),
+        (1 / np.arange(1, 201.0) ** 0.5, {"solver": "adaptive"}, {"residual", "sigma"}),
+        (10.0 ** -np.arange(60), {"max_passes": 3, "tolerance": 0}, {"rounding"}),
+    ],
+)
+def test_upper_ends_say_what_gave_them(values, parameters, given):
+    pca, said = fitted(np.maximum(values, 1e-300), **parameters)
+    upper = np.array(said["eigenvalue_intervals"])[:, 1]
+    assert set(said["bounded_by"]) <= given
+    ends = zip(upper, said["proven_upper_bounds"], pca.explained_variance_, said["bounded_by"], strict=True)
+    for end, proven, value, by in ends:
+        assert (end == proven) == (by == "trace") or by == "rounding"
+        assert by != "sigma" or end <= value + pca.error_["sigma"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("tolerance", [None, 0.05])
+def test_auto_takes_incremental_updates_for_one_pass_and_tells_why(tolerance):
+    shape = (40_000, 20_000)
+    rows = np.broadcast_to(np.float32(1), shape)
+    options = {"memory": "1GiB", "tolerance": tolerance}
+    plan = sp.PCA(5, max_passes=1, **options).plan(rows)
+    assert (plan.solver, plan.passes) == ("adaptive", 1)
+    assert "with one pass it is more accurate than a sketch" in plan.reason
+    assert sp.PCA(5, **options).plan(rows).solver == "sketch"
 
 
 def test_numbers_of_components_of_the_breast_cancer_data():
