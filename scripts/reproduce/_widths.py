@@ -76,14 +76,19 @@ def spectra(d: int) -> dict[str, FloatArray]:
     }
 
 
-def fitted(rows: NDArray[Any], parameters: Parameters) -> PCAModel:
-    """Return the model of `rows`, with several incremental updates where the plan would take all rows at once."""
+def fitted(rows: NDArray[Any], parameters: Parameters, **changed: int) -> PCAModel:
+    """Return the model of `rows`, with several incremental updates where the plan would take all rows at once.
+
+    Settings of the sketch are `changed` as if memory had asked for it.
+    """
     source = open_source(rows)
     plan = plan_fit(source, parameters)
     if plan.solver == "adaptive":
         per_update = min(plan.sketch["rows_per_update"] or len(rows), len(rows) // 10)
         plan = plan.replace(n_leaves=2, sketch=plan.sketch | {"rows_per_update": per_update})
-    return run_fit(readings_of_fit(source, parameters, plan), None, None).model
+    plan = plan.replace(sketch=plan.sketch | changed)
+    model: PCAModel = run_fit(readings_of_fit(source, parameters, plan), None, None).model
+    return model
 
 
 def widths_of(name: str, shape: tuple[int, int], weighted: bool, seed: int) -> list[Width]:
@@ -97,7 +102,7 @@ def widths_of(name: str, shape: tuple[int, int], weighted: bool, seed: int) -> l
     found = []
     for method, options in METHODS.items():
         model = fitted(rows, Parameters(N_COMPONENTS, sample_weight=weights, seed=seed, **options))
-        said = model.certificate
+        said: dict[str, Any] = model.certificate.to_dict()
         lower, upper = np.array(said["eigenvalue_intervals"]).T
         room = d * np.finfo(np.float64).eps * exact[0]
         below = exact < lower - room
@@ -166,8 +171,10 @@ def _add_tables(report: Report, found: Sequence[Width]) -> None:
     for name in spectra(SHAPES[0][1]):
         cells = []
         for method in METHODS:
-            own = [ratio for each in found if (each.spectrum, each.method) == (name, method) for ratio in _ratios(each)]
-            cells.append(brief(float(np.median(own))) if own else "rounding")
+            ratios = [
+                ratio for each in found if (each.spectrum, each.method) == (name, method) for ratio in _ratios(each)
+            ]
+            cells.append(brief(float(np.median(ratios))) if ratios else "rounding")
         lines.append([name, *cells])
     report.table("medians of width / error by spectrum", ["spectrum", *METHODS], lines)
 

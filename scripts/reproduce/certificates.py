@@ -34,14 +34,13 @@ from typing import Any
 import numpy as np
 from _proven import proven
 from _report import Part, Report, main, note
+from _widths import fitted
 from _widths import widths as measured_widths
 from numpy.typing import NDArray
 
-from streampca.execution.readings import run_fit
 from streampca.models.pca import PCAModel
 from streampca.random import generator
-from streampca.solvers.fit import Parameters, plan_fit, readings_of_fit
-from streampca.sources import open_source
+from streampca.solvers.fit import Parameters
 
 FloatArray = NDArray[np.float64]
 
@@ -130,15 +129,6 @@ def exact(rows: NDArray[Any], scaled: bool) -> tuple[FloatArray, FloatArray, Flo
         covariance = covariance / deviation[:, None] / deviation
     values, vectors = np.linalg.eigh(covariance)
     return covariance, values[::-1], vectors[:, ::-1].T
-
-
-def fitted(rows: NDArray[Any], parameters: Parameters) -> PCAModel:
-    """Return the model of `rows`, with several incremental updates where the plan would take all rows at once."""
-    source = open_source(rows)
-    plan = plan_fit(source, parameters)
-    if plan.solver == "adaptive":
-        plan = plan.replace(n_leaves=2, sketch=plan.sketch | {"rows_per_update": N_ROWS // 10})
-    return run_fit(readings_of_fit(source, parameters, plan), None, None).model
 
 
 def violated(

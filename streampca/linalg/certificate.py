@@ -488,8 +488,10 @@ class Evidence:
     """Columns s (I − P_p) C … (I − P_1) C G of the same G, ``(n_features, g)``, from pass p + 1, which multiplied them, their products
     with C, log₂ s, and p. P_j projects on the test matrices of the first j + 1 passes, so that E P_j = 0 for E = C − Ĉ. They give
     M = E C (I − P_{p−1}) C … C G, and ‖E‖^(p+1) ≤ ‖M‖: for an eigenvector of E, every further product with a compression of C ⪰ E
-    is at least as long, because its Rayleigh quotient does not fall (p = 1: E ⪯ C). On a slowly decaying spectrum this root of
-    the Schatten-4 norm of M is much closer to ‖E‖ than that of E."""
+    is at least as long, because its Rayleigh quotient does not fall (p = 1: E ⪯ C). Where a pass gives up all earlier test matrices for
+    Ω_{j+1} that span C Ω_j, E is zero on the last one alone; then P_j stands for that of pass j + 1 alone, and its eigenvector w is orthogonal
+    to C^(p−j) of those columns, too, so that P_j changes nothing of C^(p−j) w. On a slowly decaying spectrum this root of the Schatten-4 norm
+    of M is much closer to ‖E‖ than that of E."""
     discarded: float | None = None
     """A bound of ‖C − Ĉ‖₂ from an incremental pass: proven where every update was an exact decomposition, an estimate
     where one was an iteration, so it counts as statistical."""

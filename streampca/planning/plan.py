@@ -86,8 +86,8 @@ class SketchDetail(SolverDetail):
     """Further Gaussian columns for the certificate."""
     passes: int
     """Passes over the rows, at most."""
-    keep_all: bool
-    """Whether the products of all passes stay in memory until the end, or only those of the last."""
+    kept_passes: int
+    """Passes whose products stay in memory together; after so many, a pass begins anew from the eigenvectors found so far."""
     pilot_rows: int
     """Rows of the pilot, which is read before the first pass."""
     pilot_bands: int

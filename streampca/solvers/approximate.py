@@ -73,6 +73,7 @@ _ROWS_PER_BLOCK, _MOST_BLOCK_BYTES = 1024, 128 * 2**20
 _LEAF_BYTES = 256 * 2**20
 _RETAINED_BYTES = 64 * 2**20
 """What glibc retains of the memory that a thread has freed: twice its largest mmap threshold."""
+_KEPT_PASSES = (4, 3, 2, 1)  # tried where the products of all passes do not fit in memory together
 _SOLVE_COPIES = 4
 """Arrays of features x columns that solving takes beside the test matrix and the products."""
 _ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
@@ -109,8 +110,8 @@ class ApproximateSolver(PCASolver):
 
     columns: int = 0
     """Columns of the test matrix, or the rank, that are planned for."""
-    keep_all: bool = True
-    """Whether the products of all passes are planned to stay in memory."""
+    kept_passes: int = 1
+    """Passes whose products are planned to stay in memory together."""
 
     approximate = True
     settings = SketchDetail
@@ -205,16 +206,14 @@ class ApproximateSolver(PCASolver):
         if parameters.missing == "mean":
             filled = replace(self, source=unread(source), parameters=complete(parameters))
             return with_means_first(filled.plan(resources), source)
-        tried, k = [], parameters.count(source)
+        tried, k, passes = [], parameters.count(source), reading_limits(parameters)[0]
         for columns in self._columns_to_try(k):
-            for keep_all in (True, False):
-                work = replace(self, n_components=k, resources=resources, columns=columns, keep_all=keep_all)
+            for kept in (passes, *(number for number in _KEPT_PASSES if number < passes)):
+                work = replace(self, n_components=k, resources=resources, columns=columns, kept_passes=kept)
                 plan = work.best(block_rows_to_try(source, self.dtype, self.block_bytes), 0, work.shares)
                 if plan.budget.fits:
                     return plan
                 tried.append(plan)
-                if plan.passes == 1:
-                    break
         least = min(tried, key=lambda plan: plan.projected_bytes)
         raise least.budget.refusal(
             "fewer components, or ",
@@ -240,7 +239,7 @@ class ApproximateSolver(PCASolver):
     def solve_seconds(cls, plan: Plan, rates: Rates) -> float:
         """Return the time of the algebra, which is done after every pass with the products so far."""
         sizes, d = sizes_of(plan), plan.n_features
-        columns = float(sizes.columns * (plan.passes if sizes.keep_all else 1))
+        columns = float(sizes.columns * sizes.kept_passes)
         algebra = _ALGEBRA * d * columns**2 + float(sizes.pilot_rows) ** 2 * d
         return algebra / rates.multiply + 20.0 * columns**3 / rates.lapack
 
@@ -284,7 +283,7 @@ class ApproximateSolver(PCASolver):
             columns=self.columns,
             held_out=min(HELD_OUT_COLUMNS, source.shape[1]),
             passes=passes,
-            keep_all=self.keep_all,
+            kept_passes=self.kept_passes,
             pilot_rows=pilot_rows,
             pilot_bands=pilot_bands,
             pilot_bytes=pilot_bytes,
@@ -297,7 +296,7 @@ class ApproximateSolver(PCASolver):
         """Return what an approximate fit takes, with q columns and g held out.
 
         States: (1 + L) S, with several passes S + 8 d (q + g) more, the state of the first pass and the next basis in float64; test
-        matrix: d (q + g) w, twice with several passes; kept products: 16 d (K q + g) for K kept passes; pilot of m rows: 2 m d w + 32 d q
+        matrix: d (q + g) w, twice with several passes; kept products: 16 d (K q + g) for K kept passes, 2 g with several; pilot of m rows: 2 m d w + 32 d q
         and one band of chunks, the last two only where they exist; solve: 8 d (4 K q + 4 (q + g)).
         """
         source, detail, resources = self.source, self.detail(shape), self.resources
@@ -309,7 +308,8 @@ class ApproximateSolver(PCASolver):
         )
         k = detail.columns if self.n_components is None else min(self.n_components, detail.columns)
         several, columns = detail.passes > 1 or detail.moments_first, detail.columns + detail.held_out
-        retained_columns = (detail.passes if detail.keep_all else 1) * detail.columns
+        retained_columns = detail.kept_passes * detail.columns
+        held = detail.held_out * (2 if detail.passes > 1 else 1)
         itemsize = self.dtype.itemsize
         first, later = self.first_in_size(detail, threads), self.sketch_in_size(columns, threads)
         of_first = sum(each.state_bytes(d) for each in first)
@@ -324,7 +324,7 @@ class ApproximateSolver(PCASolver):
         return [
             MemoryNeed("states", states + (of_first + 8 * d * columns if several else 0), ("reading",)),
             MemoryNeed("test matrix", d * columns * itemsize * (2 if several else 1), ("reading",)),
-            MemoryNeed("kept products", 16 * d * (retained_columns + detail.held_out), ("reading", "solving")),
+            MemoryNeed("kept products", 16 * d * (retained_columns + held), ("reading", "solving")),
             MemoryNeed("blocks", blocks, ("reading",)),
             MemoryNeed("scratch", scratch, ("reading",)),
             MemoryNeed("pilot", pilot, ("pilot",)),
@@ -361,9 +361,9 @@ class ApproximateSolver(PCASolver):
             notes.append(
                 "the first reading takes means and variances, the second multiplies the rows in their final scales"
             )
-        if not detail.keep_all and detail.passes > 1:
+        if detail.kept_passes < detail.passes:
             notes.append(
-                "only the last block of products is kept: with more memory all of them would give smaller errors"
+                f"the products of {detail.kept_passes} passes fit in memory together: with more memory, those of all passes would give smaller errors"
             )
         return Figures(
             reason=reason,
@@ -392,20 +392,19 @@ class ApproximateSolver(PCASolver):
         with keep_released(room):
             rows, known, evidence, low_rank = yield from self._opening(plan)
             n_passes, state = plan.solver_passes - sizes.passes + 1, rows.state
-            n_matrices = sizes.passes - (not self.multiplies_first)
-            chain = Chain(plan.n_features, sizes.columns * (n_matrices if sizes.keep_all else min(n_matrices, 1)))
+            n_matrices = min(sizes.passes - (not self.multiplies_first), sizes.kept_passes)
+            chain = Chain(plan.n_features, sizes.columns * n_matrices)
             if low_rank is None:
                 chain.add(*split(known, sizes.held_out)[0])
             known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
             answer = answer_of(known, chain, evidence, parameters, work, plan.threads, low_rank)
             while n_passes < plan.solver_passes and not answer.within(sizes.tolerance):
-                basis, width, factor = _next_test(chain, answer, evidence, plan, work)
+                basis, width, exponent, power = _next_test(chain, answer, evidence, plan, work)
                 del answer, low_rank
                 test, products = yield from self._again(plan, basis, known, state, n_passes + 1)
                 n_passes, low_rank = n_passes + 1, None
                 chain.add(test[:, :width], products[:, :width])
-                exponent, power = (0.0, 0) if evidence.again is None or not sizes.keep_all else evidence.again[2:]
-                again = test[:, width:].copy(), products[:, width:].copy(), exponent + math.log2(factor), power + 1
+                again = test[:, width:].copy(), products[:, width:].copy(), exponent, power
                 evidence = replace(evidence, again=again)
                 del basis, test, products
                 answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
@@ -596,34 +595,36 @@ def split(known: Sketched, held_out: int) -> tuple[tuple[FloatArray, FloatArray]
 
 def _next_test(
     chain: Chain, answer: Approximation, evidence: Evidence, plan: Plan, work: Precision
-) -> tuple[FloatArray, int, float]:
-    """Return the columns that the next pass multiplies with, how many of them are for the answer, and the factor of the others.
+) -> tuple[FloatArray, int, float, int]:
+    """Return the columns of the next pass: how many are for the answer, log₂ of the factor of the others, their number of further products.
 
-    Those are the leading directions of the last products, orthogonal to all test matrices that are kept: block Krylov
-    (Tropp & Webber 2023); after an incremental pass, its basis. The others are what of the products of held-out columns
-    is orthogonal to all of these, for the certificate, times a power of two that keeps their products in range; where all test matrices
-    are kept, of their products in the last pass, so that each pass multiplies them by one more power.
+    The former are the leading directions of the last products, orthogonal to all test matrices that are kept: block Krylov
+    (Tropp & Webber 2023). After an incremental pass, and where no further products have room, they are the leading eigenvectors so far.
+    The others are what of the products of held-out columns is orthogonal to all of these, for the certificate, times a power of two that
+    keeps their products in range: of their products in the last pass, so that each pass multiplies them by one more power, unless test
+    matrices were given up that span more than the new one (see `Evidence.again`).
     """
     sizes, threads = sizes_of(plan), plan.threads
     held = evidence.products.shape[1]
     width = sizes.columns - held if sizes.columns >= _ROOM_FOR_HELD * held else sizes.columns
-    spans = []
-    if not chain.test.shape[1]:
-        basis = answer.low_rank.vectors[:, : sizes.columns]
-    elif not sizes.keep_all:
-        basis = orthonormal(_leading(chain.newest, width, threads), n_threads=threads)
-    else:
+    used, spans = chain.test.shape[1], []
+    if used and chain.has_room(width):
         spans.append(chain.span(work, threads))
         remainder = chain.newest.copy()
         subtract_product(remainder, spans[0], gram(spans[0], remainder, threads), threads)
         basis = orthonormal(_leading(remainder, width, threads), spans[0], n_threads=threads, overwrite=True)
-    multiplied = evidence.products if evidence.again is None or not sizes.keep_all else evidence.again[1]
+    else:
+        basis = answer.low_rank.vectors[:, : width if used else sizes.columns]
+    multiplied, exponent, power = evidence.products, 0.0, 1
+    if evidence.again is not None and (spans or basis.shape[1] == used):
+        _, multiplied, exponent, power = evidence.again
+        power += 1
     outside = multiplied.copy()
     factor = float(power_of_two(peaks(outside, threads).max(initial=0.0)))
     outside *= factor
     for span in [*spans, basis] * 2:
         subtract_product(outside, span, gram(span, outside, threads), threads)
-    return np.hstack([basis, outside]), basis.shape[1], factor
+    return np.hstack([basis, outside]), basis.shape[1], exponent + math.log2(factor), power
 
 
 def _leading(vectors: FloatArray, n_wanted: int, n_threads: int) -> FloatArray:

@@ -33,10 +33,14 @@ class Chain:
         self._products = np.empty((n_features, columns))
         self._used = self._last = 0
 
+    def has_room(self, width: int) -> bool:
+        """Tell whether so many columns fit beside those of earlier passes."""
+        return self._used + width <= self._test.shape[1]
+
     def add(self, test: FloatArray, products: FloatArray) -> None:
-        """Append a pair; if the limit is reached, it replaces all earlier ones."""
+        """Append a pair; where it does not fit beside all earlier ones, it replaces them."""
         width = test.shape[1]
-        self._last = self._used if self._used + width <= self._test.shape[1] else 0
+        self._last = self._used if self.has_room(width) else 0
         self._used = self._last + width
         self._test[:, self._last : self._used] = test
         self._products[:, self._last : self._used] = products

@@ -91,6 +91,29 @@ def test_what_is_called_proven_holds_for_every_transform_with_and_without_a_pilo
     assert coverage.PARTS["transforms"] is coverage.transforms
 
 
+@pytest.mark.parametrize("kept", [1, 2, 3])
+@pytest.mark.parametrize("exponent", [0.25, 1.0])
+def test_certificates_hold_where_products_of_earlier_passes_are_given_up(
+    coverage: ModuleType, kept: int, exponent: float
+) -> None:
+    """The norm of what is left out is at least the first eigenvalue beyond the rank, and is found to a factor of 2 by powers."""
+    rng, d, columns = np.random.default_rng(kept), 400, 24
+    rows = rng.standard_normal((1200, d)) * np.arange(1, d + 1) ** -exponent
+    values = np.linalg.eigvalsh(np.cov(rows, rowvar=False))[::-1]
+    sigmas = []
+    for passes in (2, 4, 6, 8):
+        wanted = coverage.Parameters(5, solver="sketch", sketch_size=columns, pilot=0, max_passes=passes, tolerance=0)
+        model = coverage.fitted(rows, wanted, kept_passes=kept)
+        lower, upper = np.array(model.certificate["eigenvalue_intervals"]).T
+        assert (lower <= values[:5] * (1 + 1e-12)).all()
+        assert (values[:5] <= upper * (1 + 1e-12)).all()
+        sigmas.append(model.certificate["sigma"])
+        assert sigmas[-1] >= values[columns * kept]
+    if kept == 1:
+        assert sigmas[1] < 0.6 * sigmas[0]
+        assert sigmas[-1] < 2 * values[columns]
+
+
 def test_a_certificate_that_claims_too_much_is_noticed(coverage: ModuleType) -> None:
     """Each bound, narrowed to a tenth of the true error, is found to be violated."""
     case = coverage.Case("i^-0.5", False, False)
