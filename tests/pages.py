@@ -138,6 +138,7 @@ def certificate(k: int, **changes: Any) -> dict[str, Any]:
         "largest_relative_width": 0.01 * k,
         "nuclear_error": 0.15,
         "sigma": 0.1,
+        "confidence": 0.9999,
         "components_for": {"0.9": [2, 3], "0.95": [3, None], "0.99": [4, None]},
         "eigenvalue_intervals": [[value, value * (1 + 0.01 * (i + 1))] for i, value in enumerate(values)],
         "proven_upper_bounds": [value + 2 for value in values],

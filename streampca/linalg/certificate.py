@@ -22,7 +22,7 @@ from streampca.typing import BoolArray, FloatArray
 
 CONFIDENCE = 0.9999
 """Probability with which all bounds of a fit of up to eight passes that rest on probes hold together, at least."""
-_MOST_LOOKS = 8  # certificates of one fit, each of which may have decided that it was the last
+_LOOKS = 8  # certificates of one fit, each of which may have decided that it was the last; with more of them, confidence is less
 _CHANCE_OF_SIGMA = 1e-5  # that σ of one certificate is too small; residuals have what 8 of them leave of 1 − CONFIDENCE
 _COLUMNS = (2, 3, 5, 10, 15, 20, 32, 40)
 _FACTORS = (
@@ -116,7 +116,7 @@ def residual_limits(approx: LowRank, evidence: Evidence, n_pairs: int) -> FloatA
         return None
     vectors = approx.vectors[:, :n_pairs]
     seen = vectors.T @ evidence.products - approx.values[:n_pairs, None] * (vectors.T @ evidence.held_out)
-    chance = (1 - CONFIDENCE - _MOST_LOOKS * _CHANCE_OF_SIGMA) / (_MOST_LOOKS * max(1, n_pairs))
+    chance = (1 - CONFIDENCE - _LOOKS * _CHANCE_OF_SIGMA) / (_LOOKS * max(1, n_pairs))
     least = 2 * float(gammaincinv(n_columns / 2, chance))
     factor = float(tall.power_of_two(np.abs(seen).max(initial=0.0)))  # squares of variances may leave the range
     lengths: FloatArray = np.linalg.norm(seen * factor, axis=1) / factor
@@ -397,6 +397,8 @@ class Certified:
     """Trace of E = C − Ĉ, exact to rounding: a proven bound of ‖E‖₂."""
     sigma: float | None
     """Statistical bound of ‖E‖₂, factors included; None without evidence."""
+    confidence: float | None
+    """Probability with which all statistical bounds of the fit hold together, at least; None as `sigma`."""
     bounds: Intervals | None
     """Intervals of the eigenvalues; None for a matrix that may be indefinite."""
     angles: Angles | None
@@ -499,6 +501,8 @@ class Evidence:
     """Rounding of an incremental pass relative to the first eigenvalue, where it may exceed that of the products."""
     definite: bool = True
     """Whether C is positive semidefinite; if not, nothing is certified."""
+    looks: int = 1
+    """Certificates that the fit may make, one after each pass, any of which may be its last."""
 
     def spectral_error(self, approx: LowRank, floor: float, n_threads: int = 1) -> float | None:
         """Return the statistical bound σ of ‖C − Ĉ‖₂, factors included; None where nothing was measured."""
@@ -586,6 +590,7 @@ def certified(
         total=total,
         tau=tau,
         sigma=sigma,
+        confidence=None if sigma is None else 1 - (1 - CONFIDENCE) * max(1.0, evidence.looks / _LOOKS),
         bounds=bounds,
         angles=angle_bounds,
         residual=eigen_residual,

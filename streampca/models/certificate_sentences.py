@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import streampca.formatting as words
-from streampca.linalg.certificate import CONFIDENCE, Certified
+from streampca.linalg.certificate import Certified
 from streampca.models.certificates import ApproximateCertificate, Certificate, ExactCertificate, KernelCertificate
 
 WIDE = 0.1
@@ -48,12 +48,12 @@ def approximate(found: Certified, n_passes: int) -> str:
         f"approximate, from {passes(n_passes)}: no eigenvalue is below its interval (proven, with room for rounding of {found.rounding:.0e} "
         f"of the first), and all that was left out sums to {found.left_out:.1e} of the variance (exact trace)"
     ]
-    if found.sigma is None:
+    if found.confidence is None:
         clauses.append("upper bounds and angles follow from that trace alone (proven, and wide)")
     else:
         clauses.append(
             "upper bounds and angles rest on the largest eigenvalue left out and on the residuals of the eigenpairs, both measured by random "
-            f"columns (statistical: all of them hold together with a probability of at least {CONFIDENCE:.2%})"
+            f"columns (statistical: all of them hold together with a probability of at least {found.confidence:.2%})"
         )
     if found.incremental:
         clauses.append("bounds are of first order; a further pass narrows them")
@@ -462,9 +462,12 @@ def statistical(certificate: ApproximateCertificate) -> tuple[str, ...]:
     """Return what rests on an estimate."""
     if not certificate.bounded or certificate.sigma is None:
         return ()
+    together = ""
+    if certificate.confidence is not None:  # models of earlier versions have none
+        together = f": all intervals hold together with a probability of at least {certificate.confidence:.2%}"
     sentences = [
         "Upper ends of the intervals rest on the largest eigenvalue left out and on the residuals of the eigenpairs. Both are measured by "
-        f"random directions that had no say in the answer: all intervals hold together with a probability of at least {CONFIDENCE:.2%}."
+        f"random directions that had no say in the answer{together}."
     ]
     if any(sine is not None for sine in certificate.angle_bounds):
         sentences.append("Angles rest on the same measurements.")

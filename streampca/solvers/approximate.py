@@ -397,6 +397,7 @@ class ApproximateSolver(PCASolver):
             if low_rank is None:
                 chain.add(*split(known, sizes.held_out)[0])
             known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
+            evidence = replace(evidence, looks=sizes.passes)
             answer = answer_of(known, chain, evidence, parameters, work, plan.threads, low_rank)
             while n_passes < plan.solver_passes and not answer.within(sizes.tolerance):
                 basis, width, exponent, power = _next_test(chain, answer, evidence, plan, work)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streampca.accumulators import Sketched, SketchState
-from streampca.linalg.certificate import CONFIDENCE, ROUNDING, SHARES, Certified, Evidence, certified
+from streampca.linalg.certificate import ROUNDING, SHARES, Certified, Evidence, certified
 from streampca.linalg.eigen import Spectrum, relative_precision, signed
 from streampca.linalg.nystrom import DEPENDENT, LowRank, Precision, converted, independent_columns, nystrom
 from streampca.linalg.selection import Count, is_count
@@ -267,7 +267,7 @@ def _certificate(found: Certified, n_passes: int) -> ApproximateCertificate:
         proven_upper_bounds=tuple(bounds.proven_upper.tolist()),
         bounded_by=bounds.bounded_by,
         residual_bounds=found.residuals,
-        confidence=None if found.sigma is None else CONFIDENCE,
+        confidence=found.confidence,
         angle_bounds=angles.sine,
         subspace_angle_bound=angles.subspace,
         unresolved_clusters=angles.clusters,

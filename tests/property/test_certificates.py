@@ -101,7 +101,7 @@ def test_certificates_hold_where_products_of_earlier_passes_are_given_up(
     rows = rng.standard_normal((1200, d)) * np.arange(1, d + 1) ** -exponent
     values = np.linalg.eigvalsh(np.cov(rows, rowvar=False))[::-1]
     sigmas = []
-    for passes in (2, 4, 6, 8):
+    for passes in (2, 4, 8, 12):
         wanted = coverage.Parameters(5, solver="sketch", sketch_size=columns, pilot=0, max_passes=passes, tolerance=0)
         model = coverage.fitted(rows, wanted, kept_passes=kept)
         lower, upper = np.array(model.certificate["eigenvalue_intervals"]).T
@@ -109,6 +109,7 @@ def test_certificates_hold_where_products_of_earlier_passes_are_given_up(
         assert (values[:5] <= upper * (1 + 1e-12)).all()
         sigmas.append(model.certificate["sigma"])
         assert sigmas[-1] >= values[columns * kept]
+        assert model.certificate["confidence"] == pytest.approx(1 - 1.25e-5 * max(8, passes))
     if kept == 1:
         assert sigmas[1] < 0.6 * sigmas[0]
         assert sigmas[-1] < 2 * values[columns]
