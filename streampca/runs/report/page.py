@@ -55,12 +55,13 @@ from streampca.runs.report.what_ran import (
     warnings,
     what_ran,
 )
+from streampca.system.optional import installing
 from streampca.typing import Json
 
 _REMOVED = "Pictures of rows are left out, because the model removes a part of each row before it is projected."
 _NO_CHARTS = (
-    'There are no charts on this page, because they need matplotlib: pip install "streampca[report]", and streampca report '
-    "draws them from the files of this run."
+    "There are no charts on this page, because they need matplotlib: {}; then the command streampca report draws them from the files of "
+    "this run."
 )
 _MOST_PICTURES = 48
 _MOST_NAMES = 3
@@ -135,7 +136,10 @@ def _told(run: RunFiles) -> list[Section]:
     removed = [_REMOVED] if run.model.kind.page == "components" and run.removes else []
     found = {
         "warning": (warnings(run), "warnings"),
-        "note": ([*notes(run), *removed, *([] if can_draw() else [_NO_CHARTS])], "warnings notes"),
+        "note": (
+            [*notes(run), *removed, *([] if can_draw() else [_NO_CHARTS.format(installing("report"))])],
+            "warnings notes",
+        ),
     }
     return [
         Section(f"{name}s", f"{name.capitalize()}{'' if len(told) == 1 else 's'}", parts=(("list", told),), style=style)
