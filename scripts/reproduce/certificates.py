@@ -16,7 +16,7 @@ The part ``transforms`` has 1,512 certificates of every transform with and witho
 that rounding treats badly, and counts how often a bound that is called proven does not hold: never, beyond the rounding of LAPACK.
 
     .venv/bin/python scripts/reproduce/certificates.py --quick
-    .venv/bin/python scripts/reproduce/certificates.py --json data/certificates.json --update docs/reference/archive/accuracy.md
+    .venv/bin/python scripts/reproduce/certificates.py --json data/certificates.json
 """
 
 from __future__ import annotations
