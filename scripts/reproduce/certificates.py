@@ -19,7 +19,7 @@ The part ``widths`` has the certificates of 2,160 fits of twelve spectra, three 
 wide intervals are beside true errors, which bound gave their upper ends, and how many eigenvalues lie outside.
 
     .venv/bin/python scripts/reproduce/certificates.py --quick
-    .venv/bin/python scripts/reproduce/certificates.py --json data/certificates.json --update docs/reference/archive/accuracy.md
+    .venv/bin/python scripts/reproduce/certificates.py --json data/certificates.json
 """
 
 from __future__ import annotations

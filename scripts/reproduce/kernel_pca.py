@@ -13,7 +13,7 @@ as here, and with ± 1/l, as published.
 Data: z-scores of 1,797 digits (64 features) and of 1,500 patches (3,072 features; 600 with ``--quick``).
 
     .venv/bin/python scripts/reproduce/kernel_pca.py --quick
-    .venv/bin/python scripts/reproduce/kernel_pca.py --json data/kernel.json --pictures docs/pictures/accuracy --update docs/reference/archive/accuracy.md
+    .venv/bin/python scripts/reproduce/kernel_pca.py --json data/kernel.json --pictures docs/pictures/accuracy
 """
 
 from __future__ import annotations
