@@ -93,11 +93,18 @@ html_theme = "pydata_sphinx_theme"
 html_title = "streampca"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/logo.svg"
 html_show_sourcelink = False
 html_theme_options = {
+    "logo": {
+        "text": f"streampca {version}",
+        "alt_text": "streampca, home",
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo.svg",
+    },
     "navigation_with_keys": False,
     "show_toc_level": 2,
-    "header_links_before_dropdown": 5,
+    "header_links_before_dropdown": 8,
     "footer_start": ["copyright"],
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],

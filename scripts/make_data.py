@@ -485,7 +485,8 @@ def renamed_when_complete(path: Path) -> Iterator[Path]:
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, help="the store to write; must not exist")
+    parser.add_argument("path", type=Path, help="the store to write; must not exist without --overwrite")
+    parser.add_argument("--overwrite", action="store_true", help="replace a zarr store that is at the path")
     kinds = ("table", "shards", "cells", *KINDS)
     parser.add_argument("--kind", choices=kinds, default="table", help="(default: %(default)s)")
     parser.add_argument(
@@ -551,6 +552,8 @@ def _sizes(text: str | None, count: int, option: str, parser: argparse.ArgumentP
 def main() -> None:
     """Write the store and say how long it took."""
     options = parse_arguments()
+    if options.overwrite and any((options.path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup")):
+        shutil.rmtree(options.path)
     if options.kind == "cells":
         shape = options.shape or CELLS_SHAPE
         try:
