@@ -56,14 +56,20 @@ REFERENCE = ROOT / "docs" / "reference"
 SCHEMA = ROOT / "configs" / "streampca.schema.json"
 
 
-def table_of(parameters: tuple[Parameter, ...]) -> str:
-    """Return the table of the parameters of an estimator."""
+def table_of(parameters: tuple[Parameter, ...], known: tuple[Parameter, ...] = ()) -> str:
+    """Return the table of the parameters of an estimator, with one line for those that another table has in the same words."""
+    rows = {parameter.name: _row(parameter) for parameter in parameters}
+    there = {_row(parameter) for parameter in known}
     lines = ["| parameter | default | values | in a file | meaning |", "|---|---|---|---|---|"]
-    for parameter in parameters:
-        values = _cell(parameter.domain.values)
-        key = f"`{parameter.path}`" if parameter.path else ""
-        lines.append(f"| `{parameter.name}` | `{parameter.default!r}` | {values} | {key} | {_cell(parameter.text)} |")
-    return "\n".join(lines)
+    lines += [row for row in rows.values() if row not in there]
+    same = [f"`{name}`" for name, row in rows.items() if row in there]
+    return "\n".join([*lines, "", f"As for `PCA`: {', '.join(same)}."] if same else lines)
+
+
+def _row(parameter: Parameter) -> str:
+    key = f"`{parameter.path}`" if parameter.path else ""
+    values, text = _cell(parameter.domain.values), _cell(parameter.text)
+    return f"| `{parameter.name}` | `{parameter.default!r}` | {values} | {key} | {text} |"
 
 
 def keys() -> str:
@@ -207,9 +213,9 @@ def written(page: Path) -> str:
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     REFERENCE / "parameters.md": {
         "PCA": lambda: table_of(PCA_PARAMETERS),
-        "KernelPCA": lambda: table_of(KERNEL_PCA_PARAMETERS),
-        "MCA and CCA": lambda: table_of(COUPLED_PARAMETERS),
-        "FactorAnalysis": lambda: table_of(FACTOR_PARAMETERS),
+        "KernelPCA": lambda: table_of(KERNEL_PCA_PARAMETERS, PCA_PARAMETERS),
+        "MCA and CCA": lambda: table_of(COUPLED_PARAMETERS, PCA_PARAMETERS),
+        "FactorAnalysis": lambda: table_of(FACTOR_PARAMETERS, PCA_PARAMETERS),
     },
     REFERENCE / "configuration.md": {"keys": keys},
     REFERENCE / "memory-formulas.md": {"purposes": purposes, "formulas": formulas},
