@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from streampca.accumulators import PairwiseCovariance
 from streampca.accumulators.quality import Quality
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -49,7 +48,6 @@ from streampca.solvers.kernel.empirical_map import EmpiricalMapMethod
 from streampca.solvers.kernel.exact import ExactMethod, PairsMethod
 from streampca.solvers.kernel.landmarks import LandmarkMethod
 from streampca.solvers.removing import Removing
-from streampca.solvers.sampling import moments_bytes, moments_scratch_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -172,10 +170,7 @@ def formulas() -> str:
         ),
         "What comes along with any solver": (
             Removing.needs,
-            moments_bytes,
-            moments_scratch_bytes,
             Quality.state_bytes,
-            PairwiseCovariance.state_bytes,
         ),
         "Scores only": (scores.ByFeatures.needs, PCAModel.encoding_bytes, KernelModel.encoding_bytes),
     }
