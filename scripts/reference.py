@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from streampca.accumulators import PairwiseCovariance
 from streampca.accumulators.quality import Quality
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import PCAModel
@@ -49,21 +48,26 @@ from streampca.solvers.kernel.empirical_map import EmpiricalMapMethod
 from streampca.solvers.kernel.exact import ExactMethod, PairsMethod
 from streampca.solvers.kernel.landmarks import LandmarkMethod
 from streampca.solvers.removing import Removing
-from streampca.solvers.sampling import moments_bytes, moments_scratch_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 SCHEMA = ROOT / "configs" / "streampca.schema.json"
 
 
-def table_of(parameters: tuple[Parameter, ...]) -> str:
-    """Return the table of the parameters of an estimator."""
+def table_of(parameters: tuple[Parameter, ...], known: tuple[Parameter, ...] = ()) -> str:
+    """Return the table of the parameters of an estimator, with one line for those that another table has in the same words."""
+    rows = {parameter.name: _row(parameter) for parameter in parameters}
+    there = {_row(parameter) for parameter in known}
     lines = ["| parameter | default | values | in a file | meaning |", "|---|---|---|---|---|"]
-    for parameter in parameters:
-        values = _cell(parameter.domain.values)
-        key = f"`{parameter.path}`" if parameter.path else ""
-        lines.append(f"| `{parameter.name}` | `{parameter.default!r}` | {values} | {key} | {_cell(parameter.text)} |")
-    return "\n".join(lines)
+    lines += [row for row in rows.values() if row not in there]
+    same = [f"`{name}`" for name, row in rows.items() if row in there]
+    return "\n".join([*lines, "", f"As for `PCA`: {', '.join(same)}."] if same else lines)
+
+
+def _row(parameter: Parameter) -> str:
+    key = f"`{parameter.path}`" if parameter.path else ""
+    values, text = _cell(parameter.domain.values), _cell(parameter.text)
+    return f"| `{parameter.name}` | `{parameter.default!r}` | {values} | {key} | {text} |"
 
 
 def keys() -> str:
@@ -166,10 +170,7 @@ def formulas() -> str:
         ),
         "What comes along with any solver": (
             Removing.needs,
-            moments_bytes,
-            moments_scratch_bytes,
             Quality.state_bytes,
-            PairwiseCovariance.state_bytes,
         ),
         "Scores only": (scores.ByFeatures.needs, PCAModel.encoding_bytes, KernelModel.encoding_bytes),
     }
@@ -207,9 +208,9 @@ def written(page: Path) -> str:
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     REFERENCE / "parameters.md": {
         "PCA": lambda: table_of(PCA_PARAMETERS),
-        "KernelPCA": lambda: table_of(KERNEL_PCA_PARAMETERS),
-        "MCA and CCA": lambda: table_of(COUPLED_PARAMETERS),
-        "FactorAnalysis": lambda: table_of(FACTOR_PARAMETERS),
+        "KernelPCA": lambda: table_of(KERNEL_PCA_PARAMETERS, PCA_PARAMETERS),
+        "MCA and CCA": lambda: table_of(COUPLED_PARAMETERS, PCA_PARAMETERS),
+        "FactorAnalysis": lambda: table_of(FACTOR_PARAMETERS, PCA_PARAMETERS),
     },
     REFERENCE / "configuration.md": {"keys": keys},
     REFERENCE / "memory-formulas.md": {"purposes": purposes, "formulas": formulas},

@@ -5,7 +5,7 @@ over. Most shapes are scaled down, with the limit, so that a small machine can h
 installed are cited.
 
     scripts/bench/shapes --out shapes.json
-    scripts/bench/shapes --only dask-3419,sklearn-10885 --out shapes.json --update docs/explanation/shapes.md
+    scripts/bench/shapes --only dask-3419,sklearn-10885 --out shapes.json
 
 With ``--out`` results of cases that are not run again are taken from that file, so that the cases can be run one by one.
 """

@@ -7,7 +7,7 @@ deviations of eigenvalues and shares, and root mean square angles, are compared 
 seconds of runs that write scores, with and without sampling errors.
 
     .venv/bin/python scripts/reproduce/sampling_errors.py --quick
-    .venv/bin/python scripts/reproduce/sampling_errors.py --update docs/explanation/sampling-errors.md
+    .venv/bin/python scripts/reproduce/sampling_errors.py
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ S. Marukatat, *Tutorial on PCA and approximate PCA and approximate kernel PCA*, 
 and each table; ``all``, or no name, is all of them:
 
     .venv/bin/python scripts/reproduce/tutorial.py figure-2 --quick
-    .venv/bin/python scripts/reproduce/tutorial.py all --pictures docs/pictures/tutorial --update docs/explanation/tutorial-figures.md
+    .venv/bin/python scripts/reproduce/tutorial.py all --pictures docs/pictures/tutorial
 
 ``figure-1`` and ``figure-3``: eigenvalues, shares of the variance and scores of five tables, and of tables with fewer samples than
 features. ``figure-2``: outlying digits from 50, 100 and 200 components. ``figure-4``: axes of faces at three resolutions. ``figure-5``:

@@ -15,7 +15,7 @@ from stores import write_store
 
 import streampca as sp
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "how-the-code-works.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "architecture.md"
 PACKAGE = str(Path(sp.__file__).parent)
 MOST = 12
 MOST_MODULES, MOST_CLIMBS = 52, 33
