@@ -113,7 +113,7 @@ class Removing(Companion):
         """Return the floating point operations, in float64, of removing the regressors in the first reading.
 
         4 q n d for the products; for panels of rows, 2 n q² for their factorisations, and for each merging of two
-        factors 8 q² d + 32 q³ (`docs/how-to/labelled-data.md`). Indicators of groups alone are sparse: 8 n d, and 8 q d for each panel.
+        factors 8 q² d + 32 q³ (`docs/reference/configuration.md`). Indicators of groups alone are sparse: 8 n d, and 8 q d for each panel.
         """
         n, d, q, panels = float(plan.n_samples), plan.n_features, float(self.n_regressors), self._n_panels(plan)
         if plan.axis == "features":
