@@ -33,6 +33,8 @@ _MANY = 60
 _DENSE = 700
 """More points are drawn as a density."""
 _DASHES = (0, (4, 3))
+_NAME_SIZE, _NAME_LINE, _LETTER, _GAP = 8.75, 12.0, 5.2, 4.0
+"""Size, height and width of a letter of the names in a biplot, and the distance from the tip of an arrow, in points of 1/72 inch."""
 _DATES = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")
 
 _drawing = threading.RLock()
@@ -216,8 +218,11 @@ def biplot(
     features: Sequence[str],
     titles: Sequence[str],
     classes: Classes | None = None,
+    size: tuple[float, float] | None = None,
 ) -> None:
-    """Draw samples on two axes of the same scale, with an arrow from the origin and a name for each feature (Gabriel 1971).
+    """Draw samples on two axes of the same scale, with an arrow from the origin for each feature (Gabriel 1971).
+
+    The names of features stand beside the tips of their arrows, where `placed_names` finds room for them.
 
     Parameters
     ----------
@@ -231,25 +236,32 @@ def biplot(
         Name of each arrow.
     titles, classes
         As for `scores`.
+    size
+        Width and height of the axes in points of 1/72 inch; those that the axes have now by default.
     """
     axes.set_aspect("equal", adjustable="datalim")
     _points(axes, points, classes)
     origin = np.zeros(len(arrows))
     scale: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.005, "zorder": 3}
     axes.quiver(origin, origin, arrows[:, 0], arrows[:, 1], color=GREY, **scale)
-    letters = np.array([len(feature) for feature in features]) * np.sign(arrows[:, 0])
-    span = float(np.ptp(np.concatenate([points[:, 0], arrows[:, 0]])))
-    axes.update_datalim(arrows + np.stack([0.018 * span * letters, 0.1 * arrows[:, 1]], axis=1))  # names are so wide
+    if size is None:
+        inches = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())
+        size = 72 * inches.width, 72 * inches.height
+    unit, _ = _points_of_unit(points, arrows, features, size)
+    for j, shift in placed_names(points, arrows, features, size).items():
+        right = arrows[j, 0] >= 0
+        end = arrows[j, 0] + (1 if right else -1) * (_GAP + _LETTER * len(features[j])) / unit
+        axes.update_datalim([(end, arrows[j, 1] + shift / unit)])
+        style: dict[str, Any] = {"textcoords": "offset points", "ha": "left" if right else "right", "va": "center"}
+        place = (_GAP if right else -_GAP, shift)
+        axes.annotate(features[j], arrows[j], place, fontsize=_NAME_SIZE, parse_math=False, **style)
     axes.autoscale_view()
-    gap = 0.055 * float(np.diff(axes.get_ylim())[0])
-    for right in (True, False):
-        side = np.flatnonzero((arrows[:, 0] >= 0) == right)
-        heights = _apart(arrows[side, 1], gap)
-        for j, height in zip(side.tolist(), heights, strict=True):
-            style: dict[str, Any] = {"textcoords": "offset points", "ha": "left" if right else "right", "va": "center"}
-            place = (4 if right else -4, 0)
-            axes.annotate(features[j], (arrows[j, 0], height), place, fontsize="small", parse_math=False, **style)
     _titled(axes, *titles)
+
+
+def is_density(values: FloatArray, classes: Classes | None) -> bool:
+    """Return whether `scores` and `biplot` draw these samples, ``(n_samples, 2)``, as hexagons and not as points."""
+    return classes is None and len(values) > _DENSE and bool(np.ptp(values, axis=0).all())
 
 
 def arrow_factor(points: FloatArray, loadings: FloatArray) -> float:
@@ -259,15 +271,48 @@ def arrow_factor(points: FloatArray, loadings: FloatArray) -> float:
     return float(f"{reach / longest:.1g}") or 1.0 if longest > 0 else 1.0
 
 
-def _apart(heights: FloatArray, gap: float) -> FloatArray:
-    """Return heights near `heights`, in the same order, that are at least `gap` apart."""
-    order = np.argsort(heights, kind="stable")
-    steps = gap * np.arange(len(heights))
-    loose = heights[order] - steps
-    up, down = np.maximum.accumulate(loose), np.minimum.accumulate(loose[::-1])[::-1]
-    placed = np.empty(len(heights))
-    placed[order] = (up + down) / 2 + steps  # the mean of two that are far enough apart is, too
+def placed_names(
+    points: FloatArray, arrows: FloatArray, features: Sequence[str], size: tuple[float, float]
+) -> dict[int, float]:
+    """Return which arrows of a biplot have a name, and by how many points of 1/72 inch the name is moved up from the tip.
+
+    Names are placed in the order of the arrows. A name that would cover an earlier one is moved by one or two lines. It is left out if
+    there is no room there either.
+
+    Parameters
+    ----------
+    points, arrows, features
+        As for `biplot`.
+    size
+        Width and height of the axes in points of 1/72 inch.
+    """
+    unit, widths = _points_of_unit(points, arrows, features, size)
+    right = arrows[:, 0] >= 0
+    left = unit * arrows[:, 0] + np.where(right, _GAP, -_GAP - widths)
+    placed: dict[int, float] = {}
+    for j, tip in enumerate(unit * arrows[:, 1]):
+        others = list(placed)
+        beside = (left[j] < (left + widths)[others]) & (left[others] < left[j] + widths[j])
+        heights = unit * arrows[others, 1] + list(placed.values())
+        for lines in (0, 1, -1, 2, -2):
+            if not (beside & (np.abs(tip + lines * _NAME_LINE - heights) < _NAME_LINE)).any():
+                placed[j] = lines * _NAME_LINE
+                break
     return placed
+
+
+def _points_of_unit(
+    points: FloatArray, arrows: FloatArray, features: Sequence[str], size: tuple[float, float]
+) -> tuple[float, FloatArray]:
+    """Return how many points of 1/72 inch a unit of the data takes in a biplot, and the widths of the names in such points."""
+    widths = _LETTER * np.array([len(feature) for feature in features], dtype=np.float64)
+    every = np.concatenate([points, arrows, np.zeros((1, 2))])
+    spans = 1.1 * np.maximum(np.ptp(every, axis=0), 1e-300)
+    unit = float(min(size[0] / spans[0], size[1] / spans[1]))
+    for _ in range(3):  # the room for names narrows the room for data
+        ends = arrows[:, 0] + np.where(arrows[:, 0] >= 0, 1, -1) * (_GAP + widths) / unit
+        unit = float(min(size[0] / (1.1 * np.ptp(np.concatenate([every[:, 0], ends]))), size[1] / spans[1]))
+    return unit, widths
 
 
 def distances(
@@ -375,7 +420,7 @@ def _points(axes: Axes, values: FloatArray, classes: Classes | None) -> None:
             axes.plot(*values[classes.numbers < 0].T, "o", color=GREY, label="other", **{**style, "alpha": 0.35})
         for i, name in enumerate(classes.names):
             axes.plot(*values[classes.numbers == i].T, "o", color=f"C{i}", label=name, **style)
-    elif len(values) > _DENSE and np.ptp(values, axis=0).all():
+    elif is_density(values, classes):
         from matplotlib.colors import LinearSegmentedColormap, to_rgba
 
         shades = LinearSegmentedColormap.from_list("density", [to_rgba("C0", 0.2), to_rgba("C0", 1.0)])

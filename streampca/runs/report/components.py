@@ -13,6 +13,7 @@ from streampca.models.stored import slabs_of
 from streampca.runs.report.figures import (
     GREYS,
     SIGNED,
+    WIDTH,
     Chart,
     Picture,
     ReportTable,
@@ -162,6 +163,10 @@ def largest(row: Array, most: int, piece: int = 1 << 16) -> IntArray:
 _MOST_COMPONENTS, _MOST_FEATURES, _MOST_ARROWS = 3, 30, 12
 _LETTERS = 18
 """Longer names are cut off beside arrows."""
+_BIPLOT_HEIGHT = 4.4
+"""Of the chart in inches."""
+_ROOM = 0.8 * 72 * WIDTH, 0.65 * 72 * _BIPLOT_HEIGHT
+"""Width and height of the axes of a biplot at least, in points of 1/72 inch: what titles and a legend leave of the chart."""
 _LEAST_VARIANCE = 1e-12
 """A biplot needs a second component with more of the variance of the first than this."""
 _LONGEST = 0.02
@@ -194,13 +199,18 @@ def _loadings_table(run: RunFiles, layout: Layout | None) -> ReportTable | None:
 
 
 def component_rows(shown: Shown) -> Section | None:
-    """Return the section of rows on the axes of PCA, with a biplot where features are listed, or of kernel PCA."""
+    """Return the section of the scores of PCA, with a biplot where features are listed, or of kernel PCA."""
     scores, spectrum = shown.scores, shown.spectrum
+    columns = {i: f"component {i + 1} · {spectrum.share(i)}" for i in range(shown.run.model.n_components)}
     if scores is None:
-        return rows_section(shown, ())
-    labels = [f"axis {axis + 1:,} ({spectrum.share(axis)} of the variance)" for axis in scores.axes]
+        return rows_section(shown, (), columns)
+    names = [f"component {axis + 1:,}" for axis in scores.axes]
+    labels = [
+        f"{name} ({spectrum.share(axis)} of the {spectrum.total})"
+        for name, axis in zip(names, scores.axes, strict=True)
+    ]
     biplot = () if shown.run.model.linear is None else _biplot_charts(shown, scores)
-    return rows_section(shown, (*score_charts(scores, labels, shown.classes), *biplot))
+    return rows_section(shown, (*score_charts(scores, names, labels, shown.classes), *biplot), columns)
 
 
 def _biplot_charts(shown: Shown, scores: Scores) -> tuple[Chart, ...]:
@@ -216,22 +226,23 @@ def _biplot_charts(shown: Shown, scores: Scores) -> tuple[Chart, ...]:
     points = scores.values[:, :2] if run.divisors is not None else scores.values[:, :2] / np.sqrt(variances[:2])
     factor = plotting.arrow_factor(points, values)
     names = [run.feature_name(int(j)) for j in chosen]
+    arrows, short = factor * values[chosen], [words.clean(name, _LETTERS) for name in names]
+    left_out = len(short) - len(plotting.placed_names(points, arrows, short, _ROOM))
+    titles = [f"standardised score, component {axis + 1} ({spectrum.share(axis)})" for axis in (0, 1)]
     draw = partial(
-        plotting.biplot,
-        points=points,
-        arrows=factor * values[chosen],
-        features=[words.clean(name, _LETTERS) for name in names],
-        titles=[f"standardised score, axis {axis + 1} ({spectrum.share(axis)})" for axis in (0, 1)],
-        classes=classes,
+        plotting.biplot, points=points, arrows=arrows, features=short, titles=titles, classes=classes, size=_ROOM
     )
     which = f"all {len(chosen)} features"
     if len(chosen) < run.model.n_features:
-        which = f"{len(chosen)} of {run.model.n_features:,} features, those with the longest"
-    caption = f"Points are scores over their {_deviations(run)}. Arrows are the loadings of {which}, times {factor:g}: {_meaning(run)}. "
-    caption += "The inner product of a point and of the loadings of a feature approximates the feature in that row, "
-    caption += f"{'less its mean' if run.centred else 'as it is'}{' and scaled' if run.scale is not None else ''} (Gabriel 1971)."
-    alt = f"Biplot: {words.plural(len(points), 'sample')} on axes 1 and 2 with arrows for {', '.join(names)}. {directions_of_arrows(values[chosen], names)}"
-    return (Chart("Biplot of rows and features", inline("biplot", draw, height=4.4), alt, caption),)
+        which = f"the {len(chosen)} of {run.model.n_features:,} features with the longest loadings"
+    drawn = "Hexagons count" if plotting.is_density(points, classes) else "Points are"
+    caption = f"{drawn} samples by their scores over the {_deviations(run)} of the scores. Arrows are the loadings of {which}, times {factor:g}. "
+    if left_out:
+        caption += f"{words.plural(left_out, 'name')} {'is' if left_out == 1 else 'are'} left out for want of room. "
+    caption += f"{_meaning(run)[0].upper()}{_meaning(run)[1:]}. The inner product of a point and the loadings of a feature approximates the value "
+    caption += f"of the feature{', less its mean' if run.centred else ''}{', scaled' if run.scale is not None else ''} (Gabriel 1971)."
+    alt = f"Biplot: {words.plural(len(points), 'sample')} on components 1 and 2 with arrows for {', '.join(names)}. {directions_of_arrows(values[chosen], names)}"
+    return (Chart("Biplot of samples and features", inline("biplot", draw, height=_BIPLOT_HEIGHT), alt, caption),)
 
 
 def _listed(run: RunFiles, layout: Layout | None) -> bool:

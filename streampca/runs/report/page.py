@@ -312,7 +312,7 @@ def _strengths_section(shown: Shown) -> Section | None:
     svg = inline("eigenvalues", partial(plotting.scree, values=values, title=model.kind.strength))
     alt = f"Chart of {words.plural(len(values), 'value')}, from {first} down to {last}."
     chart = Chart(model.kind.chart, svg, alt, text)
-    return Section("spectrum", "How much each one carries", parts=(("pair", (chart,)),)) if svg else None
+    return Section("spectrum", "Explained variance", parts=(("pair", (chart,)),)) if svg else None
 
 
 def _analysis_rows(shown: Shown) -> Section | None:
@@ -320,13 +320,17 @@ def _analysis_rows(shown: Shown) -> Section | None:
     model, scores = cast(AnalysisModel, shown.run.model), shown.scores
     if scores is None:
         return None
-    pair = model.n_first is not None
-    labels = [f"factor {axis + 1:,}" for axis in scores.axes]
+    pair, k = model.n_first is not None, len(model.strengths)
+    names = [f"factor {axis + 1:,}" for axis in scores.axes]
+    columns = {i: f"factor {i + 1}" for i in range(k)}
     if pair:
-        labels = [f"first pair, {name}" for name in _names_of_sides(model)]
-    title = "The first pair" if pair else "The first factors"
-    charts = score_charts(scores, labels, shown.classes, (title, title), " against ".join(labels))
-    return rows_section(shown, charts, along=False)
+        names = [f"pair 1, {table}" for table in _names_of_sides(model)]
+        columns = {
+            i + k * side: f"pair {i + 1}, {name}" for i in range(k) for side, name in enumerate(_names_of_sides(model))
+        }
+    title = "First pair" if pair else "First two factors"
+    charts = score_charts(scores, names, names, shown.classes, title)
+    return rows_section(shown, charts, columns)
 
 
 def _analysis_ran(shown: Shown) -> Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -81,19 +81,23 @@ def sample_count(run: RunFiles) -> int | None:
 
 
 def scores_note(run: RunFiles, scores: Scores | None) -> str:
-    """Return which rows the scores are of; rows that a fit left out, because values were missing, are not drawn."""
+    """Return of which samples the scores are drawn; samples that a fit left out, because values were missing, are not."""
     if scores is None:
         return ""
     m, n, certificate = len(scores.values), sample_count(run), run.model.certificate
+    which = f"All {words.plural(m, run.sample_noun)}"
+    if n is not None and m < n:
+        which = f"{m:,} of the {n:,} {run.sample_noun}s, evenly spaced"
     if certificate.get("rows_left_out"):
-        among = "" if n is None else f" of the {n:,}"
-        return f"{m:,} complete row{'' if m == 1 else 's'}{among}, each a point at its scores; rows with missing values are not drawn."
+        which = f"The {words.plural(m, f'complete {run.sample_noun}')}{'' if n is None else f' of {n:,}'}"
+        return f"{which} are drawn. Samples with missing values are not."
     filled = ""
     if certificate.get("missing_values"):
-        filled = f"; missing values are {'as the components give them' if run.model.conditional else 'the means of their features'}"
-    if n is None or m >= n:
-        return f"All {words.plural(m, 'row')}, each a point at its scores{filled}."
-    return f"{words.plural(m, 'row')} spread evenly over the {n:,}, each a point at its scores{filled}."
+        filled = " Missing values are replaced by "
+        filled += (
+            "what the components predict from the others." if run.model.conditional else "the means of their features."
+        )
+    return f"{which} {'is' if m == 1 else 'are'} drawn.{filled}"
 
 
 def tiles(shown: Shown) -> tuple[Tile, ...]:
@@ -152,13 +156,13 @@ def spectrum_section(shown: Shown) -> Section | None:
         beyond = approximate.nuclear_error or 0.0  # the sums are lower bounds
     marks = {f"{100 * level:.0f} %: {levels.get(level, number)}": number for level, number in needed.items()}
     sums = Chart(
-        "Share carried together",
+        "Cumulative explained variance",
         inline("cumulative", partial(plotting.cumulative, ratios=spectrum.ratios, marks=marks, beyond=beyond)),
         f"Chart of the cumulative share of variance. {sums_of_components(spectrum.ratios)} {together}{' It reaches ' + reaching + '.' if reaching else ''}",
         f"Reaches {reaching}." if reaching else together,
     )
     charts = (eigenvalue_chart(spectrum, sampling_of(run, k), approximate), sums)
-    return Section("spectrum", "How much each one carries", parts=(("pair", charts),))
+    return Section("spectrum", "Explained variance", parts=(("pair", charts),))
 
 
 def _range_of(ends: tuple[int, int | None] | None, reached: int | None) -> str:
@@ -200,41 +204,47 @@ def eigenvalue_chart(
     caption = f"The widest interval is {words.share(certificate.largest_error)} of its upper end"
     alt += f" {caption}."
     caption += ": narrower than the dots." if certificate.largest_error < 0.02 else "."
-    return Chart(f"{spectrum.title}, and where it lies", svg, alt, caption)
+    return Chart(f"{spectrum.title} with error bounds", svg, alt, caption)
 
 
 def score_charts(
     scores: Scores,
+    names: Sequence[str],
     labels: Sequence[str],
     classes: plotting.Classes | None = None,
-    titles: tuple[str, str] = ("Along the only axis", "First two axes"),
-    on: str = "axis 1 against axis 2",
+    title: str = "First two components",
 ) -> tuple[Chart, ...]:
-    """Return the samples on the first two axes, in the colours of their classes; along the only one where there is one.
+    """Return the samples at the two scores, in the colours of their classes, or the histogram of the only score.
 
-    `titles` are the headings of either, `labels` those of the axes, and `on` says what is drawn against what.
+    `names` are those of the scores, `labels` the titles of the axes, and `title` is that of a chart of two scores.
     """
-    m = words.plural(len(scores.values), "sample")
+    m, told = words.plural(len(scores.values), "sample"), spread_of_points(scores.values, names)
     if len(scores.axes) == 1:
         svg = inline("histogram", partial(plotting.scores, values=scores.values, titles=labels))
-        return (Chart(titles[0], svg, f"Histogram of {m}. {spread_of_points(scores.values, [1])}"),)
-    points, caption, alt = scores.values[:, :2], "", f"{m} plotted on {on}"
+        return (Chart(f"Scores on {names[0]}", svg, f"Histogram of {m}. {told}"),)
+    points, alt = scores.values[:, :2], f"{m} plotted on {' against '.join(names)}"
+    caption = "Each point is a sample."
+    if plotting.is_density(points, classes):
+        caption = "Hexagons count samples: the darker the colour, the more samples, on a logarithmic scale."
     if classes is not None and classes.others:
-        caption = f"Samples of {words.plural(classes.others, 'other class', 'other classes')} are grey."
+        caption += f" Samples of {words.plural(classes.others, 'other class', 'other classes')} are grey."
     svg = inline("plane", partial(plotting.scores, values=points, titles=labels, classes=classes), height=3.9)
     alt += "." if classes is None else f", coloured by class: {', '.join(classes.names)}."
-    alt += f" {spread_of_points(points, [1, 2])}"
+    alt += f" {told}"
     alt += "" if classes is None else f" {centres_of_classes(points, classes.numbers, classes.names)}"
-    return (Chart(titles[1], svg, alt, caption),)
+    return (Chart(title, svg, alt, caption),)
 
 
-def rows_section(shown: Shown, charts: tuple[Chart, ...], *, along: bool = True) -> Section | None:
-    """Return the section of rows on the axes, with their scores `along` the dimensions of the samples; None without charts."""
-    series, note = along_samples(shown.run, shown.spectrum) if along and can_draw() else ([], "")
-    if not can_draw() or not (charts or series):
+def rows_section(shown: Shown, charts: tuple[Chart, ...], columns: Mapping[int, str]) -> Section | None:
+    """Return the section of the scores, with those in some `columns` along the dimensions of the samples; None without charts."""
+    if not can_draw():
         return None
-    lead = f"{scores_note(shown.run, shown.scores)} {note}".strip()
-    return Section("scores", "Rows on these axes", lead, (("pair", series), ("pair", charts)))
+    series, note = along_samples(shown.run, columns)
+    if not (charts or series):
+        return None
+    lead = f"{scores_note(shown.run, shown.scores) if charts else ''} {note}".strip()
+    title = "Time series of the scores" if series and shown.run.of_times else "Scores of the samples"
+    return Section("scores", title, lead, (("pair", series), ("pair", charts)))
 
 
 def sampling_of(run: RunFiles, n_components: int) -> SamplingErrors | None:
@@ -266,7 +276,7 @@ def _sampling_chart(
     )
     alt += f" The eigenvalues go from {words.figure(values[0])} down to {words.figure(values[-1])}; the largest standard error is {words.share(widest)} of its eigenvalue."
     return Chart(
-        "Variance along each axis, and its sampling error",
+        "Eigenvalues with sampling errors",
         inline("intervals", draw),
         alt,
         caption,
@@ -302,7 +312,7 @@ def accuracy_section(shown: Shown) -> Section | None:
     lead += f" {words.plural(pilot, 'row')} were read beforehand." if pilot else ""
     told = (("Proven", sentences.proven(certificate)), ("Statistical", sentences.statistical(certificate)))
     bounded = (("lists", told), ("card", _bounds_table(Bounds(certificate), shown.spectrum)))
-    return Section("sure", "How sure this is", lead, bounded if certificate.bounded else ())
+    return Section("sure", "Accuracy of the approximation", lead, bounded if certificate.bounded else ())
 
 
 def _bounds_table(bounds: Bounds, spectrum: ReportedSpectrum) -> ReportTable:
@@ -377,7 +387,7 @@ def component_count(shown: Shown) -> Section | None:
         listed = "; ".join(f"{', '.join(titles)} ({reason})" for reason, titles in others.items())
         lead += f" Does not apply: {listed}."
     charts = (_rules_chart(run, edges, high),) if edges else ()
-    return Section("how-many", "How many are more than noise", lead, (("pair", charts), ("card", table)))
+    return Section("how-many", "Number of components above noise", lead, (("pair", charts), ("card", table)))
 
 
 def _rules_chart(run: RunFiles, edges: dict[str, float], highest: int) -> Chart:

@@ -137,6 +137,19 @@ class RunFiles:
         expected = {"scale": True, "center": True, "feature_weight": None, "missing": "error"}
         return isinstance(parameters, dict) and all(parameters.get(name) == value for name, value in expected.items())
 
+    @property
+    def of_times(self) -> bool:
+        """Whether the samples lie along one dimension of times."""
+        dimensions = () if self.labels is None else self.labels.samples
+        return (
+            len(dimensions) == 1 and dimensions[0].coordinate is not None and dimensions[0].coordinate.dtype.kind == "M"
+        )
+
+    @property
+    def sample_noun(self) -> str:
+        """Return what a sample is called: a time step, where samples are times."""
+        return "time step" if self.of_times else "sample"
+
     def standardised(self, rows: Array) -> FloatArray:
         """Return `rows` as the model sees them: centred, scaled; 0 for a missing value or a constant feature."""
         deviations: FloatArray = np.array(rows, dtype=np.float64)
@@ -297,14 +310,14 @@ class ReportedSpectrum:
     """Eigenvalues and shares as far as the files tell them."""
 
     values: FloatArray
-    """Variance along each axis, shape ``(n_components,)``."""
+    """Eigenvalues, shape ``(n_components,)``."""
     ratios: FloatArray
     """Share of the total, shape ``(n_components,)``; zeros where there is none."""
     carried: str
     """The share of all together, or its lower bound."""
     noun: str = "Component"
     """What an axis is called."""
-    title: str = "Variance along each axis"
+    title: str = "Eigenvalues"
     """Heading of their chart."""
     total: str = "variance"
     """What they are shares of."""

@@ -53,8 +53,8 @@ CASES = [(shape, True) for shape in SHAPES] + [(shape, False) for shape in SHAPE
 def test_every_shape_of_run_has_a_page(tmp_path: Path, shape: dict[str, Any], samples: bool) -> None:
     run = make_run(tmp_path / "run", **shape, samples=samples)
     html, page = audit(run)
-    assert ("Rebuilt from a few numbers" in page.text) == samples
-    assert ("Rows on these axes" in page.text) == samples
+    assert ("Reconstruction" in page.text) == samples
+    assert ("Scores of the samples" in page.text) == samples
     if shape is SHAPES[0] and samples:
         assert written(run) == html
     assert sorted(entry.name for entry in run.iterdir() if "report" in entry.name) == ["report.html"]
@@ -155,10 +155,10 @@ def test_notes_are_not_warnings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("missing_values", "missing values are the means of their features"),
+        ("missing_values", "Missing values are replaced by the means of their features."),
         (
             "rows_left_out",
-            "300 complete rows of the 300, each a point at its scores; rows with missing values are not drawn",
+            "The 300 complete samples of 300 are drawn. Samples with missing values are not.",
         ),
     ],
 )

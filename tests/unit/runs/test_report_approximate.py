@@ -64,7 +64,7 @@ def test_numbers_of_components_are_ranges_where_the_table_has_ranges(page: Any, 
 @pytest.mark.slow
 def test_an_exact_run_has_no_such_section(tmp_path: Path) -> None:
     _, page = audit(make_run(tmp_path / "run", samples=False))
-    assert "How sure this is" not in page.text
+    assert "Accuracy of the approximation" not in page.text
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_the_conversion_has_no_directions_and_no_proven_sums(tmp_path: Path) -> 
 def test_every_number_of_components_has_a_page(tmp_path: Path, k: int, sizes: Any) -> None:
     run = approximate_run(tmp_path, k, sizes)
     html, page = audit(run)
-    assert "How sure this is" in page.text
+    assert "Accuracy of the approximation" in page.text
     assert k > 1 or written(run) == html
 
 

@@ -45,11 +45,11 @@ def test_report_has_the_table_and_the_scree_plot_with_the_edges(finished):
     )
     alts = [str(attributes.get("aria-label")) for _, attributes in page.tags]
     assert any(alt.startswith("Chart of the first 20 eigenvalues with the thresholds of the rules: ") for alt in alts)
-    assert "How many are more than noise" in html
+    assert "Number of components above noise" in html
     assert "singular values above" in html
 
 
 @pytest.mark.slow
 def test_without_a_rule_that_applies_there_is_no_such_section(tmp_path):
     _, page = audit(make_run(tmp_path / "run", n=3, d=2, k=1, samples=False))
-    assert "How many are more than noise" not in page.text
+    assert "Number of components above noise" not in page.text

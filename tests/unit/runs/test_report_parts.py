@@ -41,7 +41,7 @@ def test_the_scale_of_eigenvalues_is_logarithmic_beyond_a_factor_of_100(tmp_path
     for largest, logarithmic in ((300.0, True), (4.0, False)):
         rows = random.standard_normal((80, 3)) * [largest, 2.0, 1.0]
         run = make_run(tmp_path / str(largest), rows=rows, k=3, samples=False)
-        heights = -marks_of(written(run))["Variance along each axis"][:, 1]
+        heights = -marks_of(written(run))["Eigenvalues"][:, 1]
         values = sp.load(run / "model.zarr").explained_variance_
         expected = np.log(values) if logarithmic else values
         assert np.corrcoef(heights, expected)[0, 1] == pytest.approx(1, abs=1e-6)
