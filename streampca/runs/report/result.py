@@ -10,6 +10,8 @@ import numpy as np
 import streampca.formatting as words
 import streampca.plotting as plotting
 from streampca.errors import ModelError
+from streampca.linalg.component_rules import RuleResult
+from streampca.linalg.cross_validation import NOT_ASKED
 from streampca.models import certificate_sentences as sentences
 from streampca.models.certificate_sentences import carried_at_least
 from streampca.models.certificates import ApproximateCertificate
@@ -357,37 +359,86 @@ _FEWEST = 20
 """Eigenvalues that are drawn at least, if there are so many."""
 
 
+_SAME = "The rule assumes that noise has the same variance in all features."
+_WHY = {
+    "cross_validation": "further components do not predict values better that were left out.",
+    "parallel": "{threshold} is the largest eigenvalue that independent features with the same variances would have. The rule does not assume "
+    "that noise has the same variance in all features, and tends to give too few components rather than too many.",
+    "tracy_widom": f"noise has a larger eigenvalue than {{threshold}} in 1 % of all samples. {_SAME}",
+    "gavish_donoho": f"of all thresholds, {{threshold}} gives the reconstruction with the least guaranteed error. {_SAME}",
+    "marchenko_pastur": f"{{threshold}} is the upper edge of the spectrum of noise. {_SAME}",
+    "mle": f"the probabilistic model with this number has the largest evidence. {_SAME}",
+}
+"""Why the components that a rule counts are more than noise; the first rule of these that gives a number decides."""
+_OF_ONE_VARIANCE = frozenset({"tracy_widom", "marchenko_pastur", "mle"})
+"""Rules that take nearly all components where noise differs between features."""
+_MOST_OF_ALL = 0.75
+"""A rule of these that takes this share of all components or more has found noise of one variance nowhere."""
+
+
 def component_count(shown: Shown) -> Section | None:
-    """Return what the rules say of the model of a run; None where no rule applies."""
+    """Return how many components are more than noise, by which rule and why, and what other rules give; None where no rule applies."""
     run = shown.run
-    rows, numbers, edges, others = [], [], {}, dict[str, list[str]]()
-    for rule in run.pca.component_rules.values():
-        number = rule.n_components
-        if number is None:
-            others.setdefault(rule.statement.removeprefix("does not apply: "), []).append(rule.title)
-            continue
+    applied, others = _sorted_rules(run)
+    if not applied:
+        return None
+    asked = field(run.fit, "parameters", "n_components")
+    order = [*([asked] if isinstance(asked, str) else []), *_WHY]
+    decided = [applied[name] for name in order if name in applied and not applied[name].at_least]
+    best = decided[0] if decided else next(applied[name] for name in order if name in applied)
+    figures = {"threshold": words.figure(best.figures.get("threshold"))}
+    count = best.count.capitalize() if best.n_components else "No"
+    lead = f"{count} component{' is' if best.n_components == 1 else 's are'} above noise by {best.title}"
+    lead += f": {_WHY[best.rule].format(**figures)}" if best.n_components else "."
+    lead += f" The run has {run.model.n_components:,}."
+    if others_applied := sorted((rule.n_components or 0, rule.count) for rule in applied.values() if rule is not best):
+        ends = dict.fromkeys((others_applied[0][1], others_applied[-1][1]))
+        agree = [*ends] == [best.count]
+        lead += (
+            " The other rules that apply agree." if agree else f" The other rules that apply give {' to '.join(ends)}."
+        )
+    if run.of_times:
+        lead += " All rules assume independent samples. Neighbouring time steps often are not independent, and noise then has larger eigenvalues."
+    rows, edges = [], {}
+    for rule in (best, *(rule for rule in applied.values() if rule is not best)):
         noise, edge = (rule.figures.get(name) for name in ("noise_variance", "threshold"))
         levels = (words.figure(value) if value is not None else "" for value in (noise, edge))
         rows.append((rule.title, rule.count, *levels, rule.statement))
-        numbers.append(number)
         if edge is not None:
             edges[rule.title] = edge
-    if not numbers:
-        return None
-    table = ReportTable(
-        "What each rule takes for more than noise",
-        ("rule", "components", "noise variance", "threshold", ""),
-        tuple(rows),
-        style="rules",
-    )
-    low, high = min(numbers), max(numbers)
-    between = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    lead = f"{between} component{'' if high == 1 and low == 1 else 's'} by the rules that apply; the run has {run.model.n_components:,}."
-    if others:
-        listed = "; ".join(f"{', '.join(titles)} ({reason})" for reason, titles in others.items())
-        lead += f" Does not apply: {listed}."
-    charts = (_rules_chart(run, edges, high),) if edges else ()
+    listed = {
+        why: "; ".join(f"{', '.join(titles)} ({reason})" for reason, titles in found.items())
+        for why, found in others.items()
+    }
+    note = " ".join(f"{why}: {each}." for why, each in listed.items() if each)
+    heads = ("rule", "components", "noise variance", "threshold", "")
+    table = ReportTable("Number of components by rule", heads, tuple(rows), style="rules", note=note)
+    charts = (_rules_chart(run, edges, max(rule.n_components or 0 for rule in applied.values())),) if edges else ()
     return Section("how-many", "Number of components above noise", lead, (("pair", charts), ("card", table)))
+
+
+def _sorted_rules(run: RunFiles) -> tuple[dict[str, RuleResult], dict[str, dict[str, list[str]]]]:
+    """Return the rules that apply to a run, by name, and the titles of the others by why they give no number, and the reason."""
+    rules, applied = run.pca.component_rules, dict[str, RuleResult]()
+    n, d = sample_count(run), run.model.n_features - len(run.pca.constant_features)
+    most = d if n is None else min(n - 1, d)
+    others: dict[str, dict[str, list[str]]] = {"Not applicable": {}, "Not computed": {}}
+    for name, rule in rules.items():
+        reason, why = rule.statement.removeprefix("does not apply: "), "Not applicable"
+        if reason == NOT_ASKED:
+            reason, why = f"set n_components: {name}", "Not computed"
+        elif rule.n_components is None and not rule.statement.startswith("does not apply"):
+            reason, why = (
+                f"set n_components: {name} and an exact solver, which computes all eigenvalues",
+                "Not computed",
+            )
+        elif rule.n_components is not None:
+            if name not in _OF_ONE_VARIANCE or rule.at_least or rule.n_components < _MOST_OF_ALL * most:
+                applied[name] = rule
+                continue
+            reason = f"noise of one variance in all features is assumed, and {rule.n_components:,} of {most:,} components would be above it"
+        others[why].setdefault(reason, []).append(rule.title)
+    return applied, others
 
 
 def _rules_chart(run: RunFiles, edges: dict[str, float], highest: int) -> Chart:
@@ -396,7 +447,7 @@ def _rules_chart(run: RunFiles, edges: dict[str, float], highest: int) -> Chart:
     values = np.clip(known[: max(_FEWEST, 2 * highest, run.model.n_components)], 0.0, None)
     listed = ", ".join(f"{title} {words.figure(edge)}" for title, edge in edges.items())
     return Chart(
-        "Eigenvalues and the edges of noise",
+        "Eigenvalues and thresholds of noise",
         inline(
             "scree", partial(plotting.scree, values=values, n_kept=run.model.n_components, thresholds=edges), height=3.9
         ),
