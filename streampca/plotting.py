@@ -134,6 +134,23 @@ def scree(
     _components(axes, len(values), title)
 
 
+def bounds(axes: Axes, values: FloatArray, title: str, mixed: Sequence[tuple[int, int]] = ()) -> None:
+    """Draw an upper bound for each component, ``(n,)``, on a logarithmic scale where they span more than a factor of 100.
+
+    NaN and 0 are left out; `mixed` as in `scree`, and `title` is what the bounds are of.
+    """
+    number, known = np.arange(1, len(values) + 1), np.isfinite(values) & (values > 0)
+    if known.any() and values[known].max() > 100 * values[known].min():
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.08 * float(values[known].max(initial=0.0)) or 1.0)
+    _shade(axes, mixed)
+    axes.plot(
+        number[known], values[known], "o", color="C0", markersize=5 if len(values) <= _MANY else 2.5, label="bound"
+    )
+    _components(axes, len(values), title)
+
+
 def cumulative(axes: Axes, ratios: FloatArray, marks: Mapping[str, int], beyond: float = 0.0) -> None:
     """Draw the share of the variance that the first components carry together.
 
@@ -433,7 +450,7 @@ def _shade(axes: Axes, mixed: Sequence[tuple[int, int]]) -> None:
     """Hatch components, from the first to the last of each group, that are not told apart."""
     style: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "alpha": 0.4, "hatch": "///", "linewidth": 0.5}
     for i, (first, last) in enumerate(mixed):
-        axes.axvspan(first + 0.5, last + 1.5, label="" if i else "not told apart", **style)
+        axes.axvspan(first + 0.5, last + 1.5, label="" if i else "not separated", **style)
 
 
 def _components(axes: Axes, k: int, title: str, first: int = 1) -> None:

@@ -285,7 +285,7 @@ def _sampling_chart(
     )
 
 
-_ROWS = 20
+_ROWS = 50
 
 
 class Bounds:
@@ -310,15 +310,46 @@ def accuracy_section(shown: Shown) -> Section | None:
     tolerance, pilot = words.number(field(sizes, "tolerance")), words.whole(field(sizes, "pilot_rows"))
     lead = sentences.how_sure(certificate)
     lead += f" The tolerance was {words.share(tolerance)}." if tolerance else ""
-    lead += "" if sine is None else f" The span of all components is known to within {words.angle(sine)}."
-    lead += f" {words.plural(pilot, 'row')} were read beforehand." if pilot else ""
+    lead += (
+        "" if sine is None else f" The subspace of all components is at most {words.angle(sine)} from the exact one."
+    )
+    lead += (
+        f" {words.plural(pilot, 'sample')} {'was' if pilot == 1 else 'were'} read before the first pass."
+        if pilot
+        else ""
+    )
+    if not certificate.bounded:
+        return Section("sure", "Accuracy of the approximation", lead)
     told = (("Proven", sentences.proven(certificate)), ("Statistical", sentences.statistical(certificate)))
-    bounded = (("lists", told), ("card", _bounds_table(Bounds(certificate), shown.spectrum)))
-    return Section("sure", "Accuracy of the approximation", lead, bounded if certificate.bounded else ())
+    bounds = Bounds(certificate)
+    table = _bounds_table(bounds, shown.spectrum)
+    parts = (("pair", _bound_charts(bounds)), ("card", table), ("lists", told))
+    return Section("sure", "Accuracy of the approximation", lead, parts)
+
+
+def _bound_charts(bounds: Bounds) -> tuple[Chart, ...]:
+    """Return the bounds of the relative errors of eigenvalues and of the angles of components; without those of which none is known."""
+    degrees, spans = np.degrees(np.arcsin(np.clip(bounds.sines, 0.0, 1.0))), bounds.pairs
+    drawn = (
+        ("errors", "Relative error of each eigenvalue, at most", 100 * bounds.relative, "relative error (%)", ()),
+        ("angles", "Angle to the exact component, at most", degrees, "angle (degrees)", spans),
+    )
+    charts = []
+    for name, title, values, axis, mixed in drawn:
+        known = values[np.isfinite(values)]
+        if not len(known):
+            continue
+        alt = f"Chart of {axis} by component, from {words.figure(known.min(), 2)} to {words.figure(known.max(), 2)}."
+        caption = "Hatched components are not separated from a neighbour." if mixed else ""
+        charts.append(
+            Chart(title, inline(name, partial(plotting.bounds, values=values, title=axis, mixed=mixed)), alt, caption)
+        )
+    return tuple(charts)
 
 
 def _bounds_table(bounds: Bounds, spectrum: ReportedSpectrum) -> ReportTable:
-    k = len(spectrum.values)
+    """Return the interval of each eigenvalue, the bound of its relative error, of the angle of its component and of the residual."""
+    k, residuals = len(spectrum.values), bounds.certificate.residual_bounds or ()
     group_of = {
         i: (first, last, sine) for first, last, sine in bounds.certificate.clusters for i in range(first, last + 1)
     }
@@ -333,26 +364,29 @@ def _bounds_table(bounds: Bounds, spectrum: ReportedSpectrum) -> ReportTable:
                 words.figure(float(bounds.proven[i]), 5),
                 words.share(float(bounds.relative[i])),
                 _direction(float(bounds.sines[i]), group_of.get(i), converted=bounds.certificate.converted),
+                *([words.figure(residuals[i], 3) if i < len(residuals) else words.MISSING] if residuals else []),
             )
         )
-    heads = ("component", "variance", "at least", "at most", "proven at most", "off by at most", "direction")
-    caption = f"First {_ROWS} of {k:,} eigenvalues and their bounds" if k > _ROWS else "Eigenvalues and their bounds"
-    return ReportTable(caption, heads, tuple(rows))
+    heads = ["component", "eigenvalue", "lower bound", "upper bound", "proven upper bound", "relative error", "angle"]
+    heads += ["residual"] if residuals else []
+    note = "Relative error, angle to the exact component"
+    note += " and residual ‖Cv − λv‖ are upper bounds." if residuals else " are upper bounds."
+    note += f" The first {_ROWS} of {k:,} components; manifest.json has all under certificate." if k > _ROWS else ""
+    return ReportTable("Eigenvalues and their bounds", tuple(heads), tuple(rows), note=note)
 
 
 def _direction(sine: float, group: tuple[int, int, float | None] | None, *, converted: bool) -> str:
-    """Return how far a component may be turned, in words."""
+    """Return the bound of the angle of a component, or of the span of those that are not separated, in words."""
     if converted:
         return words.MISSING
     if np.isfinite(sine):
-        return f"within {words.angle(sine)}"
+        return words.angle(sine)
     if group is None:
         return words.MISSING
     first, last, span = group
-    if first == last:
-        return "not told apart"
-    within = "" if span is None else f", within {words.angle(span)}"
-    return f"one of {first + 1:,}–{last + 1:,}{within}"
+    if first == last or span is None:
+        return "not separated"
+    return f"{words.angle(span)} (span of {first + 1:,}–{last + 1:,})"
 
 
 _FEWEST = 20
