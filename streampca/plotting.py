@@ -134,6 +134,25 @@ def scree(
     _components(axes, len(values), title)
 
 
+def compared(axes: Axes, values: Mapping[str, FloatArray], title: str, *, sums: bool = False) -> None:
+    """Draw a value of each component of several models, by the names of the models.
+
+    The scale is logarithmic where the values span more than a factor of 100 and are no `sums`. Earlier lines are wider than later ones,
+    so that equal ones are seen.
+    """
+    every = np.concatenate(list(values.values()))
+    positive = every[np.isfinite(every) & (every > 1e-9 * every.max(initial=0.0))]
+    if len(positive) and positive.max() > 100 * positive.min() and not sums:
+        axes.set_yscale("log")
+        axes.set_ylim(positive.min() / 1.5, 1.5 * positive.max())
+    else:
+        axes.set_ylim(0, 1.08 * float(every.max(initial=0.0)) or 1.0)
+    for i, (name, row) in enumerate(values.items(), 1):
+        later = len(values) - i
+        axes.plot(np.arange(1, len(row) + 1), row, "o-", markersize=4 + 1.5 * later, linewidth=1.2 + later, label=name)
+    _components(axes, max(map(len, values.values()), default=1), title)
+
+
 def bounds(axes: Axes, values: FloatArray, title: str, mixed: Sequence[tuple[int, int]] = ()) -> None:
     """Draw an upper bound for each component, ``(n,)``, on a logarithmic scale where they span more than a factor of 100.
 

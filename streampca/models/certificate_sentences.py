@@ -342,6 +342,17 @@ def accuracy(certificate: Certificate, sizes: Mapping[str, Any] | None) -> str |
     return f"{said}, after {after}"
 
 
+def accuracy_in_short(certificate: Certificate) -> str:
+    """Return the accuracy of the eigenvalues in a few words: ``exact``, or ``0.71%, 18 of 20 separated``."""
+    if isinstance(certificate, ApproximateCertificate):
+        if not certificate.bounded:
+            return "no bound"
+        k = len(certificate.component_errors)
+        apart = "" if certificate.converted else f", {k - _n_of(certificate.clusters):,} of {k:,} separated"
+        return f"{percent(certificate.largest_error)}{apart}"
+    return {"exact": "exact", "none": "no bound"}.get(certificate.kind, "bounded by estimates")
+
+
 def _n_of(clusters: Iterable[tuple[int, int, float | None]]) -> int:
     """Return how many components there are in `clusters`."""
     return sum(last - first + 1 for first, last, _ in clusters)

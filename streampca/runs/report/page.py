@@ -107,7 +107,7 @@ def write_report(directory: Path, further: FurtherRows | None = None, model: Mod
     """
     directory = Path(directory)
     run = read_run(directory, model)
-    kind = _PAGES[run.model.kind.page]
+    kind = PAGES[run.model.kind.page]
     layout, scores = kind.layout(run), kind.score(run)
     classes = None if scores is None else classes_of_run(run, scores)
     pictures = row_pictures(run, layout, scores)
@@ -123,7 +123,7 @@ def write_report(directory: Path, further: FurtherRows | None = None, model: Mod
         "name": words.clean(field(run.manifest, "name") or run.name, 120),
         "kicker": run.model.kind.title + ("" if rotation is None else f", rotated by {words.clean(rotation)}"),
         "summary": kind.summary(shown),
-        "byline": byline(run),
+        "byline": byline(run.manifest, run.plan),
         "tiles": kind.tiles(shown),
         "sections": [*_told(run), *sections],
     }
@@ -358,7 +358,7 @@ def _analysis_ran(shown: Shown) -> Section:
     return what_ran(shown, table, (words.facts("Analysis", pairs),), told)
 
 
-_PAGES = {
+PAGES = {
     "components": _PageKind(
         spectrum_of,
         layout_of_run,

@@ -29,7 +29,7 @@ from streampca.runs.report.figures import (
 )
 from streampca.runs.report.run_files import ReportedSpectrum, RunFiles, field
 from streampca.runs.report.samples import Scores, Shown, along_samples
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 Tile = tuple[str, str, str]
 """One number at the top of the page: what it counts, the number with its unit, and a few words more."""
@@ -119,6 +119,22 @@ def tiles(shown: Shown) -> tuple[Tile, ...]:
         _reads_tile(manifest),
         ("Peak memory", words.size(peak), used),
         ("Time", words.duration(field(manifest, "seconds", "total")), rows_a_second),
+    )
+
+
+def tiles_of_several(manifest: Json) -> tuple[Tile, ...]:
+    """Return the numbers for the top of the page of several models or groups."""
+    shape, memory = field(manifest, "source", "shape"), field(manifest, "memory")
+    n, d = shape if isinstance(shape, list) and len(shape) == 2 else (None, None)
+    peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
+    models = field(manifest, "models")
+    return (
+        ("Samples", words.count(n), words.clean(field(manifest, "source", "dtype")).replace(words.MISSING, "")),
+        ("Features", words.count(d), ""),
+        ("Models", words.count(len(models) if isinstance(models, dict) else None), ""),
+        _reads_tile(manifest),
+        ("Peak memory", words.size(peak), f"of {words.size(allowed)} allowed" if peak and allowed else ""),
+        ("Time", words.duration(field(manifest, "seconds", "total")), ""),
     )
 
 
@@ -215,22 +231,24 @@ def score_charts(
     labels: Sequence[str],
     classes: plotting.Classes | None = None,
     title: str = "First two components",
+    salt: str = "",
 ) -> tuple[Chart, ...]:
     """Return the samples at the two scores, in the colours of their classes, or the histogram of the only score.
 
-    `names` are those of the scores, `labels` the titles of the axes, and `title` is that of a chart of two scores.
+    `names` are those of the scores, `labels` the titles of the axes, and `title` is that of a chart of two scores, and
+    `salt` the end of the names of charts, which no others of the page have.
     """
     m, told = words.plural(len(scores.values), "sample"), spread_of_points(scores.values, names)
     if len(scores.axes) == 1:
-        svg = inline("histogram", partial(plotting.scores, values=scores.values, titles=labels))
+        svg = inline(f"histogram{salt}", partial(plotting.scores, values=scores.values, titles=labels))
         return (Chart(f"Scores on {names[0]}", svg, f"Histogram of {m}. {told}"),)
     points, alt = scores.values[:, :2], f"{m} plotted on {' against '.join(names)}"
     caption = "Each point is a sample."
     if plotting.is_density(points, classes):
-        caption = "Hexagons count samples: the darker the colour, the more samples, on a logarithmic scale."
+        caption = "Hexagons count samples: the stronger the colour, the more samples, on a logarithmic scale."
     if classes is not None and classes.others:
         caption += f" Samples of {words.plural(classes.others, 'other class', 'other classes')} are grey."
-    svg = inline("plane", partial(plotting.scores, values=points, titles=labels, classes=classes), height=3.9)
+    svg = inline(f"plane{salt}", partial(plotting.scores, values=points, titles=labels, classes=classes), height=3.9)
     alt += "." if classes is None else f", coloured by class: {', '.join(classes.names)}."
     alt += f" {told}"
     alt += "" if classes is None else f" {centres_of_classes(points, classes.numbers, classes.names)}"

@@ -15,7 +15,7 @@ from streampca.runs.report.figures import Chart, ReportTable, Section, inline
 from streampca.runs.report.run_files import ReportedSpectrum, RunFiles, field
 from streampca.runs.report.samples import Shown
 from streampca.system.phases import PHASES
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 _PURPOSES = {
     "process": "Python and its libraries",
@@ -55,16 +55,16 @@ def what_ran(
     )
 
 
-def byline(run: RunFiles) -> tuple[str, ...]:
-    """Return when, with what, and which run, for under the title."""
-    finished, solver = field(run.manifest, "finished"), field(run.plan, "solver")
+def byline(manifest: Json, plan: Json | None) -> tuple[str, ...]:
+    """Return when, with what, and which run, for under the title; there is no `plan` of several models."""
+    finished, solver = field(manifest, "finished"), field(plan, "solver")
     items = []
     if finished:
         items.append(f"finished {_time(finished)}")
     if solver:
         items.append(f"solver {words.clean(solver, 40)}")
-    if field(run.manifest, "run_id"):
-        items.append(f"run {words.clean(field(run.manifest, 'run_id'), 12)}")
+    if field(manifest, "run_id"):
+        items.append(f"run {words.clean(field(manifest, 'run_id'), 12)}")
     return tuple(items)
 
 
