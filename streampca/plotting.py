@@ -73,6 +73,7 @@ def scree(
     mixed: Sequence[tuple[int, int]] = (),
     thresholds: Mapping[str, float] | None = None,
     title: str = EIGENVALUE,
+    noun: str = "component",
 ) -> None:
     """Draw eigenvalues, on a logarithmic scale where they span more than a factor of 100.
 
@@ -92,8 +93,8 @@ def scree(
         First and last component, from 0, of groups that are not told apart.
     thresholds
         Edges of noise by name.
-    title
-        What the values are.
+    title, noun
+        What the values are, and what one of them belongs to.
     """
     number, kept = np.arange(1, len(values) + 1), len(values) if n_kept is None else n_kept
     shown = np.clip(values, 0.0, None)
@@ -125,13 +126,13 @@ def scree(
         away = np.clip([shown - lower, upper - shown], 0.0, None)
         axes.errorbar(number, shown, away, fmt="none", ecolor=GREY, capsize=2, label="95 % interval by sampling")
     size = 5 if len(values) <= _MANY else 2.5
-    axes.plot(number[:kept], shown[:kept], "o", color="C0", markersize=size, label="components")
+    axes.plot(number[:kept], shown[:kept], "o", color="C0", markersize=size, label=f"{noun}s")
     if kept < len(values):
         axes.plot(number[kept:], shown[kept:], "o", color=GREY, markersize=size, label="left out")
     for i, (name, edge) in enumerate(edges.items(), 1):
         axes.axhline(edge, color=f"C{i}", linewidth=1, linestyle=_DASHES, label=name)
     axes.set_ylim(bottom, 1.5 * high if bottom else 1.08 * high)
-    _components(axes, len(values), title)
+    _components(axes, len(values), title, noun=noun)
 
 
 def compared(axes: Axes, values: Mapping[str, FloatArray], title: str, *, sums: bool = False) -> None:
@@ -170,7 +171,14 @@ def bounds(axes: Axes, values: FloatArray, title: str, mixed: Sequence[tuple[int
     _components(axes, len(values), title)
 
 
-def cumulative(axes: Axes, ratios: FloatArray, marks: Mapping[str, int], beyond: float = 0.0) -> None:
+def cumulative(
+    axes: Axes,
+    ratios: FloatArray,
+    marks: Mapping[str, int],
+    beyond: float = 0.0,
+    noun: str = "component",
+    title: str = "share of the variance (%)",
+) -> None:
     """Draw the share of the variance that the first components carry together.
 
     Parameters
@@ -183,6 +191,8 @@ def cumulative(axes: Axes, ratios: FloatArray, marks: Mapping[str, int], beyond:
         Numbers of components that are marked, by name.
     beyond
         Share by which all sums may be too small.
+    noun, title
+        What one of them belongs to, and what they are shares of.
     """
     number = np.arange(len(ratios) + 1)
     reached = 100 * np.concatenate([[0.0], np.cumsum(ratios)])
@@ -195,7 +205,7 @@ def cumulative(axes: Axes, ratios: FloatArray, marks: Mapping[str, int], beyond:
         axes.plot([needed, needed], [0, reached[needed]], color=f"C{i}", linewidth=1, linestyle=_DASHES)
         axes.plot(needed, reached[needed], "o", color=f"C{i}", markersize=5, label=name)
     axes.set_ylim(0, max(104.0, 1.02 * float(reached.max())))
-    _components(axes, len(ratios), "share of the variance (%)", first=0)
+    _components(axes, len(ratios), title, first=0, noun=noun)
 
 
 @dataclass(frozen=True)
@@ -472,13 +482,13 @@ def _shade(axes: Axes, mixed: Sequence[tuple[int, int]]) -> None:
         axes.axvspan(first + 0.5, last + 1.5, label="" if i else "not separated", **style)
 
 
-def _components(axes: Axes, k: int, title: str, first: int = 1) -> None:
+def _components(axes: Axes, k: int, title: str, first: int = 1, noun: str = "component") -> None:
     from matplotlib.ticker import MaxNLocator
 
     margin = 0.5 if first else 0.02 * k
     axes.set_xlim(first - margin, k + max(0.5, 0.02 * k))
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
-    _titled(axes, "component" if first else "components kept", title)
+    _titled(axes, noun if first else f"number of {noun}s", title)
 
 
 def _titled(axes: Axes, across: str, up: str) -> None:

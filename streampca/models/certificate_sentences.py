@@ -411,11 +411,11 @@ def paragraph_of_analysis(certificate: Certificate) -> list[str]:
     statement = words.clean(certificate.statement, 1200).strip()
     sentences = [f"{statement[:1].upper()}{statement[1:]}."]
     left = words.share(max(0.0, certificate.relative_residual))
-    sentences.append(f"Rows that are rebuilt from all scores lack {left} of the variance.")
+    sentences.append(f"A reconstruction from all scores leaves {left} of the variance.")
     residual = certificate.get("eigen_residual")
     if residual is not None:
         sentences.append(
-            f"The equations of the result hold to {words.figure(residual, 2)}, relative to its first value."
+            f"The residual of the equations of the result is {words.figure(residual, 2)}, relative to its first value."
         )
     return sentences
 

@@ -35,7 +35,7 @@ _MOST_PANELS = 24
 """So many maps, images and lines are drawn at most."""
 _MOST_MODES = 8
 _ENTRIES = 12
-_SIGN = "The sign of a component as a whole is a matter of choice; signs within it are not."
+_SIGN = "The sign of a component as a whole is arbitrary."
 
 
 def layout_of_run(run: RunFiles) -> Layout | None:
@@ -75,7 +75,7 @@ def _by_dimensions(
     """Return the mean and the first components in the units of the data, along the dimensions of their features."""
     charts: list[Chart] = []
     if run.centred and most is None:
-        charts += charts_of_row(layout, run.pca.mean, "Mean of all rows", "mean", signed=False)
+        charts += charts_of_row(layout, run.pca.mean, "Mean of all samples", "mean", signed=False)
     shown = min(run.model.n_components, most or min(_MOST_MODES, max(1, _MOST_PANELS // layout.n_charts)))
     for i, row in enumerate(run.components[:shown]):
         root = float(np.sqrt(max(0.0, run.model.score_variances[i])))
@@ -84,7 +84,7 @@ def _by_dimensions(
     variables = layout.labels.variables
     name = words.clean(variables[0].name, 60) if len(variables) == 1 and variables[0].name else "the data"
     deviation = "standard deviation" if run.centred else "root mean square (divisor n − ddof)"
-    note = f"How much {name} changes where the score of a component rises by one {deviation}, with the component’s "
+    note = f"The change of {name} where the score of a component rises by one {deviation}, with the component’s "
     note += f"share of the variance. {_SIGN}"
     return {"charts": charts, "note": " ".join((note, *layout.left_out)) + ("" if most else _left(run, shown))}
 
@@ -105,7 +105,7 @@ def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout, most: i
         eight_bit = field(run.manifest, "source", "dtype") == "uint8"
         low, high = (0.0, 255.0) if eight_bit else (float(np.min(run.pca.mean)), float(np.max(run.pca.mean)))
         mean = picture(layout.picture(run.pca.mean), low, high, GREYS)
-        drawn.append(Picture(mean, "The mean of all rows", "mean"))
+        drawn.append(Picture(mean, "The mean of all samples", "mean"))
     shown = most or MAX_PICTURES
     for i, row in enumerate(run.components[:shown]):
         pixels = layout.picture(row)
@@ -114,8 +114,8 @@ def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout, most: i
         name = _title(spectrum, i, group).partition(" ·")[0]
         drawn.append(Picture(uri, name, f"{group}, {i + 1}".removeprefix(", "), spectrum.share(i)))
     scale = "middle grey is zero" if pixels.ndim == 3 else "white is zero, red positive, blue negative"
-    note = f"Each picture is one direction in which the rows differ from {'their mean' if run.centred else 'zero'}, with its share of "
-    note += f"the variance; {scale}, each scaled by its own largest entry."
+    note = f"Each picture is a component, a direction in which the samples differ from {'their mean' if run.centred else 'zero'}, with its share of "
+    note += f"the variance. Colours are scaled by the largest entry of the component: {scale}."
     return {"pictures": drawn, "note": note + ("" if most else _left(run, shown))}
 
 
@@ -128,7 +128,7 @@ def _largest_entries(run: RunFiles, spectrum: ReportedSpectrum, most: int, group
         values = np.hstack([values, slab[:n]])
         order = np.stack([largest(row, _ENTRIES) for row in values])
         places, values = np.take_along_axis(places, order, 1), np.take_along_axis(values, order, 1)
-    note = f"The features that weigh most in each of the first components. {_SIGN}"
+    note = f"The features with the largest entries in each of the first components. {_SIGN}"
     if run.model.in_slabs:
         note += f" The components take {words.size(8 * run.model.n_components * run.model.n_features)} and are stored in slabs of features, so "
         note += "pictures of them, and rows on them or rebuilt from them, are left out."
@@ -160,7 +160,7 @@ def largest(row: Array, most: int, piece: int = 1 << 16) -> IntArray:
     return places
 
 
-_MOST_COMPONENTS, _MOST_FEATURES, _MOST_ARROWS = 3, 30, 12
+_MOST_COMPONENTS, MOST_FEATURES, _MOST_ARROWS = 3, 30, 12
 _LETTERS = 18
 """Longer names are cut off beside arrows."""
 _BIPLOT_HEIGHT = 4.4
@@ -177,7 +177,7 @@ def components_section(shown: Shown) -> Section:
     """Return the section of the components and of the loadings of their features."""
     drawn = components(shown.run, shown.spectrum, shown.layout)
     table = _loadings_table(shown.run, shown.layout)
-    return Section("components", "The components", parts=(("components", drawn), ("card", table)))
+    return Section("components", "Components", parts=(("components", drawn), ("card", table)))
 
 
 def _loadings_table(run: RunFiles, layout: Layout | None) -> ReportTable | None:
@@ -186,7 +186,7 @@ def _loadings_table(run: RunFiles, layout: Layout | None) -> ReportTable | None:
         return None
     n, d = min(run.model.n_components, _MOST_COMPONENTS), run.model.n_features
     values = _loadings(run, n)
-    chosen = np.arange(d) if d <= _MOST_FEATURES else largest(np.abs(values).max(axis=0), _MOST_FEATURES)
+    chosen = np.arange(d) if d <= MOST_FEATURES else largest(np.abs(values).max(axis=0), MOST_FEATURES)
     rows = tuple((run.feature_name(int(j)), *row) for j, row in zip(chosen, _digits(values[:, chosen].T), strict=True))
     heads = ("feature", *(f"component {i + 1}" for i in range(n)))
     note = f"{_meaning(run)[0].upper()}{_meaning(run)[1:]}."
@@ -255,7 +255,7 @@ def _listed(run: RunFiles, layout: Layout | None) -> bool:
     return (
         texts
         or (isinstance(names, list) and len(names) == run.model.n_features)
-        or run.model.n_features <= _MOST_FEATURES
+        or run.model.n_features <= MOST_FEATURES
     )
 
 

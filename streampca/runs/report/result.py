@@ -62,7 +62,7 @@ def summary(shown: Shown) -> str:
     if field(run.manifest, "result", "rotation") is not None:
         subject = words.plural(k, "rotated component")
     carried = shown.spectrum.carried if values.max() > 0 else "none"
-    sentence = f"{subject} {'carries' if k == 1 else 'carry'} {carried} of the variance of {words.plural(n, 'row')}"
+    sentence = f"{subject} {'carries' if k == 1 else 'carry'} {carried} of the variance of {words.plural(n, 'sample')}"
     peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
     used = f", peak {words.size(peak)} of {words.size(allowed)} allowed" if peak and allowed else ""
     return f"{sentence}{out_of_core(run)}{used}."
@@ -71,7 +71,7 @@ def summary(shown: Shown) -> str:
 def out_of_core(run: RunFiles) -> str:
     """Return how often the data were read, as the end of a sentence."""
     passes = words.whole(field(run.manifest, "passes"))
-    return f"; computed out of core in {words.times(passes)} of the data" if passes else ""
+    return f"; computed out of core in {words.times(passes)} over the data" if passes else ""
 
 
 def sample_count(run: RunFiles) -> int | None:
@@ -87,9 +87,9 @@ def scores_note(run: RunFiles, scores: Scores | None) -> str:
     if scores is None:
         return ""
     m, n, certificate = len(scores.values), sample_count(run), run.model.certificate
-    which = f"All {words.plural(m, run.sample_noun)}"
+    which, how = f"All {words.plural(m, run.sample_noun)}", ""
     if n is not None and m < n:
-        which = f"{m:,} of the {n:,} {run.sample_noun}s, evenly spaced"
+        which, how = f"{m:,} of the {n:,} {run.sample_noun}s", ", evenly spaced"
     if certificate.get("rows_left_out"):
         which = f"The {words.plural(m, f'complete {run.sample_noun}')}{'' if n is None else f' of {n:,}'}"
         return f"{which} are drawn. Samples with missing values are not."
@@ -99,7 +99,7 @@ def scores_note(run: RunFiles, scores: Scores | None) -> str:
         filled += (
             "what the components predict from the others." if run.model.conditional else "the means of their features."
         )
-    return f"{which} {'is' if m == 1 else 'are'} drawn.{filled}"
+    return f"{which} {'is' if m == 1 else 'are'} drawn{how}.{filled}"
 
 
 def tiles(shown: Shown) -> tuple[Tile, ...]:
@@ -111,9 +111,9 @@ def tiles(shown: Shown) -> tuple[Tile, ...]:
     rows_a_second, sides = "", words.dimensions(field(manifest, "source", "feature_shape"))
     fit, n = words.number(field(manifest, "seconds", "fit")), sample_count(run)
     if fit and n:
-        rows_a_second = f"{float(f'{n / fit:.2g}'):,.0f} rows a second"
+        rows_a_second = f"{float(f'{n / fit:.2g}'):,.0f} samples per second"
     return (
-        ("Rows", words.count(n), words.clean(field(manifest, "source", "dtype")).replace(words.MISSING, "")),
+        ("Samples", words.count(n), words.clean(field(manifest, "source", "dtype")).replace(words.MISSING, "")),
         ("Features", words.count(run.model.n_features), sides.replace(words.MISSING, "")),
         ("Components", words.count(len(spectrum.values)), f"{spectrum.carried} of the {spectrum.total}"),
         _reads_tile(manifest),
@@ -262,7 +262,9 @@ def rows_section(shown: Shown, charts: tuple[Chart, ...], columns: Mapping[int, 
     series, note = along_samples(shown.run, columns)
     if not (charts or series):
         return None
-    lead = f"{scores_note(shown.run, shown.scores) if charts else ''} {note}".strip()
+    n, scores = sample_count(shown.run), shown.scores
+    thinned = scores is not None and len(scores.values) != n
+    lead = f"{scores_note(shown.run, scores) if charts and (thinned or not series) else ''} {note}".strip()
     title = "Time series of the scores" if series and shown.run.of_times else "Scores of the samples"
     return Section("scores", title, lead, (("pair", series), ("pair", charts)))
 

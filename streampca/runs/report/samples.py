@@ -165,7 +165,7 @@ def along_samples(run: RunFiles, columns: Mapping[int, str]) -> tuple[list[Chart
         f"{what} show the scores of all {words.plural(values.shape[1], run.sample_noun)}.",
         len(columns) - len(values),
     )
-    note += f" {words.plural(left, 'more component')} {'is' if left == 1 else 'are'} not drawn." if left > 0 else ""
+    note += f" {left:,} more {'is' if left == 1 else 'are'} not drawn." if left > 0 else ""
     return charts, " ".join((note, *layout.left_out))
 
 
@@ -300,9 +300,9 @@ def reconstruction(shown: Shown) -> Section | None:
     if further is not None:
         original = np.concatenate([original, further.values])
         names += [name_of_row(run, int(index)) for index in further.index]
-    note = "A few rows, from plain to intricate, rebuilt from rising numbers of components. The percentage is what is "
-    note += "still missing: the length of what is not rebuilt, over the row’s distance from "
-    note += "the mean." if run.centred else "zero."
+    note = "A few samples, from those that two components reconstruct well to those that they do not, reconstructed from rising numbers of "
+    note += "components. The percentage is the relative error: the distance of the reconstruction from the sample, divided by the distance of "
+    note += f"the sample from {'the mean' if run.centred else 'zero'}."
     rebuilt = rebuilt_rows(run, original, names, layout, drawn, note)
     return Section("reconstruction", "Reconstruction", rebuilt["note"], (("rebuilt", rebuilt),))
 
@@ -433,14 +433,14 @@ def _rebuilt(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) ->
         return None
     n = n_reconstructed(run.model.n_features, len(run.unusual.index) if drawn else 6)
     names = [name_of_row(run, int(index)) for index in run.unusual.index[:n]]
-    note = "The rows that fit least, most unusual first, rebuilt from rising numbers of components."
+    note = "The most unusual samples, reconstructed from rising numbers of components."
     return rebuilt_rows(run, run.unusual.values[:n], names, layout, drawn, note, "unusual")
 
 
 def _lead(summary: dict[str, object], limits: tuple[float | None, float | None]) -> str:
     """Return what T² and Q are, and how many rows are beyond their limits."""
     n = words.whole(summary.get("n_rows")) or 0
-    lead = "T² is how far a row is from the mean among the components, Q its squared distance from what they can represent."
+    lead = "T² is the distance of a sample from the mean within the space of the components, Q its squared distance from that space."
     expected = f"{round(0.01 * n):,}"
     parts = []
     for key, name, limit in (("n_beyond_t2", "T²", limits[0]), ("n_beyond_q", "Q", limits[1])):
@@ -451,9 +451,9 @@ def _lead(summary: dict[str, object], limits: tuple[float | None, float | None])
             )
     if parts:
         both = words.whole(summary.get("n_beyond_both")) or 0
-        lead += f" Of {words.plural(n, 'row')}, {', and '.join(parts)}"
+        lead += f" Of {words.plural(n, 'sample')}, {', and '.join(parts)}"
         lead += f"; {both:,} are beyond both" if len(parts) > 1 else ""
-        lead += f". Of normally distributed rows about {expected} would be beyond each."
+        lead += f". Of normally distributed samples about {expected} would be beyond each."
     reasons = summary.get("without_limit")
     for reason in reasons if isinstance(reasons, list) else []:
         said = words.clean(reason, 300).rstrip(".")

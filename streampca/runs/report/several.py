@@ -61,7 +61,7 @@ def write_groups_report(directory: Path) -> Path:
     sections = [
         Section("models", "Models", _OF_GROUPS, (("card", table), ("card", _eigenvalues(shown)))),
         Section("warnings", "Warnings", parts=(("list", told),), style="warnings") if told else None,
-        Section("components", "The components", parts=(("components", drawn),)),
+        Section("components", "Components", parts=(("components", drawn),)),
         _similarity(manifest, n_groups) if n_groups > 1 else None,
     ]
     summary = (

@@ -70,7 +70,7 @@ def test_pictures_when_features_have_a_shape_and_bars_when_they_have_none(tmp_pa
     _, without = audit(make_run(tmp_path / "b", feature_names=names))
     assert not [tag for tag, _ in without.tags if tag == "img"]
     assert "length 0" in without.text
-    assert "The features that weigh most" in without.text
+    assert "The features with the largest entries" in without.text
 
 
 @pytest.mark.slow
@@ -79,8 +79,8 @@ def test_the_summary_says_what_came_out(tmp_path: Path) -> None:
     _, page = audit(run)
     text = page.text.replace("\u00a0", " ")
     share = sum(json.loads((run / "manifest.json").read_text())["result"]["explained_variance_ratio"])
-    sentence = f"First 5 of 12 components carry {100 * share:.1f} % of the variance of 300 rows; "
-    assert sentence + "computed out of core in one read of the data, peak 250 MiB of 384 MiB allowed." in text
+    sentence = f"First 5 of 12 components carry {100 * share:.1f} % of the variance of 300 samples; "
+    assert sentence + "computed out of core in one pass over the data, peak 250 MiB of 384 MiB allowed." in text
     assert "sea surface" in text
 
 

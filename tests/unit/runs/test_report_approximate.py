@@ -38,7 +38,7 @@ def test_what_is_proven_and_what_is_statistical_is_told_apart(page: Any) -> None
     assert "carry at least 80.0 % of the variance" in proven
     assert "hold together with a probability of at least 99.99%" in text[: text.index("Proven")]
     assert "at most 81.0 % of the variance" in statistical
-    assert "carry at least 80.0 % of the variance of 300 rows" in text
+    assert "carry at least 80.0 % of the variance of 300 samples" in text
     assert "each eigenvalue is at most 5.0 %, and 3 of the 5 components are separated" in text
     assert "At most 20.0 % of the variance lies outside" in text
 

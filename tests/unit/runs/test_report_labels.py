@@ -118,7 +118,7 @@ def test_the_report_of_a_field_has_maps_with_masked_places_and_series_on_a_date_
     dims = {"time": DAYS, "lat": np.linspace(-60, 60, 4), "lon": np.arange(0.0, 360, 60)}
     _, page = reported(tmp_path, dims, values, units={"sst": "K"}, mask="observed")
     assert len(images(page, "Map of component")) == 3
-    maps = [*images(page, "Map of component"), *images(page, "Map of mean of all rows, 4 lat × 6 lon")]
+    maps = [*images(page, "Map of component"), *images(page, "Map of mean of all samples, 4 lat × 6 lon")]
     for image in maps:
         assert float(image["width"]) / float(image["height"]) == pytest.approx(2.25, rel=0.02)
     assert all("Grey places are masked" in image["alt"] for image in maps)
@@ -130,7 +130,7 @@ def test_the_report_of_a_field_has_maps_with_masked_places_and_series_on_a_date_
     assert "masked" in page.text
     assert re.search(r"\s1991\s", page.text)
     assert re.search(r"−\S+\s+0\s+\S+\sK", page.text), "scales of components are symmetric about zero"
-    assert "How much sst changes" in page.text
+    assert "The change of sst" in page.text
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_the_page_of_groups_has_a_map_of_the_first_component_of_each(tmp_path: P
         pixels = decoded(image, (3, 6)).astype(float)
         redness = pixels[::-1, :, 0] - pixels[::-1, :, 2]  # latitudes are stored from south to north
         assert abs(np.corrcoef(redness.ravel(), axis.ravel())[0, 1]) > 0.8
-    assert "How much sst changes" in page.text
+    assert "The change of sst" in page.text
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def test_small_residuals_are_powers_of_ten(tmp_path: Path) -> None:
         ({"seconds__total": 59.96}, ["1 min 00 s"]),
         ({"seconds__total": 185}, ["3 min 05 s"]),
         ({"seconds__total": 7620}, ["2 h 07 min"]),
-        ({"passes": 7}, ["in 7 reads"]),
+        ({"passes": 7}, ["in 7 passes"]),
         ({"result__explained_variance_ratio": [0.99996, 0, 0, 0, 0]}, ["99.996 %"]),
         ({"result__explained_variance_ratio": [1 - 1e-8, 0, 0, 0, 0]}, ["over 99.9999 %"]),
         ({"result__explained_variance_ratio": [1.0, 0, 0, 0, 0]}, ["100 %"]),
