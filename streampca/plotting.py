@@ -33,7 +33,7 @@ _MANY = 60
 _DENSE = 700
 """More points are drawn as a density."""
 _DASHES = (0, (4, 3))
-_NAME_SIZE, _NAME_LINE, _LETTER, _GAP = 8.75, 12.0, 5.2, 4.0
+_NAME_SIZE, _NAME_LINE, _LETTER, _GAP = 8.75, 12.0, 4.9, 4.0
 """Size, height and width of a letter of the names in a biplot, and the distance from the tip of an arrow, in points of 1/72 inch."""
 _DATES = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")
 
@@ -354,10 +354,11 @@ def _points_of_unit(
     widths = _LETTER * np.array([len(feature) for feature in features], dtype=np.float64)
     every = np.concatenate([points, arrows, np.zeros((1, 2))])
     spans = 1.1 * np.maximum(np.ptp(every, axis=0), 1e-300)
-    unit = float(min(size[0] / spans[0], size[1] / spans[1]))
-    for _ in range(3):  # the room for names narrows the room for data
+    unit = plain = float(min(size[0] / spans[0], size[1] / spans[1]))
+    for _ in range(3):  # the room for names narrows the room for data, though not to less than two thirds
         ends = arrows[:, 0] + np.where(arrows[:, 0] >= 0, 1, -1) * (_GAP + widths) / unit
-        unit = float(min(size[0] / (1.1 * np.ptp(np.concatenate([every[:, 0], ends]))), size[1] / spans[1]))
+        across = 1.1 * float(np.ptp(np.concatenate([every[:, 0], ends])))
+        unit = max(2 / 3 * plain, min(size[0] / across, size[1] / spans[1]))
     return unit, widths
 
 
