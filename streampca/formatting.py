@@ -195,7 +195,7 @@ def plural(n: object, one: str, many: str | None = None) -> str:
 
 
 def times(n: object) -> str:
-    """Return ``one read``, ``two reads`` or ``12 reads``."""
-    spelled = {1: "one read", 2: "two reads", 3: "three reads"}
+    """Return ``one pass``, ``two passes`` or ``12 passes``."""
+    spelled = {1: "one pass", 2: "two passes", 3: "three passes"}
     checked = whole(n)
     return spelled.get(checked or 0, plural(n, "read"))

@@ -33,6 +33,8 @@ _MANY = 60
 _DENSE = 700
 """More points are drawn as a density."""
 _DASHES = (0, (4, 3))
+_NAME_SIZE, _NAME_LINE, _LETTER, _GAP = 8.75, 12.0, 4.9, 4.0
+"""Size, height and width of a letter of the names in a biplot, and the distance from the tip of an arrow, in points of 1/72 inch."""
 _DATES = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")
 
 _drawing = threading.RLock()
@@ -71,6 +73,7 @@ def scree(
     mixed: Sequence[tuple[int, int]] = (),
     thresholds: Mapping[str, float] | None = None,
     title: str = EIGENVALUE,
+    noun: str = "component",
 ) -> None:
     """Draw eigenvalues, on a logarithmic scale where they span more than a factor of 100.
 
@@ -90,8 +93,8 @@ def scree(
         First and last component, from 0, of groups that are not told apart.
     thresholds
         Edges of noise by name.
-    title
-        What the values are.
+    title, noun
+        What the values are, and what one of them belongs to.
     """
     number, kept = np.arange(1, len(values) + 1), len(values) if n_kept is None else n_kept
     shown = np.clip(values, 0.0, None)
@@ -123,16 +126,59 @@ def scree(
         away = np.clip([shown - lower, upper - shown], 0.0, None)
         axes.errorbar(number, shown, away, fmt="none", ecolor=GREY, capsize=2, label="95 % interval by sampling")
     size = 5 if len(values) <= _MANY else 2.5
-    axes.plot(number[:kept], shown[:kept], "o", color="C0", markersize=size, label="components")
+    axes.plot(number[:kept], shown[:kept], "o", color="C0", markersize=size, label=f"{noun}s")
     if kept < len(values):
         axes.plot(number[kept:], shown[kept:], "o", color=GREY, markersize=size, label="left out")
     for i, (name, edge) in enumerate(edges.items(), 1):
         axes.axhline(edge, color=f"C{i}", linewidth=1, linestyle=_DASHES, label=name)
     axes.set_ylim(bottom, 1.5 * high if bottom else 1.08 * high)
+    _components(axes, len(values), title, noun=noun)
+
+
+def compared(axes: Axes, values: Mapping[str, FloatArray], title: str, *, sums: bool = False) -> None:
+    """Draw a value of each component of several models, by the names of the models.
+
+    The scale is logarithmic where the values span more than a factor of 100 and are no `sums`. Earlier lines are wider than later ones,
+    so that equal ones are seen.
+    """
+    every = np.concatenate(list(values.values()))
+    positive = every[np.isfinite(every) & (every > 1e-9 * every.max(initial=0.0))]
+    if len(positive) and positive.max() > 100 * positive.min() and not sums:
+        axes.set_yscale("log")
+        axes.set_ylim(positive.min() / 1.5, 1.5 * positive.max())
+    else:
+        axes.set_ylim(0, 1.08 * float(every.max(initial=0.0)) or 1.0)
+    for i, (name, row) in enumerate(values.items(), 1):
+        later = len(values) - i
+        axes.plot(np.arange(1, len(row) + 1), row, "o-", markersize=4 + 1.5 * later, linewidth=1.2 + later, label=name)
+    _components(axes, max(map(len, values.values()), default=1), title)
+
+
+def bounds(axes: Axes, values: FloatArray, title: str, mixed: Sequence[tuple[int, int]] = ()) -> None:
+    """Draw an upper bound for each component, ``(n,)``, on a logarithmic scale where they span more than a factor of 100.
+
+    NaN and 0 are left out; `mixed` as in `scree`, and `title` is what the bounds are of.
+    """
+    number, known = np.arange(1, len(values) + 1), np.isfinite(values) & (values > 0)
+    if known.any() and values[known].max() > 100 * values[known].min():
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.08 * float(values[known].max(initial=0.0)) or 1.0)
+    _shade(axes, mixed)
+    axes.plot(
+        number[known], values[known], "o", color="C0", markersize=5 if len(values) <= _MANY else 2.5, label="bound"
+    )
     _components(axes, len(values), title)
 
 
-def cumulative(axes: Axes, ratios: FloatArray, marks: Mapping[str, int], beyond: float = 0.0) -> None:
+def cumulative(
+    axes: Axes,
+    ratios: FloatArray,
+    marks: Mapping[str, int],
+    beyond: float = 0.0,
+    noun: str = "component",
+    title: str = "share of the variance (%)",
+) -> None:
     """Draw the share of the variance that the first components carry together.
 
     Parameters
@@ -145,6 +191,8 @@ def cumulative(axes: Axes, ratios: FloatArray, marks: Mapping[str, int], beyond:
         Numbers of components that are marked, by name.
     beyond
         Share by which all sums may be too small.
+    noun, title
+        What one of them belongs to, and what they are shares of.
     """
     number = np.arange(len(ratios) + 1)
     reached = 100 * np.concatenate([[0.0], np.cumsum(ratios)])
@@ -157,7 +205,7 @@ def cumulative(axes: Axes, ratios: FloatArray, marks: Mapping[str, int], beyond:
         axes.plot([needed, needed], [0, reached[needed]], color=f"C{i}", linewidth=1, linestyle=_DASHES)
         axes.plot(needed, reached[needed], "o", color=f"C{i}", markersize=5, label=name)
     axes.set_ylim(0, max(104.0, 1.02 * float(reached.max())))
-    _components(axes, len(ratios), "share of the variance (%)", first=0)
+    _components(axes, len(ratios), title, first=0, noun=noun)
 
 
 @dataclass(frozen=True)
@@ -216,8 +264,11 @@ def biplot(
     features: Sequence[str],
     titles: Sequence[str],
     classes: Classes | None = None,
+    size: tuple[float, float] | None = None,
 ) -> None:
-    """Draw samples on two axes of the same scale, with an arrow from the origin and a name for each feature (Gabriel 1971).
+    """Draw samples on two axes of the same scale, with an arrow from the origin for each feature (Gabriel 1971).
+
+    The names of features stand beside the tips of their arrows, where `placed_names` finds room for them.
 
     Parameters
     ----------
@@ -231,25 +282,32 @@ def biplot(
         Name of each arrow.
     titles, classes
         As for `scores`.
+    size
+        Width and height of the axes in points of 1/72 inch; those that the axes have now by default.
     """
     axes.set_aspect("equal", adjustable="datalim")
     _points(axes, points, classes)
     origin = np.zeros(len(arrows))
     scale: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.005, "zorder": 3}
     axes.quiver(origin, origin, arrows[:, 0], arrows[:, 1], color=GREY, **scale)
-    letters = np.array([len(feature) for feature in features]) * np.sign(arrows[:, 0])
-    span = float(np.ptp(np.concatenate([points[:, 0], arrows[:, 0]])))
-    axes.update_datalim(arrows + np.stack([0.018 * span * letters, 0.1 * arrows[:, 1]], axis=1))  # names are so wide
+    if size is None:
+        inches = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())
+        size = 72 * inches.width, 72 * inches.height
+    unit, _ = _points_of_unit(points, arrows, features, size)
+    for j, shift in placed_names(points, arrows, features, size).items():
+        right = arrows[j, 0] >= 0
+        end = arrows[j, 0] + (1 if right else -1) * (_GAP + _LETTER * len(features[j])) / unit
+        axes.update_datalim([(end, arrows[j, 1] + shift / unit)])
+        style: dict[str, Any] = {"textcoords": "offset points", "ha": "left" if right else "right", "va": "center"}
+        place = (_GAP if right else -_GAP, shift)
+        axes.annotate(features[j], arrows[j], place, fontsize=_NAME_SIZE, parse_math=False, **style)
     axes.autoscale_view()
-    gap = 0.055 * float(np.diff(axes.get_ylim())[0])
-    for right in (True, False):
-        side = np.flatnonzero((arrows[:, 0] >= 0) == right)
-        heights = _apart(arrows[side, 1], gap)
-        for j, height in zip(side.tolist(), heights, strict=True):
-            style: dict[str, Any] = {"textcoords": "offset points", "ha": "left" if right else "right", "va": "center"}
-            place = (4 if right else -4, 0)
-            axes.annotate(features[j], (arrows[j, 0], height), place, fontsize="small", parse_math=False, **style)
     _titled(axes, *titles)
+
+
+def is_density(values: FloatArray, classes: Classes | None) -> bool:
+    """Return whether `scores` and `biplot` draw these samples, ``(n_samples, 2)``, as hexagons and not as points."""
+    return classes is None and len(values) > _DENSE and bool(np.ptp(values, axis=0).all())
 
 
 def arrow_factor(points: FloatArray, loadings: FloatArray) -> float:
@@ -259,15 +317,49 @@ def arrow_factor(points: FloatArray, loadings: FloatArray) -> float:
     return float(f"{reach / longest:.1g}") or 1.0 if longest > 0 else 1.0
 
 
-def _apart(heights: FloatArray, gap: float) -> FloatArray:
-    """Return heights near `heights`, in the same order, that are at least `gap` apart."""
-    order = np.argsort(heights, kind="stable")
-    steps = gap * np.arange(len(heights))
-    loose = heights[order] - steps
-    up, down = np.maximum.accumulate(loose), np.minimum.accumulate(loose[::-1])[::-1]
-    placed = np.empty(len(heights))
-    placed[order] = (up + down) / 2 + steps  # the mean of two that are far enough apart is, too
+def placed_names(
+    points: FloatArray, arrows: FloatArray, features: Sequence[str], size: tuple[float, float]
+) -> dict[int, float]:
+    """Return which arrows of a biplot have a name, and by how many points of 1/72 inch the name is moved up from the tip.
+
+    Names are placed in the order of the arrows. A name that would cover an earlier one is moved by one or two lines. It is left out if
+    there is no room there either.
+
+    Parameters
+    ----------
+    points, arrows, features
+        As for `biplot`.
+    size
+        Width and height of the axes in points of 1/72 inch.
+    """
+    unit, widths = _points_of_unit(points, arrows, features, size)
+    right = arrows[:, 0] >= 0
+    left = unit * arrows[:, 0] + np.where(right, _GAP, -_GAP - widths)
+    placed: dict[int, float] = {}
+    for j, tip in enumerate(unit * arrows[:, 1]):
+        others = list(placed)
+        beside = (left[j] < (left + widths)[others]) & (left[others] < left[j] + widths[j])
+        heights = unit * arrows[others, 1] + list(placed.values())
+        for lines in (0, 1, -1, 2, -2):
+            if not (beside & (np.abs(tip + lines * _NAME_LINE - heights) < _NAME_LINE)).any():
+                placed[j] = lines * _NAME_LINE
+                break
     return placed
+
+
+def _points_of_unit(
+    points: FloatArray, arrows: FloatArray, features: Sequence[str], size: tuple[float, float]
+) -> tuple[float, FloatArray]:
+    """Return how many points of 1/72 inch a unit of the data takes in a biplot, and the widths of the names in such points."""
+    widths = _LETTER * np.array([len(feature) for feature in features], dtype=np.float64)
+    every = np.concatenate([points, arrows, np.zeros((1, 2))])
+    spans = 1.1 * np.maximum(np.ptp(every, axis=0), 1e-300)
+    unit = plain = float(min(size[0] / spans[0], size[1] / spans[1]))
+    for _ in range(3):  # the room for names narrows the room for data, though not to less than two thirds
+        ends = arrows[:, 0] + np.where(arrows[:, 0] >= 0, 1, -1) * (_GAP + widths) / unit
+        across = 1.1 * float(np.ptp(np.concatenate([every[:, 0], ends])))
+        unit = max(2 / 3 * plain, min(size[0] / across, size[1] / spans[1]))
+    return unit, widths
 
 
 def distances(
@@ -375,7 +467,7 @@ def _points(axes: Axes, values: FloatArray, classes: Classes | None) -> None:
             axes.plot(*values[classes.numbers < 0].T, "o", color=GREY, label="other", **{**style, "alpha": 0.35})
         for i, name in enumerate(classes.names):
             axes.plot(*values[classes.numbers == i].T, "o", color=f"C{i}", label=name, **style)
-    elif len(values) > _DENSE and np.ptp(values, axis=0).all():
+    elif is_density(values, classes):
         from matplotlib.colors import LinearSegmentedColormap, to_rgba
 
         shades = LinearSegmentedColormap.from_list("density", [to_rgba("C0", 0.2), to_rgba("C0", 1.0)])
@@ -388,16 +480,16 @@ def _shade(axes: Axes, mixed: Sequence[tuple[int, int]]) -> None:
     """Hatch components, from the first to the last of each group, that are not told apart."""
     style: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "alpha": 0.4, "hatch": "///", "linewidth": 0.5}
     for i, (first, last) in enumerate(mixed):
-        axes.axvspan(first + 0.5, last + 1.5, label="" if i else "not told apart", **style)
+        axes.axvspan(first + 0.5, last + 1.5, label="" if i else "not separated", **style)
 
 
-def _components(axes: Axes, k: int, title: str, first: int = 1) -> None:
+def _components(axes: Axes, k: int, title: str, first: int = 1, noun: str = "component") -> None:
     from matplotlib.ticker import MaxNLocator
 
     margin = 0.5 if first else 0.02 * k
     axes.set_xlim(first - margin, k + max(0.5, 0.02 * k))
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
-    _titled(axes, "component" if first else "components kept", title)
+    _titled(axes, noun if first else f"number of {noun}s", title)
 
 
 def _titled(axes: Axes, across: str, up: str) -> None:

@@ -2,8 +2,8 @@
 Biplot of wines
 ===============
 
-Rows and features in one picture (Gabriel 1971): points are the scores of 178 wines on the first two components over their standard deviations, arrows the loadings of
-the chemical measures. The features have different units, so that they are standardised (``scale=True``), and the loadings are correlations.
+Samples and features in one picture (Gabriel 1971). Points are the standardised scores of 178 wines on the first two components, coloured by cultivar. Arrows are the
+loadings of 13 chemical measures. The measures have different units, so that they are standardised (``scale=True``), and the loadings are correlations.
 """
 
 import matplotlib.pyplot as plt

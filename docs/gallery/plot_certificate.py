@@ -1,9 +1,9 @@
 """
-What another pass buys
-======================
+Error and certificate
+=====================
 
-An approximate fit states an interval for every eigenvalue. With each further pass over the rows both the error and the certified width shrink, here for eigenvalues that
-fall slowly, which is the hard case. The width is known without the exact answer; the error is known here because the exact answer was computed, too.
+An approximate fit gives an interval for every eigenvalue. Each further pass over the rows reduces the error and the width of the intervals. The width is known without
+the exact result. The error is known here because the exact result was computed, too. The eigenvalues decrease slowly, which is the difficult case.
 """
 
 import matplotlib.pyplot as plt

@@ -1,9 +1,9 @@
 """
-A sensor that drifts, and one that stands still
-===============================================
+Drift of a sensor
+=================
 
-A run examines the data while the fit reads them. Here sensor 3 creeps upward, and sensor 7 stands still in the last sixth of the file. The
-figures are in the manifest of the run, and its report draws them.
+A run examines the data while it reads them. Here sensor 3 drifts upward, and sensor 7 repeats one value in the last sixth of the file. The figures are in the manifest of
+the run, and its report draws them.
 """
 
 import tempfile

@@ -1,8 +1,9 @@
 """
-One model for each group
-========================
+One model per digit
+===================
 
-A PCA for each class of the digits, from one reading: the mean digit of each class, its first two components, and how similar the subspaces of the classes are.
+``fit_groups`` fits a PCA for each class of the digits in one pass. The pictures show the mean of each class, its first two components, and the similarity of the subspaces of
+the classes.
 """
 
 import matplotlib.pyplot as plt

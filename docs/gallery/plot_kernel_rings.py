@@ -2,8 +2,7 @@
 Kernel PCA of rings
 ===================
 
-Three rings, in the plane and in the leading kernel components. Colours are the scores of every point of the plane on one component: level lines of the functions that
-the kernel makes. The model of 200,000 rows is built from 150 landmarks, in two passes.
+Three rings in the plane. Colours are the scores of every point of the plane on one kernel component. The model of 200,000 rows uses 150 landmarks and two passes.
 """
 
 import matplotlib.pyplot as plt

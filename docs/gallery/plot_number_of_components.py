@@ -1,8 +1,9 @@
 """
-How many components? Six rules
-==============================
+How many components?
+====================
 
-Rows with eight factors, of which the last are weak, and noise. Every rule looks at the same fit; each assumes something else about the noise.
+Rows with eight factors, of which the last are weak, and noise. Six rules estimate the number of components from the same fit. They make different assumptions
+about the noise.
 """
 
 import matplotlib.pyplot as plt

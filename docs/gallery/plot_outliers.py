@@ -1,9 +1,9 @@
 """
-Rows that do not fit: T² and Q
-==============================
+Outliers: T² and Q
+==================
 
-Two kinds of unusual rows among 3,000: *extreme* ones, which are ten times a usual mixture of the factors, and *strange* ones, which have what no factor describes.
-T² finds the first, Q the second. Dashed lines are the limits that 1 % of normal rows exceed.
+Two kinds of outliers among 3,000 rows. *Extreme* rows have factors that are five times larger than usual, and T² is large. *Strange* rows differ from what the factors
+describe, and Q is large. Dashed lines are the limits that 1 % of normal rows exceed.
 """
 
 import tempfile

@@ -1,9 +1,9 @@
 """
-Components of photographs
-=========================
+Photographs
+===========
 
-The leading components of patches of 16 x 16 pixels of two photographs, coloured, each scaled to its largest entry. Brightness comes first, then colour, then
-gradients, and finer and finer waves.
+The first components of patches of 16 × 16 pixels of two photographs, in colour, each scaled to its largest entry. Brightness comes first, then colour, gradients and
+finer waves.
 """
 
 import matplotlib.pyplot as plt

@@ -1,9 +1,9 @@
 """
-Components before and after varimax
-===================================
+Varimax rotation
+================
 
-Four factors with five to six features each, which are correlated with each other. Components are mixtures of them: the first is what all have in common. Varimax finds the groups, without reading the data
-again.
+Four correlated factors with five or six features each. Components are mixtures of the factors: the first is what all have in common. Varimax finds the groups of features
+and does not read the data again.
 """
 
 import matplotlib.pyplot as plt

@@ -1,9 +1,9 @@
 """
-Eigenvalues with error bars
-===========================
+Scree plot of digits
+====================
 
-The scree plot of the digits with 95 % intervals. They are sampling errors, estimated by leaving out groups of rows, and say how far the eigenvalues may
-be from those of the population that the rows are a sample of. Components whose error bars by North's rule overlap are hatched: they may be mixtures of each other.
+Eigenvalues of the handwritten digits with 95 % sampling intervals, estimated by leaving out groups of rows. They show how far the eigenvalues may be from those of the
+population. Hatched components have overlapping error bars by North's rule and may be mixtures of each other.
 """
 
 import matplotlib.pyplot as plt

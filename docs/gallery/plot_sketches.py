@@ -1,9 +1,9 @@
 """
-Four test matrices beside each other
-====================================
+Four kinds of sketches
+======================
 
-A sketch multiplies the rows by a random matrix with few columns. Dots are ten seeds for each kind and each number of columns; on this table, which has neither sparse nor equal
-features, the kinds differ little, and the number of columns decides.
+A sketch multiplies the rows by a random matrix with few columns. Each dot is one of ten seeds for a kind of matrix and a number of columns. On this table the kinds differ little,
+and the number of columns decides.
 """
 
 import matplotlib.pyplot as plt

@@ -209,7 +209,8 @@ class ComponentPlots(Plots):
     ) -> Axes:
         """Draw rows at their standardised scores with the loadings of features as arrows (Gabriel 1971).
 
-        Arrows are the loadings times one number, with one digit, so that they reach to the outer points.
+        Arrows are the loadings times one number, with one digit, so that they reach to the outer points. A name that would cover
+        that of a longer arrow is moved by up to two lines, or left out.
 
         Parameters
         ----------

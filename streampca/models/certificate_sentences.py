@@ -342,6 +342,17 @@ def accuracy(certificate: Certificate, sizes: Mapping[str, Any] | None) -> str |
     return f"{said}, after {after}"
 
 
+def accuracy_in_short(certificate: Certificate) -> str:
+    """Return the accuracy of the eigenvalues in a few words: ``exact``, or ``0.71%, 18 of 20 separated``."""
+    if isinstance(certificate, ApproximateCertificate):
+        if not certificate.bounded:
+            return "no bound"
+        k = len(certificate.component_errors)
+        apart = "" if certificate.converted else f", {k - _n_of(certificate.clusters):,} of {k:,} separated"
+        return f"{percent(certificate.largest_error)}{apart}"
+    return {"exact": "exact", "none": "no bound"}.get(certificate.kind, "bounded by estimates")
+
+
 def _n_of(clusters: Iterable[tuple[int, int, float | None]]) -> int:
     """Return how many components there are in `clusters`."""
     return sum(last - first + 1 for first, last, _ in clusters)
@@ -400,11 +411,11 @@ def paragraph_of_analysis(certificate: Certificate) -> list[str]:
     statement = words.clean(certificate.statement, 1200).strip()
     sentences = [f"{statement[:1].upper()}{statement[1:]}."]
     left = words.share(max(0.0, certificate.relative_residual))
-    sentences.append(f"Rows that are rebuilt from all scores lack {left} of the variance.")
+    sentences.append(f"A reconstruction from all scores leaves {left} of the variance.")
     residual = certificate.get("eigen_residual")
     if residual is not None:
         sentences.append(
-            f"The equations of the result hold to {words.figure(residual, 2)}, relative to its first value."
+            f"The residual of the equations of the result is {words.figure(residual, 2)}, relative to its first value."
         )
     return sentences
 
@@ -415,46 +426,45 @@ def carried_at_least(certificate: ApproximateCertificate) -> str:
 
 
 def how_sure(certificate: ApproximateCertificate) -> str:
-    """Return how sure an approximate answer is, in one sentence or two."""
+    """Return how sure an approximate answer is, in a few sentences."""
     if not certificate.bounded:
         return (
-            "This answer is approximate, and nothing bounds its error: a covariance that was corrected for missing values "
-            "need not be positive semidefinite, and then what was left out can be of any sign. Compare it with an answer "
-            "from another seed and a larger sketch."
+            "The result is approximate, and no bound of its error is known: a covariance that was corrected for missing values "
+            "need not be positive semidefinite. Compare it with the result of another seed and a larger sketch."
         )
     k = len(certificate.component_errors)
     apart = k - _n_of(certificate.clusters)
-    sentence = (
-        f"This answer is approximate: every eigenvalue is known to within {words.share(certificate.largest_error)}"
-    )
+    sentence = f"The result is approximate. The relative error of {'the' if k == 1 else 'each'} eigenvalue is at most {words.share(certificate.largest_error)}"
     if certificate.converted:
-        return f"{sentence}. The components are those of the literature’s conversion, whose directions have no bound."
+        return f"{sentence}. The components follow the conversion of the literature, and no bound of their angles is known."
     if k == 1:
-        return f"{sentence}, and the component is {'' if apart else 'not '}told apart from the next one."
+        return f"{sentence}, and the component is {'' if apart else 'not '}separated from the next one."
     which = f"all {k:,} components are" if apart == k else f"none of the {k:,} components is"
     if 0 < apart < k:
         which = f"{apart:,} of the {k:,} components {'is' if apart == 1 else 'are'}"
-    return f"{sentence}, and {which} told apart from the neighbours."
+    sentence = f"{sentence}, and {which} separated from {'its neighbours' if apart == 1 else 'their neighbours'}."
+    if certificate.sigma is None:
+        return f"{sentence} All bounds below are proven."
+    return f"{sentence} All bounds below hold together with a probability of at least {certificate.confidence or CONFIDENCE:.2%}."
 
 
 def proven(certificate: ApproximateCertificate) -> tuple[str, ...]:
     """Return what holds for certain of an approximate answer, up to rounding."""
     if not certificate.bounded:
         return ()
-    sentences = ["No eigenvalue of the data is smaller than the lower end of its interval."]
+    sentences = ["No eigenvalue of the data lies below its interval."]
     if certificate.nuclear_error is not None:
         left = words.share(certificate.nuclear_error)
         sentences.append(
-            f"Everything outside the sketch sums to {left} of the variance: the total is counted exactly, not sampled."
+            f"The variance that the sketch does not hold is {left} of the total, which is accumulated exactly."
         )
     sentences.append(f"Together the components carry {carried_at_least(certificate)} of the variance.")
-    sentences.append("The numbers of components for 90, 95 and 99 % of the variance lie between those below.")
+    sentences.append("The numbers of components for 90, 95 and 99 % of the variance lie in the ranges above.")
     if certificate.sigma is None:
-        sentences.append("Upper ends and angles follow from that sum alone, so they are wide.")
+        sentences.append("Upper bounds and angles follow from that variance alone, so they are wide.")
     if certificate.trusted_above:
-        sentences.append(
-            f"All of it up to rounding of {words.figure(certificate.trusted_above, 1)} of the first eigenvalue."
-        )
+        rounding = words.figure(certificate.trusted_above, 1)
+        sentences.append(f"The intervals include rounding, which is at most {rounding} of the first eigenvalue.")
     return tuple(sentences)
 
 
@@ -462,17 +472,14 @@ def statistical(certificate: ApproximateCertificate) -> tuple[str, ...]:
     """Return what rests on an estimate."""
     if not certificate.bounded or certificate.sigma is None:
         return ()
-    together = ""
-    if certificate.confidence is not None:  # models of earlier versions have none
-        together = f": all intervals hold together with a probability of at least {certificate.confidence:.2%}"
     sentences = [
-        "Upper ends of the intervals rest on the largest eigenvalue left out and on the residuals of the eigenpairs. Both are measured by "
-        f"random directions that had no say in the answer{together}."
+        "Upper bounds of eigenvalues follow from the largest eigenvalue that the sketch left out and from the residuals of the eigenpairs. "
+        "Both are estimated from random directions that are independent of the result."
     ]
     if any(sine is not None for sine in certificate.angle_bounds):
-        sentences.append("Angles rest on the same measurements.")
+        sentences.append("Angles follow from the same estimates.")
     most = words.share(1 - certificate.relative_residual_interval[0])
     sentences.append(f"Together the components carry at most {most} of the variance.")
     if certificate.eigen_solver == "incremental":
-        sentences.append("Intervals of a single incremental pass are of first order: a further pass narrows them.")
+        sentences.append("The intervals of a single incremental pass are wide. A further pass narrows them.")
     return tuple(sentences)

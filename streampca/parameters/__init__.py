@@ -71,7 +71,7 @@ class ModelKind:
         return self.page == "analysis"
 
 
-_OF_PAIRS = "The sign of a pair as a whole is a matter of choice; signs within it are not."
+_OF_PAIRS = "The sign of a pair as a whole is arbitrary."
 KINDS = {
     kind.name: kind
     for kind in (
@@ -97,9 +97,9 @@ KINDS = {
             strengths="singular_values",
             chart="Singular values of the cross-covariance",
             share_of="share of squared covariance",
-            note="How much the data change where the score rises by one standard deviation, with the pair’s share of the squared "
-            f"covariance. {_OF_PAIRS}",
-            found="{count} of patterns carry {share} of the squared covariance of two tables of {rows}",
+            note="The change of each table where its score on the pair rises by one standard deviation, with the pair’s share of the "
+            f"squared covariance between the tables. {_OF_PAIRS}",
+            found="{count} of patterns explain {share} of the squared covariance between {tables} in {rows}",
             finished="{count} of patterns of {size} with {share} of the squared covariance",
         ),
         ModelKind(
@@ -115,9 +115,9 @@ KINDS = {
             bounded=True,
             chart="Canonical correlations",
             share_of="square",
-            note="How much the data change where the variate rises by one standard deviation, with the squared correlation of the "
-            f"pair. {_OF_PAIRS}",
-            found="{count} of variates, of which the first has a correlation of {first}, of two tables of {rows}",
+            note="The change of each table where its canonical variate rises by one standard deviation, with the canonical correlation r "
+            f"of the pair. {_OF_PAIRS}",
+            found="{count} of canonical variates of {tables} in {rows}; the first canonical correlation is {first}",
             finished="{count} of variates of {size}, the first with a correlation of {first}",
         ),
         ModelKind(
@@ -132,9 +132,9 @@ KINDS = {
             strengths="communal_variance",
             chart="Communal variance of the factors",
             share_of="share of variance",
-            note="The loadings: how much the data change with each factor, with its share of the variance. Factors are determined up "
-            "to a rotation of all.",
-            found="{count} share {share} of the variance of {rows}; the rest is noise of single features",
+            note="Loadings: the change of each feature where the factor rises by one standard deviation, with the factor’s share of the "
+            "total variance. Factors are determined up to a rotation.",
+            found="{count} explain {share} of the variance of {rows}; the rest is specific to single features",
             finished="{count} of {size} with {share} of the variance",
         ),
     )

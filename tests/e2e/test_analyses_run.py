@@ -23,13 +23,27 @@ TITLES = {
 }
 
 
-OF_PCA = ("first table", "Component 1", "eigenpair", "orthonormal to", "outside the components", "eigenvalues stand")
+OF_PCA = (
+    "first table",
+    "Component 1",
+    "Eigenvalue",
+    "Components",
+    "eigenpair",
+    "orthonormal to",
+    "outside the components",
+    "eigenvalues stand",
+)
 LINES = {
     "mca": r"mca: 2 pairs of patterns of 400 x 50 with 9\d\.\d% of the squared covariance",
     "cca": r"cca: 2 pairs of variates of 400 x 50, the first with a correlation of 0\.9\d*",
     "factor_analysis": r"factor_analysis: 2 factors of 400 x 50 with 6\d\.\d% of the variance",
 }
-"""What is said of a run of each kind."""
+WORDS = {
+    "mca": ("Pairs of patterns of sst and precip", "Covariance between the tables", "variance of precip"),
+    "cca": ("canonical variates of sst and precip", "Canonical correlations", "Pair 1, sst · r = 0.9", "95 % interval"),
+    "factor_analysis": ("2 factors explain 6", "Loadings, communalities and uniquenesses"),
+}
+"""What is said of a run of each kind on a terminal, and on its page."""
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +99,11 @@ def test_a_run_has_scores_page_and_state_and_agrees_with_its_data(
     assert TITLES[kind] in page
     assert ("Pair 1, sst" in page) == ("30 of sst, 20 of precip" in page) == (kind != "factor_analysis")
     assert not any(text in page for text in OF_PCA)
+    assert all(text in page.replace("\u00a0", " ") for text in WORDS[kind])
+    if kind == "factor_analysis":
+        first = np.sort(np.argsort(-model._model.communalities)[:30])[0]
+        explained, unique = model._model.communalities[first], model._model.uniquenesses[first]
+        assert f"<td>{explained:.3f}</td><td>{unique:.3f}</td><td>{explained / (explained + unique):.3f}</td>" in page
     verify_run(finished.directory).require()
     again = type(model)(2).from_state(finished.directory)
     assert np.abs(again._model.strengths - model._model.strengths).max() <= 1e-10

@@ -43,7 +43,7 @@ def test_the_result_says_how_sure_it_is(call, slow, tmp_path):
     assert manifest["approximation"]["pilot_rows"] == 400
     assert [f"warning: {warning}" for warning in manifest["warnings"]] == warnings
     page = (tmp_path / "runs/slow/report.html").read_text()
-    assert "How sure this is" in page
+    assert "Accuracy of the approximation" in page
 
 
 def test_an_exact_result_says_nothing_of_the_kind(call, job, tmp_path):

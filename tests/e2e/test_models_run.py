@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from facade import verify_run
+from facade import charts_drawn, verify_run
+from pages import marks_of
 from stores import Command
 
 import streampca as sp
@@ -84,6 +86,30 @@ def test_commands_take_the_run_and_its_configuration(finished: Any, store: Path,
     page = (finished.directory / "report.html").read_text()
     assert all(f'href="models/{name}/report.html"' in page for name in ("raw", "z", "rbf"))
     assert call("run", finished.directory / "config.yaml", "--resume", "--quiet").status == 0
+
+
+@pytest.mark.slow
+def test_the_page_compares_the_models(finished: Any, call: Command) -> None:
+    with charts_drawn():
+        call("report", finished.directory)
+    page = (finished.directory / "report.html").read_text(encoding="utf-8")
+    rows: dict[str, list[list[str]]] = {name: [] for name in finished.runs}
+    for line in re.findall(r"<tr><th scope=\"row\">(.*?)</tr>", page, re.DOTALL):
+        name, *cells = re.sub(r"<[^>]*>", "\0", line).replace("\u00a0", " ").replace("\0\0", "\0").split("\0")
+        if name or cells:
+            cells = [cell for cell in (name, *cells) if cell]
+            rows.get(cells[0], []).append(cells[1:])
+    (raw, shares), (z, shares_of_z), (rbf, _) = rows.values()
+    assert [raw[0], z[0], rbf[0]] == ["PCA", "PCA", "KernelPCA"]
+    assert raw[-1] == z[-1] == "exact"
+    assert shares[3:] == ["–"]
+    ratios = finished.runs["z"].model.explained_variance_ratio_
+    assert [float(cell.split()[0]) for cell in shares_of_z] == pytest.approx(100 * ratios, abs=0.06)
+    charts = marks_of(page)
+    assert len(charts["Share of each component"]) >= 3 + 4 + 2
+    assert {"First two components, raw", "First two components, z", "First two components, rbf"} <= set(charts)
+    for title in ("Component 1, raw", "Component 1, z", "Certificate of raw", "Certificate of rbf"):
+        assert title in page
 
 
 @pytest.mark.slow

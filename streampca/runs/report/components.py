@@ -13,6 +13,7 @@ from streampca.models.stored import slabs_of
 from streampca.runs.report.figures import (
     GREYS,
     SIGNED,
+    WIDTH,
     Chart,
     Picture,
     ReportTable,
@@ -34,7 +35,7 @@ _MOST_PANELS = 24
 """So many maps, images and lines are drawn at most."""
 _MOST_MODES = 8
 _ENTRIES = 12
-_SIGN = "The sign of a component as a whole is a matter of choice; signs within it are not."
+_SIGN = "The sign of a component as a whole is arbitrary."
 
 
 def layout_of_run(run: RunFiles) -> Layout | None:
@@ -74,7 +75,7 @@ def _by_dimensions(
     """Return the mean and the first components in the units of the data, along the dimensions of their features."""
     charts: list[Chart] = []
     if run.centred and most is None:
-        charts += charts_of_row(layout, run.pca.mean, "Mean of all rows", "mean", signed=False)
+        charts += charts_of_row(layout, run.pca.mean, "Mean of all samples", "mean", signed=False)
     shown = min(run.model.n_components, most or min(_MOST_MODES, max(1, _MOST_PANELS // layout.n_charts)))
     for i, row in enumerate(run.components[:shown]):
         root = float(np.sqrt(max(0.0, run.model.score_variances[i])))
@@ -83,7 +84,7 @@ def _by_dimensions(
     variables = layout.labels.variables
     name = words.clean(variables[0].name, 60) if len(variables) == 1 and variables[0].name else "the data"
     deviation = "standard deviation" if run.centred else "root mean square (divisor n − ddof)"
-    note = f"How much {name} changes where the score of a component rises by one {deviation}, with the component’s "
+    note = f"The change of {name} where the score of a component rises by one {deviation}, with the component’s "
     note += f"share of the variance. {_SIGN}"
     return {"charts": charts, "note": " ".join((note, *layout.left_out)) + ("" if most else _left(run, shown))}
 
@@ -104,7 +105,7 @@ def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout, most: i
         eight_bit = field(run.manifest, "source", "dtype") == "uint8"
         low, high = (0.0, 255.0) if eight_bit else (float(np.min(run.pca.mean)), float(np.max(run.pca.mean)))
         mean = picture(layout.picture(run.pca.mean), low, high, GREYS)
-        drawn.append(Picture(mean, "The mean of all rows", "mean"))
+        drawn.append(Picture(mean, "The mean of all samples", "mean"))
     shown = most or MAX_PICTURES
     for i, row in enumerate(run.components[:shown]):
         pixels = layout.picture(row)
@@ -113,8 +114,8 @@ def _pictures(run: RunFiles, spectrum: ReportedSpectrum, layout: Layout, most: i
         name = _title(spectrum, i, group).partition(" ·")[0]
         drawn.append(Picture(uri, name, f"{group}, {i + 1}".removeprefix(", "), spectrum.share(i)))
     scale = "middle grey is zero" if pixels.ndim == 3 else "white is zero, red positive, blue negative"
-    note = f"Each picture is one direction in which the rows differ from {'their mean' if run.centred else 'zero'}, with its share of "
-    note += f"the variance; {scale}, each scaled by its own largest entry."
+    note = f"Each picture is a component, a direction in which the samples differ from {'their mean' if run.centred else 'zero'}, with its share of "
+    note += f"the variance. Colours are scaled by the largest entry of the component: {scale}."
     return {"pictures": drawn, "note": note + ("" if most else _left(run, shown))}
 
 
@@ -127,7 +128,7 @@ def _largest_entries(run: RunFiles, spectrum: ReportedSpectrum, most: int, group
         values = np.hstack([values, slab[:n]])
         order = np.stack([largest(row, _ENTRIES) for row in values])
         places, values = np.take_along_axis(places, order, 1), np.take_along_axis(values, order, 1)
-    note = f"The features that weigh most in each of the first components. {_SIGN}"
+    note = f"The features with the largest entries in each of the first components. {_SIGN}"
     if run.model.in_slabs:
         note += f" The components take {words.size(8 * run.model.n_components * run.model.n_features)} and are stored in slabs of features, so "
         note += "pictures of them, and rows on them or rebuilt from them, are left out."
@@ -159,9 +160,13 @@ def largest(row: Array, most: int, piece: int = 1 << 16) -> IntArray:
     return places
 
 
-_MOST_COMPONENTS, _MOST_FEATURES, _MOST_ARROWS = 3, 30, 12
+_MOST_COMPONENTS, MOST_FEATURES, _MOST_ARROWS = 3, 30, 12
 _LETTERS = 18
 """Longer names are cut off beside arrows."""
+_BIPLOT_HEIGHT = 4.4
+"""Of the chart in inches."""
+_ROOM = 0.8 * 72 * WIDTH, 0.65 * 72 * _BIPLOT_HEIGHT
+"""Width and height of the axes of a biplot at least, in points of 1/72 inch: what titles and a legend leave of the chart."""
 _LEAST_VARIANCE = 1e-12
 """A biplot needs a second component with more of the variance of the first than this."""
 _LONGEST = 0.02
@@ -172,7 +177,7 @@ def components_section(shown: Shown) -> Section:
     """Return the section of the components and of the loadings of their features."""
     drawn = components(shown.run, shown.spectrum, shown.layout)
     table = _loadings_table(shown.run, shown.layout)
-    return Section("components", "The components", parts=(("components", drawn), ("card", table)))
+    return Section("components", "Components", parts=(("components", drawn), ("card", table)))
 
 
 def _loadings_table(run: RunFiles, layout: Layout | None) -> ReportTable | None:
@@ -181,7 +186,7 @@ def _loadings_table(run: RunFiles, layout: Layout | None) -> ReportTable | None:
         return None
     n, d = min(run.model.n_components, _MOST_COMPONENTS), run.model.n_features
     values = _loadings(run, n)
-    chosen = np.arange(d) if d <= _MOST_FEATURES else largest(np.abs(values).max(axis=0), _MOST_FEATURES)
+    chosen = np.arange(d) if d <= MOST_FEATURES else largest(np.abs(values).max(axis=0), MOST_FEATURES)
     rows = tuple((run.feature_name(int(j)), *row) for j, row in zip(chosen, _digits(values[:, chosen].T), strict=True))
     heads = ("feature", *(f"component {i + 1}" for i in range(n)))
     note = f"{_meaning(run)[0].upper()}{_meaning(run)[1:]}."
@@ -194,13 +199,18 @@ def _loadings_table(run: RunFiles, layout: Layout | None) -> ReportTable | None:
 
 
 def component_rows(shown: Shown) -> Section | None:
-    """Return the section of rows on the axes of PCA, with a biplot where features are listed, or of kernel PCA."""
+    """Return the section of the scores of PCA, with a biplot where features are listed, or of kernel PCA."""
     scores, spectrum = shown.scores, shown.spectrum
+    columns = {i: f"component {i + 1} · {spectrum.share(i)}" for i in range(shown.run.model.n_components)}
     if scores is None:
-        return rows_section(shown, ())
-    labels = [f"axis {axis + 1:,} ({spectrum.share(axis)} of the variance)" for axis in scores.axes]
+        return rows_section(shown, (), columns)
+    names = [f"component {axis + 1:,}" for axis in scores.axes]
+    labels = [
+        f"{name} ({spectrum.share(axis)} of the {spectrum.total})"
+        for name, axis in zip(names, scores.axes, strict=True)
+    ]
     biplot = () if shown.run.model.linear is None else _biplot_charts(shown, scores)
-    return rows_section(shown, (*score_charts(scores, labels, shown.classes), *biplot))
+    return rows_section(shown, (*score_charts(scores, names, labels, shown.classes), *biplot), columns)
 
 
 def _biplot_charts(shown: Shown, scores: Scores) -> tuple[Chart, ...]:
@@ -216,22 +226,23 @@ def _biplot_charts(shown: Shown, scores: Scores) -> tuple[Chart, ...]:
     points = scores.values[:, :2] if run.divisors is not None else scores.values[:, :2] / np.sqrt(variances[:2])
     factor = plotting.arrow_factor(points, values)
     names = [run.feature_name(int(j)) for j in chosen]
+    arrows, short = factor * values[chosen], [words.clean(name, _LETTERS) for name in names]
+    left_out = len(short) - len(plotting.placed_names(points, arrows, short, _ROOM))
+    titles = [f"standardised score, component {axis + 1} ({spectrum.share(axis)})" for axis in (0, 1)]
     draw = partial(
-        plotting.biplot,
-        points=points,
-        arrows=factor * values[chosen],
-        features=[words.clean(name, _LETTERS) for name in names],
-        titles=[f"standardised score, axis {axis + 1} ({spectrum.share(axis)})" for axis in (0, 1)],
-        classes=classes,
+        plotting.biplot, points=points, arrows=arrows, features=short, titles=titles, classes=classes, size=_ROOM
     )
     which = f"all {len(chosen)} features"
     if len(chosen) < run.model.n_features:
-        which = f"{len(chosen)} of {run.model.n_features:,} features, those with the longest"
-    caption = f"Points are scores over their {_deviations(run)}. Arrows are the loadings of {which}, times {factor:g}: {_meaning(run)}. "
-    caption += "The inner product of a point and of the loadings of a feature approximates the feature in that row, "
-    caption += f"{'less its mean' if run.centred else 'as it is'}{' and scaled' if run.scale is not None else ''} (Gabriel 1971)."
-    alt = f"Biplot: {words.plural(len(points), 'sample')} on axes 1 and 2 with arrows for {', '.join(names)}. {directions_of_arrows(values[chosen], names)}"
-    return (Chart("Biplot of rows and features", inline("biplot", draw, height=4.4), alt, caption),)
+        which = f"the {len(chosen)} of {run.model.n_features:,} features with the longest loadings"
+    drawn = "Hexagons count" if plotting.is_density(points, classes) else "Points are"
+    caption = f"{drawn} samples by their scores over the {_deviations(run)} of the scores. Arrows are the loadings of {which}, times {factor:g}. "
+    if left_out:
+        caption += f"{words.plural(left_out, 'name')} {'is' if left_out == 1 else 'are'} left out for want of room. "
+    caption += f"{_meaning(run)[0].upper()}{_meaning(run)[1:]}. The inner product of a point and the loadings of a feature approximates the value "
+    caption += f"of the feature{', less its mean' if run.centred else ''}{', scaled' if run.scale is not None else ''} (Gabriel 1971)."
+    alt = f"Biplot: {words.plural(len(points), 'sample')} on components 1 and 2 with arrows for {', '.join(names)}. {directions_of_arrows(values[chosen], names)}"
+    return (Chart("Biplot of samples and features", inline("biplot", draw, height=_BIPLOT_HEIGHT), alt, caption),)
 
 
 def _listed(run: RunFiles, layout: Layout | None) -> bool:
@@ -244,7 +255,7 @@ def _listed(run: RunFiles, layout: Layout | None) -> bool:
     return (
         texts
         or (isinstance(names, list) and len(names) == run.model.n_features)
-        or run.model.n_features <= _MOST_FEATURES
+        or run.model.n_features <= MOST_FEATURES
     )
 
 

@@ -109,18 +109,18 @@ def sums_of_components(ratios: FloatArray) -> str:
     return f"{_listed(told).capitalize()}." if told else ""
 
 
-def spread_of_points(values: FloatArray, axes: Sequence[int]) -> str:
-    """Return from where to where points reach on each axis, and where the middle half of them lies.
+def spread_of_points(values: FloatArray, names: Sequence[str]) -> str:
+    """Return from where to where the scores of samples range, and where the middle half of them lies.
 
-    `values` has shape ``(n_samples, n_axes)``, and `axes` are the numbers of the axes from 1.
+    `values` has shape ``(n_samples, n_axes)``, and `names` says of what they are the scores.
     """
     if not len(values):
         return ""
     told = []
-    for column, axis in zip(values.T, axes, strict=True):
+    for column, name in zip(values.T, names, strict=True):
         low, first, third, high = (words.figure(number, 2) for number in np.quantile(column, (0.0, 0.25, 0.75, 1.0)))
-        told.append(f"on axis {axis:,} they reach from {low} to {high}, the middle half from {first} to {third}")
-    return f"{'; '.join(told).replace('on', 'On', 1)}."
+        told.append(f"Scores on {name} range from {low} to {high}, the middle half from {first} to {third}.")
+    return " ".join(told)
 
 
 def centres_of_classes(values: FloatArray, numbers: IntArray, names: Sequence[str]) -> str:

@@ -18,8 +18,15 @@ from streampca.models import certificate_sentences as sentences
 from streampca.models.analysis import AnalysisModel
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import Model
-from streampca.runs.report.components import component_rows, components, components_section, layout_of_run
-from streampca.runs.report.figures import Chart, Picture, Section, can_draw, inline, write_page
+from streampca.runs.report.components import (
+    MOST_FEATURES,
+    component_rows,
+    components,
+    components_section,
+    largest,
+    layout_of_run,
+)
+from streampca.runs.report.figures import Chart, Picture, ReportTable, Section, can_draw, inline, write_page
 from streampca.runs.report.layouts import Layout
 from streampca.runs.report.result import (
     Tile,
@@ -58,15 +65,13 @@ from streampca.runs.report.what_ran import (
 from streampca.system.optional import installing
 from streampca.typing import Json
 
-_REMOVED = "Pictures of rows are left out, because the model removes a part of each row before it is projected."
+_REMOVED = "Samples are not drawn, because the model removes a part of each sample before it is projected."
 _NO_CHARTS = (
     "There are no charts on this page, because they need matplotlib: {}; then the command streampca report draws them from the files of "
     "this run."
 )
 _MOST_PICTURES = 48
-_MOST_NAMES = 3
 _MOST_SHOWN = 4
-_SIDES = ("first table", "second table")
 
 SectionOf: TypeAlias = Callable[[Shown], Section | None]
 
@@ -108,7 +113,7 @@ def write_report(directory: Path, further: FurtherRows | None = None, model: Mod
     """
     directory = Path(directory)
     run = read_run(directory, model)
-    kind = _PAGES[run.model.kind.page]
+    kind = PAGES[run.model.kind.page]
     layout, scores = kind.layout(run), kind.score(run)
     classes = None if scores is None else classes_of_run(run, scores)
     pictures = row_pictures(run, layout, scores)
@@ -124,7 +129,7 @@ def write_report(directory: Path, further: FurtherRows | None = None, model: Mod
         "name": words.clean(field(run.manifest, "name") or run.name, 120),
         "kicker": run.model.kind.title + ("" if rotation is None else f", rotated by {words.clean(rotation)}"),
         "summary": kind.summary(shown),
-        "byline": byline(run),
+        "byline": byline(run.manifest, run.plan),
         "tiles": kind.tiles(shown),
         "sections": [*_told(run), *sections],
     }
@@ -170,9 +175,9 @@ def _kernel_summary(shown: Shown) -> str:
     sentence = (
         f"{words.plural(k, 'component')} carr{'ies' if k == 1 else 'y'} {shown.spectrum.carried} of the trace of the "
     )
-    sentence += f"kernel matrix of {words.plural(sample_count(shown.run), 'row')}"
+    sentence += f"kernel matrix of {words.plural(sample_count(shown.run), 'sample')}"
     if model.method.startswith("nystrom"):
-        sentence += f", seen through {words.plural(len(model.landmarks), 'landmark')}"
+        sentence += f", approximated by {words.plural(len(model.landmarks), 'landmark')}"
     return f"{sentence}{out_of_core(shown.run)}."
 
 
@@ -233,19 +238,17 @@ def _kernel_ran(shown: Shown) -> Section:
 
 def _strengths(run: RunFiles) -> ReportedSpectrum:
     model = cast(AnalysisModel, run.model)
-    shares = np.clip(model.shares, 0.0, 1.0)
-    return ReportedSpectrum(model.strengths, shares, words.share(float(shares.sum())), model.kind.noun.capitalize())
-
-
-def _names_of_sides(model: AnalysisModel) -> tuple[str, ...]:
-    """Return the variables of each table, where they have different names and are few; else which table it is."""
-    names = []
-    for side in model.sides:
-        variables = () if side.labels is None else side.labels.variables
-        named = [variable.name for variable in variables if variable.name is not None]
-        few = 0 < len(named) == len(variables) <= _MOST_NAMES
-        names.append(words.clean(", ".join(named), 60) if few else "")
-    return tuple(names) if all(names) and len({*names}) == len(names) else _SIDES
+    shares, kind = np.clip(model.shares, 0.0, 1.0), model.kind
+    total = kind.share_of.removeprefix("share of ")
+    return ReportedSpectrum(
+        model.strengths,
+        shares,
+        words.share(float(shares.sum())),
+        kind.noun.capitalize(),
+        kind.chart,
+        total,
+        kind.bounded,
+    )
 
 
 def _analysis_scores(run: RunFiles) -> Scores | None:
@@ -259,20 +262,27 @@ def _analysis_summary(shown: Shown) -> str:
     model = cast(AnalysisModel, shown.run.model)
     sentence = model.kind.found.format(
         count=words.plural(len(model.strengths), model.kind.noun),
-        first=words.figure(float(model.strengths[0])),
+        first=words.figure(float(model.strengths[0]), 3),
         share=words.share(float(model.shares.sum())),
-        rows=words.plural(sample_count(shown.run), "row"),
+        rows=words.plural(sample_count(shown.run), "sample"),
+        tables=" and ".join(shown.run.tables),
     )
     return f"{sentence}{out_of_core(shown.run)}."
 
 
 def _analysis_tiles(shown: Shown) -> tuple[Tile, ...]:
     model, (rows, features, _, *others) = cast(AnalysisModel, shown.run.model), tiles(shown)
+    spectrum = shown.spectrum
     if model.n_first is not None:
-        sides = [f"the {each}" if each in _SIDES else each for each in _names_of_sides(model)]
-        counts = f"{model.n_first:,} of {sides[0]}, {model.n_features - model.n_first:,} of {sides[1]}"
-        features = (*features[:2], counts)
-    return (rows, features, (f"{shown.spectrum.noun}s", words.count(len(model.strengths)), ""), *others)
+        counts = model.n_first, model.n_features - model.n_first
+        listed = ", ".join(f"{n:,} of {name}" for n, name in zip(counts, shown.run.tables, strict=True))
+        features = (*features[:2], listed)
+    carried = (
+        f"first correlation {words.figure(spectrum.values[0], 3)}"
+        if spectrum.is_correlation
+        else f"{spectrum.carried} of the {spectrum.total}"
+    )
+    return (rows, features, (f"{spectrum.noun}s", words.count(len(model.strengths)), carried), *others)
 
 
 def _patterns(shown: Shown) -> Section:
@@ -281,7 +291,7 @@ def _patterns(shown: Shown) -> Section:
     source = run.manifest.get("source")
     source = source if isinstance(source, dict) else {}
     parts: list[Json] = []
-    for side, name, place in zip(model.sides, _names_of_sides(model), ("first", "secon"), strict=False):
+    for side, name, place in zip(model.sides, run.tables or ("",), ("first", "secon"), strict=False):
         group = name if model.n_first is not None else ""
         # Factors have variance 1, of which their scores, conditional means, have a part.
         spread = side.explained_variance if model.n_first is not None else np.ones(side.n_components)
@@ -293,7 +303,7 @@ def _patterns(shown: Shown) -> Section:
     joined: Json = {"note": model.kind.note}
     if model.figures.get("rotation"):
         joined["note"] = joined["note"].replace(
-            "Factors are determined up to a rotation of all.", f"Rotated by {model.figures['rotation']}."
+            "Factors are determined up to a rotation.", f"Rotated by {model.figures['rotation']}."
         )
     for kind in ("charts", "pictures", "bars"):
         entries = [entry for pair in zip_longest(*(part.get(kind, ()) for part in parts)) for entry in pair if entry]
@@ -301,22 +311,98 @@ def _patterns(shown: Shown) -> Section:
             joined[kind] = entries
     left = len(model.strengths) - _MOST_SHOWN
     joined["note"] += f" {left:,} more {'is' if left == 1 else 'are'} in the model." if left > 0 else ""
-    return Section("components", f"The {model.kind.noun}s", parts=(("components", joined),))
+    title = f"Pairs of patterns of {' and '.join(run.tables)}" if model.n_first is not None else "Factors"
+    return Section("components", title, parts=(("components", joined), ("card", _factor_table(run))))
 
 
-def _strengths_section(shown: Shown) -> Section | None:
-    """Return the section of the strengths of the pairs, or of the factors; None without charts."""
-    model = cast(AnalysisModel, shown.run.model)
-    values, errors = model.strengths, model.strength_errors
+def _factor_table(run: RunFiles) -> ReportTable | None:
+    """Return loadings, communality and uniqueness of each feature of a factor analysis; None elsewhere."""
+    model = cast(AnalysisModel, run.model)
+    if model.uniquenesses is None:
+        return None
+    k, explained, unique = min(len(model.strengths), _MOST_SHOWN), model.communalities, model.uniquenesses
+    shown = (
+        np.arange(model.n_features) if model.n_features <= MOST_FEATURES else np.sort(largest(explained, MOST_FEATURES))
+    )
+    columns = (*model.patterns[:k], explained, unique, explained / np.maximum(explained + unique, np.finfo(float).tiny))
+    rows = tuple(
+        (
+            run.feature_name(int(j)),
+            *(f"{column[j]:+.3f}".replace("-", "−") for column in columns[:k]),
+            *(f"{column[j]:.3f}" for column in columns[k:]),
+        )
+        for j in shown
+    )
+    heads = ("feature", *(f"factor {i + 1}" for i in range(k)), "communality", "uniqueness", "share explained")
+    note = (
+        "Communality is the variance of a feature that the factors explain, uniqueness the variance that they do not."
+    )
+    if len(shown) < model.n_features:
+        note += f" The {len(shown)} of {model.n_features:,} features with the largest communalities."
+    return ReportTable("Loadings, communalities and uniquenesses", heads, rows, note=note)
+
+
+_SECTIONS = {
+    "mca": "Covariance between the tables",
+    "cca": "Canonical correlations",
+    "factor_analysis": "Variance that the factors explain",
+}
+
+
+def _strengths_section(shown: Shown) -> Section:
+    """Return the section of the strengths of the pairs, or of the factors, with what each explains, as a chart and as a table."""
+    model, spectrum = cast(AnalysisModel, shown.run.model), shown.spectrum
+    kind, values, errors = model.kind, model.strengths, model.strength_errors
     first, last = words.figure(values[0]), words.figure(values[-1])
     text = f"From {first} for the first down to {last}." if len(values) > 1 else f"{first}."
+    interval = None if errors is None else errors.interval()
     if errors is not None:
-        low, high = errors.interval()[0]
-        text += f" The first lies between {words.figure(low)} and {words.figure(high)} (95 %)."
-    svg = inline("eigenvalues", partial(plotting.scree, values=values, title=model.kind.strength))
+        text += f" Error bars are 95{words.SPACE}% intervals from a jackknife over {errors.n_blocks} groups of samples."
+    sampling = None if interval is None else interval.T
+    draw = partial(plotting.scree, values=values, sampling=sampling, title=kind.strength, noun=kind.noun)
     alt = f"Chart of {words.plural(len(values), 'value')}, from {first} down to {last}."
-    chart = Chart(model.kind.chart, svg, alt, text)
-    return Section("spectrum", "How much each one carries", parts=(("pair", (chart,)),)) if svg else None
+    charts = [Chart(kind.chart, inline("eigenvalues", draw), alt, text)]
+    if not spectrum.is_correlation:
+        sums = partial(
+            plotting.cumulative, ratios=spectrum.ratios, marks={}, noun=kind.noun, title=f"{kind.share_of} (%)"
+        )
+        together = f"Together the {kind.noun}s explain {spectrum.carried} of the {spectrum.total}."
+        charts.append(
+            Chart(f"Cumulative {kind.share_of}", inline("cumulative", sums), f"Chart of sums. {together}", together)
+        )
+    drawn = tuple(chart for chart in charts if chart.svg)
+    return Section("spectrum", _SECTIONS[model.analysis], parts=(("pair", drawn), ("card", _strengths_table(shown))))
+
+
+def _strengths_table(shown: Shown) -> ReportTable:
+    """Return the values of the pairs or factors in digits, their intervals, and what they explain of each table."""
+    model, spectrum = cast(AnalysisModel, shown.run.model), shown.spectrum
+    kind, errors, k = model.kind, model.strength_errors, len(model.strengths)
+    columns: dict[str, Callable[[int], str]] = {kind.strength: lambda i: words.figure(float(model.strengths[i]), 6)}
+    if errors is not None:
+        ends = errors.interval()
+        columns["95 % interval"] = lambda i: f"{words.figure(ends[i][0], 4)} to {words.figure(ends[i][1], 4)}"
+    columns[kind.share_of] = lambda i: words.share(float(spectrum.ratios[i]))
+    if not spectrum.is_correlation:
+        together = np.cumsum(spectrum.ratios)
+        columns["cumulative"] = lambda i: words.share(float(together[i]))
+    if model.n_first is not None:
+        variance = model.explained_variance
+        if not spectrum.is_correlation:
+            product = np.sqrt(np.maximum(variance[:k] * variance[k:], np.finfo(float).tiny))
+            columns["correlation"] = lambda i: words.figure(float(model.strengths[i] / product[i]), 3)
+        lengths = variance * np.square(model.patterns).sum(axis=1)
+        for side, (name, total) in enumerate(zip(shown.run.tables, model.totals, strict=True)):
+            part = lengths[side * k : (side + 1) * k] / (total or 1.0)
+            columns[f"variance of {name}"] = lambda i, part=part: words.share(float(part[i]))  # type: ignore[misc]
+    table = table_of_values(k, kind.noun, columns, kind.chart, "values")
+    if model.n_first is None:
+        return table
+    note = "Correlation is that of the scores of both tables. The last columns are the variances of the scores, as shares of the total variances of "
+    note += "the tables."
+    if spectrum.is_correlation:
+        note = "The last columns are the shares of the total variances of the tables that their canonical variates explain."
+    return replace(table, note=note)
 
 
 def _analysis_rows(shown: Shown) -> Section | None:
@@ -324,41 +410,33 @@ def _analysis_rows(shown: Shown) -> Section | None:
     model, scores = cast(AnalysisModel, shown.run.model), shown.scores
     if scores is None:
         return None
-    pair = model.n_first is not None
-    labels = [f"factor {axis + 1:,}" for axis in scores.axes]
-    if pair:
-        labels = [f"first pair, {name}" for name in _names_of_sides(model)]
-    title = "The first pair" if pair else "The first factors"
-    charts = score_charts(scores, labels, shown.classes, (title, title), " against ".join(labels))
-    return rows_section(shown, charts, along=False)
+    pair, k, run = model.n_first is not None, len(model.strengths), shown.run
+    names = [run.score_name(axis) for axis in scores.axes]
+    order = [i + k * side for i in range(k) for side in range(2)] if pair else range(k)
+    title = "First pair" if pair else "First two factors"
+    charts = score_charts(scores, names, names, shown.classes, title)
+    return rows_section(shown, charts, {column: run.score_name(column) for column in order})
 
 
 def _analysis_ran(shown: Shown) -> Section:
-    """Return the section on what ran, with the values in digits, and their intervals where there are sampling errors."""
+    """Return the section on what ran, with totals and errors of the analysis."""
     model = cast(AnalysisModel, shown.run.model)
-    kind, errors = model.kind, model.strength_errors
-    columns: dict[str, Callable[[int], str]] = {
-        kind.strength: lambda i: words.figure(float(model.strengths[i]), 7),
-        kind.share_of: lambda i: words.share(float(model.shares[i])),
-    }
-    if errors is not None:
-        ends = errors.interval()
-        columns["95 % interval"] = lambda i: f"{words.figure(ends[i][0], 4)} to {words.figure(ends[i][1], 4)}"
     pairs = [("numerical error", words.figure(model.error, 3) if model.error is not None else words.MISSING)]
     if model.n_first is not None:
-        for name, total in zip(_names_of_sides(model), model.totals, strict=True):
-            pairs.append((f"total variance, {name}", words.figure(total, 6)))
+        for name, total in zip(shown.run.tables, model.totals, strict=True):
+            pairs.append((f"total variance of {name}", words.figure(total, 6)))
     if "squared_covariance" in model.figures:
-        pairs.append(("squared covariance", words.figure(model.figures["squared_covariance"], 6)))
+        pairs.append(("total squared covariance", words.figure(model.figures["squared_covariance"], 6)))
     if "log_likelihood" in model.figures:
-        pairs.append(("mean log-likelihood of a row", words.figure(model.figures["log_likelihood"], 7)))
-        pairs.append(("features that factors explain wholly", words.count(len(model.figures["heywood_features"]))))
-    table = table_of_values(len(model.strengths), kind.noun, columns, kind.chart, "values")
+        pairs.append(("mean log-likelihood of a sample", words.figure(model.figures["log_likelihood"], 7)))
+        pairs.append(
+            ("features without uniqueness (Heywood cases)", words.count(len(model.figures["heywood_features"])))
+        )
     told: Sequence[str] = sentences.paragraph_of_analysis(model.certificate)
-    return what_ran(shown, table, (words.facts("Analysis", pairs),), told)
+    return what_ran(shown, None, (words.facts("Analysis", pairs),), told)
 
 
-_PAGES = {
+PAGES = {
     "components": _PageKind(
         spectrum_of,
         layout_of_run,

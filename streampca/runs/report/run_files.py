@@ -14,6 +14,7 @@ import streampca.formatting as words
 from streampca.errors import DamagedChunkError, ModelError
 from streampca.formatting import clean
 from streampca.labels import Dimension, Labels
+from streampca.models.analysis import AnalysisModel
 from streampca.models.pca import Model, PCAModel
 from streampca.models.persistence.groups import StoredGroup, open_strictly
 from streampca.models.persistence.labels import labels_from
@@ -26,6 +27,8 @@ from streampca.sources.zarr.strictness import strict
 from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, FloatArray, IntArray, Json
 
+_MOST_NAMES = 3
+"""Variables of a table that are named."""
 BLOCK_BYTES = 2 << 20
 """Rows are taken in pieces of about this many bytes as float64."""
 _NO_COORDINATES = frozenset({"scores", "mode", "t2", "q"})
@@ -136,6 +139,40 @@ class RunFiles:
         parameters = self.fit.get("parameters") if isinstance(self.fit, dict) and not self.removes else None
         expected = {"scale": True, "center": True, "feature_weight": None, "missing": "error"}
         return isinstance(parameters, dict) and all(parameters.get(name) == value for name, value in expected.items())
+
+    @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """Return the names of the two tables of an analysis: their variables, else their first and last features."""
+        names, sides, first = [], self.model.sides if isinstance(self.model, AnalysisModel) else (), 0
+        for side in sides:
+            variables = () if side.labels is None else side.labels.variables
+            named = [clean(variable.name, 40) for variable in variables if variable.name is not None]
+            last = first + side.n_features - 1
+            if not 0 < len(named) == len(variables) <= _MOST_NAMES:
+                named = ["–".join(dict.fromkeys(self.feature_name(place) for place in (first, last)))]
+            names.append(", ".join(named))
+            first = last + 1
+        return tuple(names) if len({*names}) == len(names) else ("first table", "second table")
+
+    def score_name(self, column: int) -> str:
+        """Return what the scores in a column are of: a component, a factor, or a pair and its table."""
+        noun, k = self.model.kind.noun, self.model.n_components // max(1, len(self.tables))
+        if len(self.tables) < 2:
+            return f"{noun} {column + 1:,}"
+        return f"{noun} {column % k + 1:,}, {self.tables[column // k]}"
+
+    @property
+    def of_times(self) -> bool:
+        """Whether the samples lie along one dimension of times."""
+        dimensions = () if self.labels is None else self.labels.samples
+        return (
+            len(dimensions) == 1 and dimensions[0].coordinate is not None and dimensions[0].coordinate.dtype.kind == "M"
+        )
+
+    @property
+    def sample_noun(self) -> str:
+        """Return what a sample is called: a time step, where samples are times."""
+        return "time step" if self.of_times else "sample"
 
     def standardised(self, rows: Array) -> FloatArray:
         """Return `rows` as the model sees them: centred, scaled; 0 for a missing value or a constant feature."""
@@ -297,18 +334,22 @@ class ReportedSpectrum:
     """Eigenvalues and shares as far as the files tell them."""
 
     values: FloatArray
-    """Variance along each axis, shape ``(n_components,)``."""
+    """Eigenvalues, shape ``(n_components,)``."""
     ratios: FloatArray
     """Share of the total, shape ``(n_components,)``; zeros where there is none."""
     carried: str
     """The share of all together, or its lower bound."""
     noun: str = "Component"
     """What an axis is called."""
-    title: str = "Variance along each axis"
+    title: str = "Eigenvalues"
     """Heading of their chart."""
     total: str = "variance"
     """What they are shares of."""
+    is_correlation: bool = False
+    """Whether the values are correlations, whose squares have no total."""
 
     def share(self, component: int) -> str:
-        """Return the share of a component, from 0, in words."""
+        """Return the share of a component, from 0, in words; the correlation of a pair of canonical variates."""
+        if self.is_correlation:
+            return f"r{words.SPACE}={words.SPACE}{words.figure(self.values[component], 3)}"
         return words.share(float(self.ratios[component]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -139,11 +139,11 @@ _MOST_BYTES = 12 << 20
 """The scores that are drawn take so much memory at most."""
 
 
-def along_samples(run: RunFiles, spectrum: ReportedSpectrum) -> tuple[list[Chart], str]:
-    """Return the scores of the first components along the dimensions of the samples, and which they are and what is left out.
+def along_samples(run: RunFiles, columns: Mapping[int, str]) -> tuple[list[Chart], str]:
+    """Return scores along the dimensions of the samples, and in sentences how many there are and what is left out.
 
     Lines, where samples lie along one coordinate; maps or images, where they are places of two dimensions; nothing without labels or
-    scores.
+    scores. `columns` are the names of the scores by their columns, in the order in which they are drawn.
     """
     charts: list[Chart] = []
     if run.labels is None:
@@ -151,27 +151,32 @@ def along_samples(run: RunFiles, spectrum: ReportedSpectrum) -> tuple[list[Chart
     dimensions = run.labels.samples
     sizes = tuple(dimension.size for dimension in dimensions)
     layout = layout_of(Labels((), dimensions, (Variable(None, tuple(d.name for d in dimensions), sizes),)))
-    values = _scores_of_samples(run, run.labels.n_samples)
+    values = _scores_of_samples(run, list(columns), run.labels.n_samples)
     if layout is None or values is None:
         many = layout is not None and run.scores is not None and layout.labels.n_features > _MOST_BYTES // 8
-        return charts, "The scores of all rows are too many to draw along their dimensions." if many else ""
-    for i, column in enumerate(values):
-        title = f"Score of component {i + 1} · {spectrum.share(i)}"
-        charts += charts_of_row(layout, column, title, f"series-{i}", signed=True)
-    what = "maps and images" if layout.grids else "series"
-    note, left = f"The {what} hold all {words.plural(values.shape[1], 'row')}.", run.model.n_components - len(values)
-    note += f" Those of {words.plural(left, 'more component')} are not shown." if left > 0 else ""
+        return charts, "There are too many samples to draw scores along their dimensions." if many else ""
+    what = "Maps" if layout.grids else "Time series" if run.of_times else "Lines"
+    for column, row in zip(columns, values, strict=False):
+        name = columns[column]
+        charts += charts_of_row(
+            layout, row, f"{'Time series' if run.of_times else 'Scores'} of {name}", f"series-{column}", signed=True
+        )
+    note, left = (
+        f"{what} show the scores of all {words.plural(values.shape[1], run.sample_noun)}.",
+        len(columns) - len(values),
+    )
+    note += f" {left:,} more {'is' if left == 1 else 'are'} not drawn." if left > 0 else ""
     return charts, " ".join((note, *layout.left_out))
 
 
-def _scores_of_samples(run: RunFiles, n_samples: int) -> FloatArray | None:
-    """Return the scores of the first components, ``(n_axes, n_samples)``; None without scores or where they are too large."""
-    count = min(run.model.n_components, _MOST_SERIES, _MOST_BYTES // max(1, 8 * n_samples))
+def _scores_of_samples(run: RunFiles, columns: Sequence[int], n_samples: int) -> FloatArray | None:
+    """Return the first of some columns of the scores, ``(n_drawn, n_samples)``; None without scores or where they are too large."""
+    count = min(len(columns), _MOST_SERIES, _MOST_BYTES // max(1, 8 * n_samples))
     if run.scores is None or count < 1 or run.scores.shape != (n_samples, run.model.n_components):
         return None
-    values = np.empty((count, n_samples))
+    values, drawn = np.empty((count, n_samples)), list(columns[:count])
     for start, rows in blocks(run.scores):
-        values[:, start : start + len(rows)] = rows[:, :count].T
+        values[:, start : start + len(rows)] = rows[:, drawn].T
     return values
 
 
@@ -295,11 +300,11 @@ def reconstruction(shown: Shown) -> Section | None:
     if further is not None:
         original = np.concatenate([original, further.values])
         names += [name_of_row(run, int(index)) for index in further.index]
-    note = "A few rows, from plain to intricate, rebuilt from rising numbers of components. The percentage is what is "
-    note += "still missing: the length of what is not rebuilt, over the row’s distance from "
-    note += "the mean." if run.centred else "zero."
+    note = "A few samples, from those that two components reconstruct well to those that they do not, reconstructed from rising numbers of "
+    note += "components. The percentage is the relative error: the distance of the reconstruction from the sample, divided by the distance of "
+    note += f"the sample from {'the mean' if run.centred else 'zero'}."
     rebuilt = rebuilt_rows(run, original, names, layout, drawn, note)
-    return Section("reconstruction", "Rebuilt from a few numbers", rebuilt["note"], (("rebuilt", rebuilt),))
+    return Section("reconstruction", "Reconstruction", rebuilt["note"], (("rebuilt", rebuilt),))
 
 
 def rebuilt_rows(
@@ -419,7 +424,7 @@ def outliers(shown: Shown) -> Section | None:
         ("between", rebuilt and rebuilt["note"]),
         ("rebuilt", rebuilt),
     )
-    return Section("outliers", "Rows that do not fit", _lead(summary, limits), parts)
+    return Section("outliers", "Outliers", _lead(summary, limits), parts)
 
 
 def _rebuilt(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) -> Json | None:
@@ -428,14 +433,14 @@ def _rebuilt(run: RunFiles, layout: Layout | None, drawn: RowPictures | None) ->
         return None
     n = n_reconstructed(run.model.n_features, len(run.unusual.index) if drawn else 6)
     names = [name_of_row(run, int(index)) for index in run.unusual.index[:n]]
-    note = "The rows that fit least, most unusual first, rebuilt from rising numbers of components."
+    note = "The most unusual samples, reconstructed from rising numbers of components."
     return rebuilt_rows(run, run.unusual.values[:n], names, layout, drawn, note, "unusual")
 
 
 def _lead(summary: dict[str, object], limits: tuple[float | None, float | None]) -> str:
     """Return what T² and Q are, and how many rows are beyond their limits."""
     n = words.whole(summary.get("n_rows")) or 0
-    lead = "T² is how far a row is from the mean among the components, Q its squared distance from what they can represent."
+    lead = "T² is the distance of a sample from the mean within the space of the components, Q its squared distance from that space."
     expected = f"{round(0.01 * n):,}"
     parts = []
     for key, name, limit in (("n_beyond_t2", "T²", limits[0]), ("n_beyond_q", "Q", limits[1])):
@@ -446,9 +451,9 @@ def _lead(summary: dict[str, object], limits: tuple[float | None, float | None])
             )
     if parts:
         both = words.whole(summary.get("n_beyond_both")) or 0
-        lead += f" Of {words.plural(n, 'row')}, {', and '.join(parts)}"
+        lead += f" Of {words.plural(n, 'sample')}, {', and '.join(parts)}"
         lead += f"; {both:,} are beyond both" if len(parts) > 1 else ""
-        lead += f". Of normally distributed rows about {expected} would be beyond each."
+        lead += f". Of normally distributed samples about {expected} would be beyond each."
     reasons = summary.get("without_limit")
     for reason in reasons if isinstance(reasons, list) else []:
         said = words.clean(reason, 300).rstrip(".")

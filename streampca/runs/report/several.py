@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampca.formatting import clean, plural
-from streampca.models.certificate_sentences import carried
+import streampca.plotting as plotting
+from streampca.formatting import clean, count, figure, plural
+from streampca.models.certificate_sentences import accuracy_in_short, carried, paragraph, paragraph_of_analysis
 from streampca.models.certificates import any_certificate_of
 from streampca.runs.manifest import read_json
 from streampca.runs.report.components import components, layout_of_run
-from streampca.runs.report.figures import RISING, WIDTH, Chart, ReportTable, Section, inline, write_page
+from streampca.runs.report.figures import RISING, WIDTH, Chart, ReportTable, Section, can_draw, inline, write_page
 from streampca.runs.report.layouts import mesh
-from streampca.runs.report.result import spectrum_of
-from streampca.runs.report.run_files import RunFiles, read_model
+from streampca.runs.report.page import PAGES
+from streampca.runs.report.result import score_charts, spectrum_of, tiles_of_several
+from streampca.runs.report.run_files import ReportedSpectrum, RunFiles, field, read_model, read_run
+from streampca.runs.report.samples import classes_of_run
+from streampca.runs.report.what_ran import byline
 from streampca.typing import FloatArray, Json
 
 if TYPE_CHECKING:
@@ -54,10 +61,12 @@ def write_groups_report(directory: Path) -> Path:
     sections = [
         Section("models", "Models", _OF_GROUPS, (("card", table), ("card", _eigenvalues(shown)))),
         Section("warnings", "Warnings", parts=(("list", told),), style="warnings") if told else None,
-        Section("components", "The components", parts=(("components", drawn),)),
+        Section("components", "Components", parts=(("components", drawn),)),
         _similarity(manifest, n_groups) if n_groups > 1 else None,
     ]
-    summary = f"{n_groups} groups of {samples:,} samples x {features:,} features by {by}, from one reading."
+    summary = (
+        f"{n_groups} groups of {samples:,} samples × {features:,} features by {by}, fitted in one pass over the data."
+    )
     return _written(directory, manifest, "groups", summary, sections)
 
 
@@ -65,8 +74,9 @@ def _written(directory: Path, manifest: Json, subject: str, summary: str, sectio
     """Write the page of a run with the `sections` that apply, and its notes below; return its path."""
     notes = [clean(note, 600) for note in manifest["notes"]]
     shown = [section for section in sections if section is not None]
-    shown += [Section("", "", parts=(("list", notes),))] if notes else []
+    shown += [Section("notes", "Notes", parts=(("list", notes),), style="warnings notes")] if notes else []
     page = {"name": clean(manifest["name"], 120), "subject": subject, "summary": summary, "sections": shown}
+    page |= {"byline": byline(manifest, None), "tiles": tiles_of_several(manifest)}
     return write_page(directory, page)
 
 
@@ -168,7 +178,29 @@ def _map(names: Sequence[str], values: FloatArray) -> str:
     return inline("similarity", draw, side, side)
 
 
-_HEADS_OF_MODELS = ("model", "solver", "components", "variance carried", "passes of its own", "certificate")
+_MOST_COMPARED = 8
+"""Models that have a colour in a chart."""
+_HEADS_OF_MODELS = ("model", "method", "solver", "features", "components", "share", "passes", "accuracy")
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What the page of several models shows of one of them."""
+
+    row: tuple[str, ...]
+    """Its cells in the table of models."""
+    spectrum: ReportedSpectrum
+    """Its eigenvalues, or strengths of pairs, with their shares."""
+    certificate: tuple[str, ...]
+    """What its certificate says, in sentences."""
+    warnings: tuple[str, ...]
+    """Its warnings, with its name."""
+    components: Json
+    """Its first components as charts, pictures or bars; empty where its components are no rows of features."""
+    scores: tuple[Chart, ...]
+    """The samples at its first two scores."""
+    sums: bool
+    """Whether its shares are shares of one total."""
 
 
 def write_models_report(directory: Path, runs: Mapping[str, Path]) -> Path:
@@ -176,21 +208,132 @@ def write_models_report(directory: Path, runs: Mapping[str, Path]) -> Path:
     manifest = read_json(directory, "manifest.json")
     samples, features = manifest["source"]["shape"]
     links = {name: f"models/{name}/report.html" for name, path in runs.items() if (path / "report.html").exists()}
-    rows = tuple(_row_of_model(name, path) for name, path in runs.items())
-    table = ReportTable("Models of the run", _HEADS_OF_MODELS, rows, links=links)
-    summary = f"{len(runs)} models of {samples:,} samples x {features:,} features from {manifest['passes']} reading(s)."
-    return _written(directory, manifest, "models", summary, [Section("models", "Models", parts=(("card", table),))])
+    found = {name: _compared(name, path, i, len(runs)) for i, (name, path) in enumerate(runs.items())}
+    heads, rows = _HEADS_OF_MODELS, tuple(each.row for each in found.values())
+    note = "Share is what the components carry together. Accuracy is the largest relative error of an eigenvalue."
+    table = ReportTable("Models of the run", heads, rows, style="found", note=note, links=links)
+    told = [warning for each in found.values() for warning in each.warnings]
+    certificates = tuple((f"Certificate of {name}", each.certificate) for name, each in found.items())
+    charts = tuple(chart for each in found.values() for chart in each.scores)
+    sections = [
+        Section("warnings", "Warnings", parts=(("list", told),), style="warnings") if told else None,
+        Section("models", "Models", parts=(("card", table),)),
+        _shares_section(found),
+        Section("components", "Components", parts=(("components", joined),))
+        if (joined := _side_by_side(found))
+        else None,
+        Section("scores", "Scores of the samples", parts=(("pair", charts),)) if charts else None,
+        Section("certificates", "Certificates", parts=(("lists", certificates),)),
+    ]
+    passes = plural(manifest["passes"], "pass", "passes")
+    summary = f"{plural(len(runs), 'model')} of {samples:,} samples × {features:,} features, fitted together in {passes} over the data."
+    return _written(directory, manifest, "models", summary, sections)
 
 
-def _row_of_model(name: str, path: Path) -> tuple[str, ...]:
-    """Return the cells of the model `name`, whose run is at `path`."""
-    manifest, plan = read_json(path, "manifest.json"), read_json(path, "plan.json")
-    certificate = any_certificate_of(manifest["certificate"])
-    return (
-        name,
-        str(plan["solver"]),
-        str(manifest["result"]["n_components"]),
-        carried(certificate),
-        str(manifest["passes"]),
-        clean(certificate.statement, 300),
+def _compared(name: str, path: Path, number: int, n_models: int) -> _Compared:
+    """Return what is shown of the model `name`, whose run is at `path`; one model is in memory at a time."""
+    run = read_run(path)
+    kind, model, title = PAGES[run.model.kind.page], run.model, clean(name, 40)
+    certificate, spectrum = model.certificate, kind.spectrum(run)
+    is_linear = model.kind.page == "components"
+    drawn: Json = {}
+    if is_linear and number < _MOST_COMPARED:
+        layout = kind.layout(run)
+        each = 1 if layout is None else layout.n_charts
+        most = max(1, min(3, _MOST_DRAWN // (each * n_models)))
+        drawn = components(run, spectrum, layout, most, title, f"model-{number}")
+    charts: tuple[Chart, ...] = ()
+    scores = kind.score(run) if model.kind.page != "analysis" and number < _MOST_COMPARED else None
+    if scores is not None and can_draw():
+        names = [f"component {axis + 1:,}" for axis in scores.axes]
+        labels = [
+            f"{each} ({spectrum.share(axis)} of the {spectrum.total})"
+            for each, axis in zip(names, scores.axes, strict=True)
+        ]
+        charts = score_charts(
+            scores, names, labels, classes_of_run(run, scores), f"First two components, {title}", f"-{number}"
+        )
+    sentences = (
+        paragraph_of_analysis(certificate)
+        if model.kind.page == "analysis"
+        else paragraph(certificate, model.n_components)
     )
+    told = field(run.manifest, "warnings")
+    row = (
+        name,
+        model.kind.estimator,
+        clean(field(run.plan, "solver"), 40),
+        f"{model.n_features:,}",
+        f"{len(spectrum.values):,}",
+        _share_of(run, spectrum),
+        count(field(run.manifest, "passes")),
+        accuracy_in_short(certificate),
+    )
+    warned = tuple(f"{title}: {clean(each, 600)}" for each in told) if isinstance(told, list) else ()
+    sums = model.kind.page != "analysis" or not model.kind.bounded
+    return _Compared(row, spectrum, tuple(sentences), warned, drawn, charts, sums)
+
+
+def _share_of(run: RunFiles, spectrum: ReportedSpectrum) -> str:
+    """Return what the components carry, and of what; of canonical correlations, whose squares have no total, the first one."""
+    kind = run.model.kind
+    if kind.page == "analysis":
+        return (
+            f"first correlation {figure(spectrum.values[0], 3)}"
+            if kind.bounded
+            else f"{spectrum.carried} of {kind.share_of.removeprefix('share of ')}"
+        )
+    return f"{spectrum.carried} of the {spectrum.total}"
+
+
+def _shares_section(found: Mapping[str, _Compared]) -> Section:
+    """Return the shares of the components of all models, and their sums, as charts and as a table."""
+    drawn = {clean(name, 40): 100 * each.spectrum.ratios for name, each in list(found.items())[:_MOST_COMPARED]}
+    sums = {
+        clean(name, 40): np.cumsum(drawn[clean(name, 40)])
+        for name, each in list(found.items())[:_MOST_COMPARED]
+        if each.sums
+    }
+    charts = []
+    for identity, title, values, axis in (
+        ("shares", "Share of each component", drawn, "share (%)"),
+        ("sums", "Cumulative share", sums, "cumulative share (%)"),
+    ):
+        told = "; ".join(f"{name} from {figure(row[0], 3)} to {figure(row[-1], 3)} %" for name, row in values.items())
+        svg = (
+            inline(identity, partial(plotting.compared, values=values, title=axis, sums=values is sums))
+            if values
+            else ""
+        )
+        charts.append(Chart(title, svg, f"Chart of the {axis.partition(' (')[0]} by component: {told}."))
+    width = min(_MOST_EIGENVALUES, max(len(each.spectrum.ratios) for each in found.values()))
+    rows = []
+    for name, each in found.items():
+        cells = [each.spectrum.share(i) for i in range(min(width, len(each.spectrum.ratios)))]
+        rows.append((name, *cells, *["–"] * (width - len(cells))))
+    table = ReportTable("Shares of the components", ("component", *map(str, range(1, width + 1))), tuple(rows))
+    lead = "Shares are those of the total variance after preprocessing"
+    others = {each.spectrum.total for each in found.values()} - {"variance"}
+    lead += (
+        f"; of kernel PCA, of the {' and the '.join(sorted(others))} of the kernel matrix."
+        if "trace" in others
+        else "."
+    )
+    if len(found) > _MOST_COMPARED:
+        lead += f" Charts show the first {_MOST_COMPARED} models."
+    return Section(
+        "shares", "Explained variance", lead, (("pair", tuple(each for each in charts if each.svg)), ("card", table))
+    )
+
+
+def _side_by_side(found: Mapping[str, _Compared]) -> Json:
+    """Return the components of all models that have some, the first of every model before the second of any."""
+    drawn = [each.components for each in found.values() if each.components]
+    if not drawn:
+        return {}
+    joined: Json = {"note": drawn[0]["note"]}
+    for kind in ("charts", "pictures", "bars"):
+        rows = zip_longest(*(each.get(kind, ()) for each in drawn))
+        if entries := [entry for row in rows for entry in row if entry]:
+            joined[kind] = entries
+    return joined

@@ -15,7 +15,7 @@ from streampca.runs.report.figures import Chart, ReportTable, Section, inline
 from streampca.runs.report.run_files import ReportedSpectrum, RunFiles, field
 from streampca.runs.report.samples import Shown
 from streampca.system.phases import PHASES
-from streampca.typing import FloatArray
+from streampca.typing import FloatArray, Json
 
 _PURPOSES = {
     "process": "Python and its libraries",
@@ -39,32 +39,32 @@ _PURPOSES = {
 
 
 def what_ran(
-    shown: Shown, table: ReportTable, facts: Sequence[words.Facts] = (), certificate: Sequence[str] | None = None
+    shown: Shown, table: ReportTable | None, facts: Sequence[words.Facts] = (), certificate: Sequence[str] | None = None
 ) -> Section:
     """Return the section on plan and measurement, certificate, the eigenvalues in digits, source and versions.
 
-    `table` holds the eigenvalues, `facts` what only a kind of models has, and `certificate` sentences other than those of PCA.
+    `table` holds the eigenvalues if no other section has them, `facts` what only a kind of models has, and `certificate` sentences other than those of PCA.
     """
     run = shown.run
     if certificate is None:
         certificate = sentences.paragraph(run.model.certificate, run.model.n_components)
-    told = (("How accurate it is", certificate),) if certificate else ()
+    told = (("Accuracy", certificate),) if certificate else ()
     boxes = (*facts, _source(run), _plan(run), _versions(run))
     return Section(
-        "ran", "What ran", parts=(("card", comparison(run)), ("lists", told), ("card", table), ("facts", boxes))
+        "ran", "Run and accuracy", parts=(("card", comparison(run)), ("lists", told), ("card", table), ("facts", boxes))
     )
 
 
-def byline(run: RunFiles) -> tuple[str, ...]:
-    """Return when, with what, and which run, for under the title."""
-    finished, solver = field(run.manifest, "finished"), field(run.plan, "solver")
+def byline(manifest: Json, plan: Json | None) -> tuple[str, ...]:
+    """Return when, with what, and which run, for under the title; there is no `plan` of several models."""
+    finished, solver = field(manifest, "finished"), field(plan, "solver")
     items = []
     if finished:
         items.append(f"finished {_time(finished)}")
     if solver:
         items.append(f"solver {words.clean(solver, 40)}")
-    if field(run.manifest, "run_id"):
-        items.append(f"run {words.clean(field(run.manifest, 'run_id'), 12)}")
+    if field(manifest, "run_id"):
+        items.append(f"run {words.clean(field(manifest, 'run_id'), 12)}")
     return tuple(items)
 
 
@@ -83,7 +83,7 @@ def comparison(run: RunFiles) -> ReportTable:
     peak, projected = field(manifest, "memory", "peak_bytes"), field(plan, "projected_bytes")
     rows = [
         ("Peak memory", words.size(projected), words.size(peak), _ratio(peak, projected)),
-        ("Reads of the data to fit", words.count(field(plan, "passes")), words.count(field(manifest, "passes")), ""),
+        ("Passes over the data to fit", words.count(field(plan, "passes")), words.count(field(manifest, "passes")), ""),
         ("Bytes read, decoded", words.size(field(plan, "bytes_to_read")), words.size(field(fit, "bytes")),
          _ratio(field(fit, "bytes"), field(plan, "bytes_to_read"))),
         ("Bytes read, as stored", words.MISSING, words.size(field(fit, "stored_bytes")), ""),
@@ -101,9 +101,7 @@ def comparison(run: RunFiles) -> ReportTable:
     seconds, total = words.number(field(fit, "seconds")), words.number(field(fit, "bytes"))
     if seconds and total:
         rows.append(("Rate of reading", words.MISSING, f"{words.size(total / seconds)} a second", ""))
-    return ReportTable(
-        "What was planned, and what was measured", ("", "planned", "measured", "measured / planned"), tuple(rows)
-    )
+    return ReportTable("Plan and measurement", ("", "planned", "measured", "measured / planned"), tuple(rows))
 
 
 def _ratio(measured: object, planned: object) -> str:
@@ -235,7 +233,7 @@ def data_quality(shown: Shown) -> Section | None:
     of_features = (
         "" if features == run.model.n_features else f" and {features:,} of the {run.model.n_features:,} features"
     )
-    lead = f"From the reading of the fit. Drift and values that hardly vary are those of {words.count(n_rows)} evenly spaced rows{of_features}"
+    lead = f"The fit examined the data as it read them: drift and features that hardly vary in {words.count(n_rows)} evenly spaced samples{of_features}"
     lead += f", in {words.plural(parts, 'part')} of the file." if parts > 1 else "."
     edges = np.array(words.numbers(field(figures, "examined", "edges")))
     charts = (_drift_chart(figures, edges), _missing_chart(figures, edges))
@@ -277,7 +275,7 @@ def _rows(figures: dict[str, object], run: RunFiles) -> Iterator[tuple[str, str,
         yield (
             "tails of scores",
             f"excess kurtosis {words.figure(largest, 3)}",
-            f"component {(words.whole(component) or 0) + 1}, the largest of {words.plural(min(run.model.n_components, 100), 'component')}; "
+            f"{run.score_name(words.whole(component) or 0)}, the largest of {words.plural(min(run.model.n_components, 100), 'score')}; "
             "0 for Gaussian scores",
         )
 
@@ -347,8 +345,8 @@ def _drift_chart(figures: dict[str, object], edges: FloatArray) -> Chart | None:
         inline("drift", draw),
         f"Chart of the shift of the mean of feature {name} in {len(shifts)} parts of the file, and of the largest shift of all features. "
         f"It goes from {shifts.min():.2g} to {shifts.max():.2g} standard deviations, that of all features up to {largest.max():.2g}.",
-        "Differences of means of parts of the file from those of all rows, in standard deviations within parts; the band is about "
-        "what independent rows would show.",
+        "Means of parts of the file minus the means of all samples, in standard deviations within parts. Independent samples would mostly stay "
+        "within the band.",
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -150,12 +150,18 @@ def test_the_biplot_has_standardised_scores_and_loadings(whiten: bool) -> None:
     assert {text.get_text() for text in axes.texts} == {str(j) for j in longest}
 
 
-def test_names_of_arrows_do_not_cover_each_other() -> None:
-    rows = RANDOM.normal(size=(200, 2)) @ np.tile([[1.0], [0.2]], 8) + 0.01 * RANDOM.normal(size=(200, 8))
-    axes = sp.PCA(2).fit(rows).plot.biplot(rows)
+@pytest.mark.parametrize(("spread", "n_named"), [(0.0, range(3, 6)), (1.0, [24])])
+def test_names_of_arrows_do_not_cover_each_other(spread: float, n_named: Sequence[int]) -> None:
+    turns = spread * np.linspace(0, 2 * np.pi, 24, endpoint=False)
+    arrows = np.stack([np.cos(turns), np.sin(turns)])
+    rows = RANDOM.normal(size=(200, 2)) * [2.0, 1.9] @ arrows + 0.01 * RANDOM.normal(size=(200, 24))
+    axes = sp.PCA(2).fit(rows).plot.biplot(rows, n_arrows=24)
     axes.figure.canvas.draw()
-    boxes = sorted((text.get_window_extent() for text in axes.texts), key=lambda box: box.y0)
-    assert all(a.y1 <= b.y0 + 2 for a, b in pairwise(boxes))
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) in n_named
+    for a, b in combinations(boxes, 2):
+        across, up = (min(a.x1, b.x1) - max(a.x0, b.x0)), (min(a.y1, b.y1) - max(a.y0, b.y0))
+        assert across <= 1 or up <= 3, (a, b)
 
 
 def test_charts_go_where_they_are_told_to(pca: sp.PCA) -> None:

@@ -53,8 +53,8 @@ CASES = [(shape, True) for shape in SHAPES] + [(shape, False) for shape in SHAPE
 def test_every_shape_of_run_has_a_page(tmp_path: Path, shape: dict[str, Any], samples: bool) -> None:
     run = make_run(tmp_path / "run", **shape, samples=samples)
     html, page = audit(run)
-    assert ("Rebuilt from a few numbers" in page.text) == samples
-    assert ("Rows on these axes" in page.text) == samples
+    assert ("Reconstruction" in page.text) == samples
+    assert ("Scores of the samples" in page.text) == samples
     if shape is SHAPES[0] and samples:
         assert written(run) == html
     assert sorted(entry.name for entry in run.iterdir() if "report" in entry.name) == ["report.html"]
@@ -70,7 +70,7 @@ def test_pictures_when_features_have_a_shape_and_bars_when_they_have_none(tmp_pa
     _, without = audit(make_run(tmp_path / "b", feature_names=names))
     assert not [tag for tag, _ in without.tags if tag == "img"]
     assert "length 0" in without.text
-    assert "The features that weigh most" in without.text
+    assert "The features with the largest entries" in without.text
 
 
 @pytest.mark.slow
@@ -79,8 +79,8 @@ def test_the_summary_says_what_came_out(tmp_path: Path) -> None:
     _, page = audit(run)
     text = page.text.replace("\u00a0", " ")
     share = sum(json.loads((run / "manifest.json").read_text())["result"]["explained_variance_ratio"])
-    sentence = f"First 5 of 12 components carry {100 * share:.1f} % of the variance of 300 rows; "
-    assert sentence + "computed out of core in one read of the data, peak 250 MiB of 384 MiB allowed." in text
+    sentence = f"First 5 of 12 components carry {100 * share:.1f} % of the variance of 300 samples; "
+    assert sentence + "computed out of core in one pass over the data, peak 250 MiB of 384 MiB allowed." in text
     assert "sea surface" in text
 
 
@@ -155,10 +155,10 @@ def test_notes_are_not_warnings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("missing_values", "missing values are the means of their features"),
+        ("missing_values", "Missing values are replaced by the means of their features."),
         (
             "rows_left_out",
-            "300 complete rows of the 300, each a point at its scores; rows with missing values are not drawn",
+            "The 300 complete samples of 300 are drawn. Samples with missing values are not.",
         ),
     ],
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from facade import charts_drawn
-from pages import audit, certificate, certify, change, make_run, written
+from pages import audit, certificate, certify, change, make_run, marks_of, written
 
 import streampca as sp
 from streampca.errors import ModelError
@@ -31,14 +32,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
 def test_what_is_proven_and_what_is_statistical_is_told_apart(page: Any) -> None:
     text = page[1].text.replace("\u00a0", " ")
     proven = text[text.index("Proven") : text.index("Statistical")]
-    statistical = text[text.index("Statistical") : text.index("Eigenvalues and their bounds")]
-    assert "No eigenvalue of the data is smaller than the lower end" in proven
-    assert "sums to 15.0 % of the variance" in proven
+    statistical = text[text.index("Statistical") :]
+    assert "No eigenvalue of the data lies below its interval" in proven
+    assert "does not hold is 15.0 % of the total" in proven
     assert "carry at least 80.0 % of the variance" in proven
-    assert "a probability of at least 99.99%" in statistical
+    assert "hold together with a probability of at least 99.99%" in text[: text.index("Proven")]
     assert "at most 81.0 % of the variance" in statistical
-    assert "carry at least 80.0 % of the variance of 300 rows" in text
-    assert "known to within 5.0 %, and 3 of the 5 components are told apart" in text
+    assert "carry at least 80.0 % of the variance of 300 samples" in text
+    assert "each eigenvalue is at most 5.0 %, and 3 of the 5 components are separated" in text
     assert "At most 20.0 % of the variance lies outside" in text
 
 
@@ -46,11 +47,33 @@ def test_what_is_proven_and_what_is_statistical_is_told_apart(page: Any) -> None
 def test_tolerance_pilot_span_and_directions_are_told(page: Any) -> None:
     text = " ".join(page[1].text.replace("\u00a0", " ").split())
     assert "The tolerance was 5.0 %." in text
-    assert "500 rows were read beforehand." in text
+    assert "500 samples were read before the first pass." in text
     assert "at most 4 for the fit" in text
-    assert "within 0.057°" in text  # the arc sine of 0.001
-    assert text.count("one of 4–5, within 0.57°") == 2
-    assert "The span of all components is known to within 30°." in text
+    assert text.count("0.57° (span of 4–5)") == 2
+    assert "The subspace of all components is at most 30° from the exact one." in text
+
+
+@pytest.mark.slow
+def test_every_component_has_its_interval_and_its_angle(page: Any, tmp_path: Path) -> None:
+    rows = page[1].tables["Eigenvalues and their bounds"]
+    assert [cell.strip() for cell in rows[0]] == [
+        "component",
+        "eigenvalue",
+        "lower bound",
+        "upper bound",
+        "proven upper bound",
+        "relative error",
+        "angle",
+    ]
+    expected = certificate(5)["eigenvalue_intervals"]
+    np.testing.assert_allclose([[float(cell) for cell in row[2:4]] for row in rows[1:]], expected, rtol=1e-4)
+    assert rows[1][6] == "0.057°"  # the arc sine of 0.001
+    charts = marks_of(page[0])
+    assert len(charts["Relative error of each eigenvalue, at most"]) == 5
+    assert len(charts["Angle to the exact component, at most"]) >= 3
+    rows = audit(approximate_run(tmp_path, 12, residual_bounds=[0.5] * 12))[1].tables["Eigenvalues and their bounds"]
+    assert len(rows) == 13
+    assert rows[1][7] == "0.500"
 
 
 @pytest.mark.slow
@@ -64,7 +87,7 @@ def test_numbers_of_components_are_ranges_where_the_table_has_ranges(page: Any, 
 @pytest.mark.slow
 def test_an_exact_run_has_no_such_section(tmp_path: Path) -> None:
     _, page = audit(make_run(tmp_path / "run", samples=False))
-    assert "How sure this is" not in page.text
+    assert "Accuracy of the approximation" not in page.text
 
 
 @pytest.mark.slow
@@ -84,9 +107,9 @@ def test_without_a_certificate_nothing_is_called_proven(tmp_path: Path) -> None:
     }
     _, page = audit(approximate_run(tmp_path, **nothing))
     text = page.text.replace("\u00a0", " ")
-    assert "nothing bounds its error" in text
+    assert "no bound of its error is known" in text
     assert "carry about 80.0 % of the variance" in text
-    for word in ("Proven", "Statistical", "at least 80", "lies outside", "told apart"):
+    for word in ("Proven", "Statistical", "at least 80", "lies outside", "separated"):
         assert word not in text
 
 
@@ -97,8 +120,8 @@ def test_the_conversion_has_no_directions_and_no_proven_sums(tmp_path: Path) -> 
             tmp_path, eigen_solver="conversion", angle_bounds=[None] * 5, unresolved_clusters=[[0, 4, None]]
         )
     )
-    assert "whose directions have no bound" in page.text
-    assert "told apart" not in page.text
+    assert "no bound of their angles is known" in page.text
+    assert "separated" not in page.text
     assert "possible" not in page.text
 
 
@@ -111,7 +134,7 @@ def test_the_conversion_has_no_directions_and_no_proven_sums(tmp_path: Path) -> 
 def test_every_number_of_components_has_a_page(tmp_path: Path, k: int, sizes: Any) -> None:
     run = approximate_run(tmp_path, k, sizes)
     html, page = audit(run)
-    assert "How sure this is" in page.text
+    assert "Accuracy of the approximation" in page.text
     assert k > 1 or written(run) == html
 
 

@@ -49,10 +49,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.slow
 def test_every_section_has_its_charts(page: str) -> None:
     assert set(marks_of(page)) >= {
-        "Variance along each axis",
-        "Share carried together",
-        "First two axes",
-        "Biplot of rows and features",
+        "Eigenvalues",
+        "Cumulative explained variance",
+        "First two components",
+        "Biplot of samples and features",
         "T² and Q",
         "Drift along the file",
         "Missing values along the file",
@@ -71,17 +71,17 @@ def test_charts_fill_their_axes(page: str) -> None:
 def test_each_row_is_a_point_and_each_component_a_mark(page: str, tmp_path: Path) -> None:
     charts = marks_of(page)
     n = 2000  # rows of a sample
-    assert len(charts["First two axes"]) == len(charts["Biplot of rows and features"]) == n
+    assert len(charts["First two components"]) == len(charts["Biplot of samples and features"]) == n
     assert len(charts["T² and Q"]) == 2400 + 20
     charts = marks_of(written(make_run(tmp_path / "run", n=50, k=K)))
-    assert len(charts["Variance along each axis"]) == K
-    assert len(charts["First two axes"]) == 50
+    assert len(charts["Eigenvalues"]) == K
+    assert len(charts["First two components"]) == 50
 
 
 @pytest.mark.slow
 def test_points_are_where_the_scores_are(tmp_path: Path) -> None:
     rows = np.random.default_rng(3).normal(size=(40, 5)) * np.arange(5, 0, -1)
-    places = marks_of(written(make_run(tmp_path / "run", rows=rows, k=2)))["First two axes"]
+    places = marks_of(written(make_run(tmp_path / "run", rows=rows, k=2)))["First two components"]
     scores = sp.PCA(2).fit_transform(rows) * [1, -1]  # an SVG counts from the top
     for drawn, expected in zip(places.T, scores.T, strict=True):
         standard, wanted = ((values - values.mean()) / values.std() for values in (drawn, expected))
@@ -94,9 +94,12 @@ def test_a_kernel_run_and_a_density_have_their_data(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", rows)
     model = {"kind": "kernel_pca", "n_components": 3, "n_landmarks": 40, "gamma": 0.05}
     config = {"source": {"path": str(tmp_path / "x.npy")}, "model": model, "output": {"directory": str(tmp_path / "k")}}
-    charts = marks_of(audit_of_run(sp.run(config).directory)[0])
+    html, page = audit_of_run(sp.run(config).directory)
+    charts = marks_of(html)
     assert len(charts["Eigenvalues of the kernel matrix"]) >= 3
-    assert len(charts["First two axes"]) > 100  # hexagons
+    assert len(charts["First two components"]) > 100  # hexagons
+    assert "Hexagons count samples" in page.text
+    assert "point is a sample" not in page.text
 
 
 @pytest.mark.slow
@@ -145,4 +148,4 @@ def test_bounds_and_errors_are_drawn(tmp_path: Path) -> None:
         unresolved_clusters=[],
     )
     plain, bounded = marks_of(written(run)), marks_of(written(certify(run, changes)))
-    assert len(bounded["Variance along each axis, and where it lies"]) == len(plain["Variance along each axis"]) + 6
+    assert len(bounded["Eigenvalues with error bounds"]) == len(plain["Eigenvalues"]) + 6

@@ -118,7 +118,7 @@ def test_the_report_of_a_field_has_maps_with_masked_places_and_series_on_a_date_
     dims = {"time": DAYS, "lat": np.linspace(-60, 60, 4), "lon": np.arange(0.0, 360, 60)}
     _, page = reported(tmp_path, dims, values, units={"sst": "K"}, mask="observed")
     assert len(images(page, "Map of component")) == 3
-    maps = [*images(page, "Map of component"), *images(page, "Map of mean of all rows, 4 lat × 6 lon")]
+    maps = [*images(page, "Map of component"), *images(page, "Map of mean of all samples, 4 lat × 6 lon")]
     for image in maps:
         assert float(image["width"]) / float(image["height"]) == pytest.approx(2.25, rel=0.02)
     assert all("Grey places are masked" in image["alt"] for image in maps)
@@ -126,11 +126,11 @@ def test_the_report_of_a_field_has_maps_with_masked_places_and_series_on_a_date_
         {tuple(pixels[2, 1]), tuple(pixels[1, 3])} for pixels in (decoded(image, (4, 6)) for image in maps)
     ]  # storage ascends, maps descend
     assert set().union(*grey) == {(150, 150, 150)}
-    assert page.text.count("Score of component") == 3
+    assert page.text.count("Time series of component") == 3
     assert "masked" in page.text
     assert re.search(r"\s1991\s", page.text)
     assert re.search(r"−\S+\s+0\s+\S+\sK", page.text), "scales of components are symmetric about zero"
-    assert "How much sst changes" in page.text
+    assert "The change of sst" in page.text
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_the_page_of_groups_has_a_map_of_the_first_component_of_each(tmp_path: P
         pixels = decoded(image, (3, 6)).astype(float)
         redness = pixels[::-1, :, 0] - pixels[::-1, :, 2]  # latitudes are stored from south to north
         assert abs(np.corrcoef(redness.ravel(), axis.ravel())[0, 1]) > 0.8
-    assert "How much sst changes" in page.text
+    assert "The change of sst" in page.text
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_the_report_of_a_cube_has_lines_and_maps_of_scores(tmp_path: Path) -> No
         if tag == "div" and "against wavelength (nm)" in str(a.get("aria-label"))
     ]
     assert len([line for line in lines if line.startswith("Line of Component")]) == 3
-    scores = images(page, "Image of score of component")
+    scores = images(page, "Image of scores of component")
     assert len([image for image in scores if "6 y × 9 x" in image["alt"]]) == 3
 
 
@@ -204,7 +204,7 @@ def test_the_report_of_named_columns_has_bars_with_names(tmp_path: Path) -> None
 @pytest.mark.usefixtures("charts")
 def test_text_that_repeats_along_the_samples_is_a_class(tmp_path: Path) -> None:
     _, page = reported(tmp_path, {"flower": ["setosa", "virginica"] * 15, "measure": 5}, samples="flower")
-    (chart,) = (each for each in page.text.split("First two axes")[1:2])
+    (chart,) = (each for each in page.text.split("First two components")[1:2])
     assert "setosa" in chart.split("Biplot")[0]
     assert "virginica" in chart.split("Biplot")[0]
 
@@ -213,8 +213,8 @@ def test_text_that_repeats_along_the_samples_is_a_class(tmp_path: Path) -> None:
 def test_without_scores_the_report_has_no_series(tmp_path: Path) -> None:
     output = {"directory": str(tmp_path / "run"), "scores": False}
     _, page = reported(tmp_path, {"time": DAYS, "y": 4, "x": 5}, further={"output": output})
-    assert "Score of component" not in page.text
-    assert "Rows on these axes" in page.text
+    assert "Time series of component" not in page.text
+    assert "Scores of the samples" in page.text
 
 
 @pytest.mark.slow
@@ -249,6 +249,6 @@ def test_points_are_the_scores_of_the_model(tmp_path: Path, scale: bool, whiten:
     )
     _, page = audit_of_run(run.directory)
     said = " ".join(str(attributes.get("aria-label")) for _, attributes in page.tags).replace("−", "-")
-    ends = re.findall(r"axis 1 against axis 2\. On axis 1 they reach from (\S+) to (\S+),", said)
+    ends = re.findall(r"component 1 against component 2\. Scores on component 1 range from (\S+) to (\S+),", said)
     expected = run.model.transform(rows)[:, 0]
     np.testing.assert_allclose([float(end) for end in ends[0]], [expected.min(), expected.max()], rtol=0.06)

@@ -27,7 +27,7 @@ def table_of(page: Any) -> list[list[str]]:
 
 
 def has_biplot(page: Any) -> bool:
-    return "Biplot of rows and features" in page.text
+    return "Biplot of samples and features" in page.text
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,24 @@ def test_the_table_has_the_features_with_the_largest_loadings_of_the_first_compo
 
 def test_the_page_has_the_biplot_with_names_of_any_text(page: Any) -> None:
     assert has_biplot(page)
-    assert "standardised score, axis 2" in page.text
-    assert "12 of 40 features, those with the longest" in page.text
+    assert "standardised score, component 2" in page.text
+    assert "the 12 of 40 features with the longest loadings" in page.text
     assert "Gabriel 1971" in page.text
     rows = rows_of()
     _, singular, axes = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
     longest = np.argsort(-np.hypot(*(axes[:2].T * singular[:2]).T))[:12]
     assert all(NAMES[j] in page.text for j in longest)
+
+
+@pytest.mark.usefixtures("charts")
+def test_the_page_counts_the_names_that_have_no_room(tmp_path: Path) -> None:
+    rows = np.outer(rows_of()[:, 0], np.ones(12)) + 0.01 * rows_of(d=12)
+    names = [f"length {i}" for i in range(12)]
+    html, _ = audit(make_run(tmp_path / "run", rows=rows, k=2, feature_names=names))
+    figure = html[html.index("<svg", html.index(">Biplot of samples and features<")) :]
+    drawn = sum(f">{name}</text>" in figure[: figure.index("</svg>")] for name in names)
+    assert 0 < drawn < 12
+    assert f"{12 - drawn} names are left out" in figure
 
 
 @pytest.mark.deep

@@ -58,7 +58,7 @@ def test_a_stray_dot_makes_its_digit_the_first_of_all(digits: Any) -> None:
 @pytest.mark.slow
 def test_the_page_names_and_rebuilds_the_rows_that_fit_least(page: Path) -> None:
     html, audited = audit(page)
-    section = html[html.index("Rows that do not fit") :]
+    section = html[html.index("Outliers") :]
     assert section.index("row 1,000") < section.index("row 1,572")
     assert 'alt="row 1,000, original"' in section
     assert section.count(", original") == 20
@@ -74,7 +74,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Command:
 def test_rows_that_are_asked_for_are_added_to_the_rebuilt_ones(page: Path, call: Command) -> None:
     assert call("report", page, "--row", "1234", "--row", "5").status == 0
     figure = (page / "report.html").read_text(encoding="utf-8")
-    figure = figure[figure.index("Rebuilt from a few numbers") : figure.index("Rows that do not fit")]
+    figure = figure[figure.index("Reconstruction") : figure.index("Outliers")]
     assert figure.count(", original") == 8
     assert figure.index("row 1,234, original") < figure.index("row 5, original")
     call("report", page, "--row", "1797").refused(2, "from 0 to 1796")
@@ -106,5 +106,5 @@ def test_tables_name_the_feature_of_the_largest_residual(tmp_path: Path, call: C
 def test_a_page_without_rebuilt_rows_refuses_further_ones(tmp_path: Path, call: Command) -> None:
     rows = np.random.default_rng(0).standard_normal((60, 5))
     run = finished_run(tmp_path, rows, 2, preprocess={"remove": {"trend": 1}})
-    assert "Rows that do not fit" in (run.directory / "report.html").read_text(encoding="utf-8")
+    assert "Outliers" in (run.directory / "report.html").read_text(encoding="utf-8")
     call("report", run.directory, "--row", "3").refused(2, "no rows that are rebuilt")

@@ -41,7 +41,7 @@ def test_the_scale_of_eigenvalues_is_logarithmic_beyond_a_factor_of_100(tmp_path
     for largest, logarithmic in ((300.0, True), (4.0, False)):
         rows = random.standard_normal((80, 3)) * [largest, 2.0, 1.0]
         run = make_run(tmp_path / str(largest), rows=rows, k=3, samples=False)
-        heights = -marks_of(written(run))["Variance along each axis"][:, 1]
+        heights = -marks_of(written(run))["Eigenvalues"][:, 1]
         values = sp.load(run / "model.zarr").explained_variance_
         expected = np.log(values) if logarithmic else values
         assert np.corrcoef(heights, expected)[0, 1] == pytest.approx(1, abs=1e-6)
@@ -71,7 +71,7 @@ def test_small_residuals_are_powers_of_ten(tmp_path: Path) -> None:
         ({"seconds__total": 59.96}, ["1 min 00 s"]),
         ({"seconds__total": 185}, ["3 min 05 s"]),
         ({"seconds__total": 7620}, ["2 h 07 min"]),
-        ({"passes": 7}, ["in 7 reads"]),
+        ({"passes": 7}, ["in 7 passes"]),
         ({"result__explained_variance_ratio": [0.99996, 0, 0, 0, 0]}, ["99.996 %"]),
         ({"result__explained_variance_ratio": [1 - 1e-8, 0, 0, 0, 0]}, ["over 99.9999 %"]),
         ({"result__explained_variance_ratio": [1.0, 0, 0, 0, 0]}, ["100 %"]),

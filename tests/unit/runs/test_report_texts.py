@@ -53,7 +53,10 @@ def test_charts_are_described_by_their_numbers(plain: Any) -> None:
         or f"{sentence}, the second {100 * second:.1f} %" in label.replace("\u00a0", " ")
         for label in labels
     ), labels
-    assert any(re.search(r"axis 1 against axis 2\. On axis 1 they reach from \S+ to \S+,", label) for label in labels)
+    assert any(
+        re.search(r"component 1 against component 2\. Scores on component 1 range from \S+ to \S+,", label)
+        for label in labels
+    )
 
 
 def test_a_changed_name_is_in_files_as_text(tmp_path: Path) -> None:

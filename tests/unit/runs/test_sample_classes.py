@@ -134,6 +134,6 @@ def test_rows_of_which_some_values_are_missing_are_drawn_in_the_colours_of_their
     html = (run.directory / "report.html").read_text()
     assert all(f"{name} at " in html for name in np.unique(KINDS))
     stored = np.asarray(zarr.open_group(run.directory / "scores.zarr", mode="r")["scores"])[:, 0]
-    said = re.findall(r"On axis 1 they reach from (\S+) to (\S+),", html)
+    said = re.findall(r"Scores on component 1 range from (\S+) to (\S+),", html)
     ends = [float(end.replace("−", "-")) for end in said[0]]
     np.testing.assert_allclose(ends, [stored.min(), stored.max()], rtol=0.1)  # a hundredth of the values is missing
