@@ -199,7 +199,7 @@ def _cftime(calendar: str) -> Any:
         import cftime
     except ImportError as error:
         raise NotAvailableError(
-            f'times of the calendar {calendar} need cftime, which is not installed: pip install cftime (the extra [xarray])'
+            f"times of the calendar {calendar} need cftime, which is not installed: pip install cftime (the extra [xarray])"
         ) from error
     return cftime
 

@@ -445,7 +445,9 @@ def how_sure(certificate: ApproximateCertificate) -> str:
     sentence = f"{sentence}, and {which} separated from {'its neighbours' if apart == 1 else 'their neighbours'}."
     if certificate.sigma is None:
         return f"{sentence} All bounds below are proven."
-    return f"{sentence} All bounds below hold together with a probability of at least {certificate.confidence or CONFIDENCE:.2%}."
+    if certificate.confidence is None:  # models of earlier versions
+        return sentence
+    return f"{sentence} All bounds below hold together with a probability of at least {certificate.confidence:.2%}."
 
 
 def proven(certificate: ApproximateCertificate) -> tuple[str, ...]:
