@@ -161,7 +161,7 @@ class StreamEstimator(BaseEstimator):
             result = run_fit(self._readings_of_fit(source, parameters, plan), client, self.progress)
         self._take(result, source)
         for concern in result.model.concerns:
-            warnings.warn(concern, UserWarning, stacklevel=3)
+            warnings.warn(concern, UserWarning, stacklevel=4)  # this method, `fit` and its decorator
         return self
 
     @property
