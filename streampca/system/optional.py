@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from streampca.errors import NotAvailableError
+from streampca.version import install_command
 
 _DISTRIBUTIONS = {
     "PIL": "pillow",
@@ -37,7 +38,7 @@ def optional_module(name: str, purpose: str, extra: str) -> ModuleType:
 def not_installed(package: str, purpose: str, extra: str) -> NotAvailableError:
     """Return the error that names what needs `package`, and the extra of this package that installs it."""
     name = _DISTRIBUTIONS.get(package, package)
-    return NotAvailableError(f'{purpose} needs {name}, which is not installed: pip install "streampca[{extra}]"')
+    return NotAvailableError(f"{purpose} needs {name}, which is not installed: {install_command(extra)}")
 
 
 def is_installed(package: str) -> bool:

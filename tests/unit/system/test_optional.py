@@ -146,3 +146,26 @@ def test_a_zarr_without_the_interface_is_refused_by_name(tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "NotAvailableError: zarr" in done.stderr
     assert "is not supported" in done.stderr
+
+
+def test_a_clone_that_is_not_installed_is_named_by_its_path(tmp_path: Path) -> None:
+    """pip knows no package of that name there, so that the command has the path of the clone, in every folder."""
+    (tmp_path / "streampca").symlink_to(Path(sp.__file__).parent)
+    code = (
+        "import importlib.metadata as metadata, sys\n"
+        "known = metadata.Distribution.from_name\n"
+        "def without(name):\n"
+        "    if name == 'streampca':\n"
+        "        raise metadata.PackageNotFoundError(name)\n"
+        "    return known(name)\n"
+        "metadata.Distribution.from_name = without\n"
+        "sys.modules['xarray'] = None\n"
+        "import streampca as sp\n"
+        "try:\n"
+        "    sp.PCA(1).fit([[1.0, 2.0], [3.0, 5.0]]).to_xarray()\n"
+        "except sp.errors.NotAvailableError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    clone = Path(sp.__file__).resolve().parents[1]
+    assert done.stdout.rstrip().endswith(f'which is not installed: pip install "{clone}[xarray]"')
