@@ -56,13 +56,13 @@ np.testing.assert_allclose(sp.PCA(5, solver="gram").fit(rows[:30]).singular_valu
 sp.PCA(3, solver="sketch").fit("x.zarr"); sp.KernelPCA(2, n_landmarks=50).fit(rows[:300])
 scores = zarr.open_array("out/scores.zarr/scores", mode="r")
 np.testing.assert_allclose(scores[:], model.transform(rows), atol=1e-9 * abs(rows).max())
-assert "(the extra [report])" in Path("out/report.html").read_text()
+assert "streampca[report]" in Path("out/report.html").read_text()
 missing = subprocess.run([*command, "plan", "job.yaml", "--set", "source.path=y.parquet"], capture_output=True, text=True)
 assert missing.returncode in (2, 5), missing
 try:
     sp.open("builtin:iris")
 except sp.StreamPCAError as error:
-    assert error.exit_status == 2 and "(the extra [examples])" in str(error), error
+    assert error.exit_status == 2 and 'pip install "streampca[examples]"' in str(error), error
 """
 
 

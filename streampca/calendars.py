@@ -24,6 +24,7 @@ import numpy as np
 
 from streampca.errors import NotAvailableError
 from streampca.typing import Array, FloatArray, IntArray
+from streampca.version import install_command
 
 _NAMES = {
     "standard": "standard", "gregorian": "standard", "proleptic_gregorian": "proleptic_gregorian", "julian": "julian",
@@ -199,7 +200,7 @@ def _cftime(calendar: str) -> Any:
         import cftime
     except ImportError as error:
         raise NotAvailableError(
-            f"times of the calendar {calendar} need cftime, which is not installed: pip install cftime (the extra [xarray])"
+            f"times of the calendar {calendar} need cftime, which is not installed: {install_command('xarray')}"
         ) from error
     return cftime
 

@@ -19,6 +19,7 @@ from streampca.estimators.pca import PCA
 from streampca.sources import Source, open_source
 from streampca.sources.cells import is_anndata
 from streampca.sources.cells.description import CellsTable
+from streampca.suggestions import suggests_keywords
 
 __all__ = ["pca"]
 
@@ -29,6 +30,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+@suggests_keywords
 def pca(
     adata: Any,
     n_comps: int | None = 50,

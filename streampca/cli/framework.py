@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import click
 
 from streampca.cli.failures import STATUSES
 from streampca.cli.session import Result, Session
+from streampca.suggestions import nearest
 
 _COMMON = (
     click.Option(["--json", "as_json"], is_flag=True, help="Print the result, or the error, as one JSON object."),
@@ -90,7 +90,7 @@ class Group(click.Group):
         """Return the command that is called; the error for an unknown one names the nearest."""
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and name not in self.commands:
-            near = difflib.get_close_matches(name, self.commands, n=2)
+            near = nearest(name, self.commands, 2)
             also = f": did you mean {' or '.join(near)}?" if near else ""
             if name in ("publish", "fetch"):
                 also = ": it is no longer there; copy the directory as any other, by obstore or the command line of the store"

@@ -34,6 +34,7 @@ from streampca.estimators.labelled import (
     scores_array,
 )
 from streampca.estimators.plots import Plots
+from streampca.estimators.summary import Summary, summary_of
 from streampca.execution.checkpoint.resume import identity_of_fit, resumed
 from streampca.execution.distributed.active_client import active_client, share_credentials
 from streampca.execution.progress import ProgressCallback
@@ -72,6 +73,7 @@ from streampca.sources.objects import is_in_memory
 from streampca.sources.steps import SteppedSource
 from streampca.storage.directories import AtomicDirectory, read_record, require_apart
 from streampca.system.optional import optional_module
+from streampca.system.process import peak_bytes
 from streampca.typing import Array, DType, Json
 
 if TYPE_CHECKING:
@@ -160,8 +162,9 @@ class StreamEstimator(BaseEstimator):
         with resumed(plan, self.checkpoint, lambda: identity_of_fit(source, parameters)) as plan:
             result = run_fit(self._readings_of_fit(source, parameters, plan), client, self.progress)
         self._take(result, source)
+        self._keep(_peak_bytes=peak_bytes())
         for concern in result.model.concerns:
-            warnings.warn(concern, UserWarning, stacklevel=3)
+            warnings.warn(concern, UserWarning, stacklevel=4)  # this method, `fit` and its decorator
         return self
 
     @property
@@ -195,6 +198,32 @@ class StreamEstimator(BaseEstimator):
     def plot(self) -> Plots:
         """Charts of this fit: ``plot.scree()`` and ``plot.scores(X)`` return axes of matplotlib."""
         return Plots(self)
+
+    def summary(self) -> Summary:
+        """Return this fit on one page, for ``print`` and for notebooks.
+
+        Returns
+        -------
+        Summary
+            Components with eigenvalue, share and interval, with bounds of angles and sampling errors where there are some; what was
+            read, in how many passes and in which time; memory; what the certificate says; warnings. The time and the measured memory
+            are those of this process, and a model that was loaded has neither.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import streampca as sp
+        >>> rows = np.random.default_rng(0).normal(size=(1000, 20))
+        >>> str(sp.PCA(2).fit(rows).summary()).splitlines()[0]
+        'PCA, solver covariance: 2 components of 1,000 x 20'
+        """
+        check_is_fitted(self)
+        return summary_of(self)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.

@@ -30,6 +30,7 @@ from streampca.sources.files.paths import is_paths
 from streampca.sources.frames import is_xarray, labelled_as, numeric_frame
 from streampca.sources.like import counting_as, open_like, require_decoded, with_features_of
 from streampca.sources.normalization import warn_of_norms
+from streampca.suggestions import suggests_keywords
 from streampca.typing import FloatArray, IntArray, Json
 
 if TYPE_CHECKING:
@@ -329,6 +330,7 @@ class Continuing(StreamEstimator):
         return source
 
 
+@suggests_keywords
 def merge(models: Sequence[_Estimator]) -> _Estimator:
     """Return the model of all rows behind `models`, fitted on disjoint rows with the same parameters.
 

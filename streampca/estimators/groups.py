@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+import streampca.formatting as words
 from streampca.errors import DataError, ParameterError
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.interface import clone
+from streampca.estimators.summary import Summary
 from streampca.execution.checkpoint.resume import array_digest, identity_of_fit, resumed
 from streampca.formatting import lines_as_html
 from streampca.labels import SampleColumns
@@ -75,6 +77,22 @@ class GroupModels(dict[Hashable, Estimator]):
         """
         return self._table(lambda angles: float(np.mean(np.cos(angles) ** 2)), 1.0)
 
+    def summary(self) -> Summary:
+        """Return the fits on one page, for ``print`` and for notebooks: a row for each of the first models.
+
+        Returns
+        -------
+        Summary
+            Rows, components and shares of the variance by group; what was read, and memory. The summary of each fit has its components.
+        """
+        shown = list(self)[:_MOST_SHOWN]
+        rows = [(words.clean(name, 40), *_figures(self[name])) for name in shown]
+        title = f"{words.plural(len(self.groups_), 'group')}, one PCA each"
+        read = f"{words.as_text(self.bytes_read_)} decoded, in {words.plural(self.n_passes_, 'pass', 'passes')}"
+        memory = f"{words.as_text(self.plan_.projected_bytes)} planned of {words.as_text(self.plan_.allowed_bytes)}"
+        table = (("group", "samples", "components", "share of variance"), *rows)
+        return Summary(title, table, len(self) - len(shown), (("read", read), ("memory", memory)))
+
     def _repr_html_(self) -> str:
         shown = list(self)[:_MOST_SHOWN]
         more = [("…", f"{len(self) - len(shown):,} more")] if len(self) > len(shown) else []
@@ -90,9 +108,14 @@ class GroupModels(dict[Hashable, Estimator]):
 
 def _in_words(model: Any) -> str:
     """Return rows, components and the share of the variance that they carry of one model as text."""
-    n, k = model.n_samples_seen_, model.n_components_
+    n, k, share = _figures(model)
+    return f"{n} samples, {k} component{'s' if k != '1' else ''}, {share} of the variance"
+
+
+def _figures(model: Any) -> tuple[str, str, str]:
+    """Return the same three figures as texts."""
     share = float(np.sum(model.explained_variance_ratio_))
-    return f"{n:,} samples, {k} component{'s' if k != 1 else ''}, {share:.1%} of the variance"
+    return f"{model.n_samples_seen_:,}", f"{model.n_components_}", f"{share:.1%}"
 
 
 def fit_of_groups(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from streampca.errors import NotFittedError, ParameterError
+from streampca.suggestions import SuggestsKeywords, did_you_mean, suggests_in_methods
 from streampca.system.optional import is_installed, optional_module
 from streampca.typing import Array
 
@@ -57,7 +58,7 @@ class Fitted(Generic[_Value]):
         raise AttributeError(f"{self._name} is read-only: fit sets it")
 
 
-class BaseEstimator:
+class BaseEstimator(SuggestsKeywords):
     """What scikit-learn asks of an estimator with scores: parameters by name, tags, and data frames of `transform` and `fit_transform`."""
 
     _sklearn_output_config: Mapping[str, str] = {}  # under the name that `sklearn.base.clone` copies
@@ -82,7 +83,9 @@ class BaseEstimator:
         for key, value in params.items():
             name, _, inner = key.partition("__")
             if name not in known:
-                raise ParameterError(f"Invalid parameter {name!r} for estimator {self!r}: expected one of {known}")
+                raise ParameterError(
+                    f"Invalid parameter {name!r} for estimator {self!r}: expected one of {known}{did_you_mean(name, known)}"
+                )
             if inner:
                 getattr(self, name).set_params(**{inner: value})
             else:
@@ -150,6 +153,7 @@ class BaseEstimator:
         for name in ("transform", "fit_transform"):
             if name in vars(cls):
                 setattr(cls, name, framed(vars(cls)[name]))
+        suggests_in_methods(cls)
 
     def set_output(self, *, transform: str | None = None) -> Self:
         """Have `transform` and `fit_transform` return data frames.

@@ -26,6 +26,7 @@ from streampca.planning.plan import Plan
 from streampca.solvers.choosing import CONTINUABLE
 from streampca.solvers.kernel.base import SAMPLINGS
 from streampca.storage.directories import read_unreplaced
+from streampca.suggestions import suggests_keywords
 from streampca.typing import Array, Json
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ ESTIMATORS: dict[str, type[PCA] | type[KernelPCA] | type[StateEstimator]] = {
 """Estimators by the names of the kinds of models."""
 
 
+@suggests_keywords
 def load(path: str | Path) -> AnyFitted:
     """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -32,6 +31,7 @@ from streampca.solvers.many import PlannedFit, plan_many, recorded_plans, run_ma
 from streampca.sources import Source
 from streampca.sources.alignment import is_placed, of_features
 from streampca.sources.table import part_of, with_features
+from streampca.suggestions import did_you_mean, suggests_keywords
 from streampca.typing import Array, BoolArray
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class FittedModels(dict[str, Model]):
     bytes_read_: int
 
 
+@suggests_keywords
 def fit_many(
     models: Mapping[str, Model],
     X: Input,
@@ -138,7 +139,7 @@ def fit_many(
     for name, result in done.results.items():
         models[name]._take(result, sources[name])
         for concern in result.model.concerns:
-            warnings.warn(f"{name}: {concern}", UserWarning, stacklevel=2)
+            warnings.warn(f"{name}: {concern}", UserWarning, stacklevel=3)  # this function, its decorator
     fitted.plan_, fitted.n_passes_, fitted.bytes_read_ = plan, done.n_readings, done.count.bytes
     return fitted
 
@@ -174,7 +175,9 @@ def _prepared(
     """Return the source that all models read, that of each model, their fits, and the parameters of these."""
     for name in features:
         if name not in models:
-            raise ParameterError(f"features: there is no model {name!r}: expected some of {', '.join(models)}")
+            raise ParameterError(
+                f"features: there is no model {name!r}: expected some of {', '.join(models)}{did_you_mean(name, models)}"
+            )
     source = next(iter(models.values()))._open(X)
     sources = {
         name: subset_of(source, features[name], name) if features.get(name) is not None else source for name in models
@@ -292,7 +295,7 @@ def _named(source: Source, name: str, what: str) -> BoolArray:
     if name in names:
         return np.array([each == name for each in names])
     known = [*filter(None, variables), *names]
-    close = difflib.get_close_matches(name, known, 1, 0.5)
-    meant = f"; did you mean {close[0]!r}?" if close else ""
     shown = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "") if known else "no names"
-    raise ParameterError(f"{what}: there is no variable or feature {name[:60]!r} (names: {shown}){meant}")
+    raise ParameterError(
+        f"{what}: there is no variable or feature {name[:60]!r} (names: {shown}){did_you_mean(name, known)}"
+    )

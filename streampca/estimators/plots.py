@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 import streampca.plotting as plotting
 from streampca.errors import ParameterError
 from streampca.estimators.interface import check_is_fitted
+from streampca.suggestions import suggests_in_methods
 from streampca.system.optional import optional_module
 from streampca.typing import Array, FloatArray
 
@@ -24,6 +25,7 @@ _MOST_NAMES = 30
 """Names of more features are not written below a chart."""
 
 
+@suggests_in_methods
 class Plots:
     """Charts of a fitted estimator: methods that draw on axes of matplotlib and return them.
 
@@ -156,6 +158,7 @@ class Plots:
             plotting.legend(axes)
 
 
+@suggests_in_methods
 class ComponentPlots(Plots):
     """Charts of a fitted estimator whose components are directions among the features."""
 

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from scipy.sparse import csr_array, issparse
 
 from streampca.errors import ParameterError
+from streampca.suggestions import SuggestsKeywords
 from streampca.system.workspace import borrow
 from streampca.typing import Array, DType, FloatArray, Rows
 
@@ -33,7 +34,7 @@ class Needs:
     """Approximate floating-point operations of one kernel value."""
 
 
-class Kernel(ABC):
+class Kernel(SuggestsKeywords, ABC):
     """A function κ(x, y) of two rows; frozen, comparable, picklable.
 
     ``kernel(X, Y)`` is the matrix of all κ(x, y). `prepare` computes everything that depends only on Y once. Kernels can

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import TypedDict
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike
 from streampca.errors import DataError, ParameterError
 from streampca.kernels.base import Kernel, Scaled, Standardised, Sum, as_table, dense
 from streampca.kernels.functions import RBF, Cosine, Custom, Laplacian, Linear, Polynomial, Sigmoid
+from streampca.suggestions import did_you_mean
 from streampca.typing import Rows
 
 _KERNELS: dict[str, type[Kernel]] = {
@@ -126,9 +126,7 @@ def _checked_name(name: str) -> str:
             "kernel='precomputed': a matrix of kernel values is not taken: expected the rows, with a kernel that is a function of two "
             f"blocks of rows, or one of {', '.join(_KERNELS)}"
         )
-    near = get_close_matches(name.lower(), _KERNELS, n=1, cutoff=0.5)
-    hint = f" (nearest: {near[0]!r})" if near else ""
-    raise ParameterError(f"kernel={name!r}: expected one of {', '.join(_KERNELS)}{hint}")
+    raise ParameterError(f"kernel={name!r}: expected one of {', '.join(_KERNELS)}{did_you_mean(name, _KERNELS)}")
 
 
 class KernelCheck(TypedDict):

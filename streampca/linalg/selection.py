@@ -14,6 +14,7 @@ import numpy as np
 
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.linalg.component_rules import DEFINITIONS, RULES, Eigenvalues, RuleName, Sample, apply_rule, obstacle_of
+from streampca.suggestions import did_you_mean
 from streampca.typing import FloatArray
 
 
@@ -173,6 +174,7 @@ def from_plain(n_components: object) -> object:
     if len(n_components) != 1 or (form := next(iter(n_components))) not in _FORMS:
         raise ParameterError(
             f'n_components={n_components!r}: expected {{"threshold": eps}} or {{"frobenius": share}}, with one number'
+            + "".join(did_you_mean(form, _FORMS) for form in n_components if form not in _FORMS)
         )
     return _FORMS[form](n_components[form])
 

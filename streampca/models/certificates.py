@@ -88,6 +88,8 @@ def _as_cell(value: JsonValue) -> str:
 class ExactCertificate(Certificate):
     """Certificate of an exact solver of PCA: rounding is the only error."""
 
+    kind: Literal["exact", "statistical", "none"]
+    """As of every certificate, but for ``"approximate"``, which `ApproximateCertificate` has: type checkers tell the classes apart by it."""
     eigen_residual: float | None
     """Largest ‖Cv − λv‖₂ of the components relative to the first eigenvalue, beside the rounding of C, `trusted_above`; None where it
     is not bounded."""
@@ -126,6 +128,8 @@ class ExactCertificate(Certificate):
 class ApproximateCertificate(ExactCertificate):
     """Certificate of an approximate solver of PCA."""
 
+    kind: Literal["approximate"]  # type: ignore[assignment]  # not among those of the base
+    """Always ``"approximate"``."""
     n_passes: int
     """Readings of the data that it follows from."""
     largest_relative_width: float | None

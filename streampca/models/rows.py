@@ -28,6 +28,7 @@ from streampca.sources.alignment import column_order, of_chosen, of_rows
 from streampca.sources.base import Chosen, Source
 from streampca.sources.steps import RowResiduals, SteppedSource, residual_dtype, subtract_fitted
 from streampca.sources.where import ColumnsOfChosen, labels_of_some
+from streampca.suggestions import did_you_mean
 from streampca.system.device import device_of
 from streampca.typing import Array, BoolArray
 
@@ -157,7 +158,9 @@ def rows_of(
     needed = {"groups": basis.labels is not None, "trend": basis.degree > 0, "covariates": basis.centres is not None}
     for key in given:
         if key not in KEYS:
-            raise ParameterError(f"remove has the key {key!r}: expected some of {', '.join(KEYS)}")
+            raise ParameterError(
+                f"remove has the key {key!r}: expected some of {', '.join(KEYS)}{did_you_mean(key, KEYS)}"
+            )
         if not needed[key]:
             raise ParameterError(f"remove: {key} was given, but the model was fitted without it")
     groups, positions, values = (of_rows(f"remove: {key}", given.get(key), labels) for key in KEYS)

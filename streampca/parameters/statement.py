@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from streampca.errors import ParameterError
+from streampca.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from streampca.typing import Json
@@ -234,7 +235,10 @@ def checked(parameters: Sequence[Parameter], values: Mapping[str, object]) -> Js
             try:
                 value = parameter.domain.plain(value)
             except ValueError:
-                raise ParameterError(f"{parameter.name}={value!r}: expected {parameter.domain.expected}") from None
+                meant = did_you_mean(value, parameter.domain.names) if isinstance(value, str) else ""
+                raise ParameterError(
+                    f"{parameter.name}={value!r}: expected {parameter.domain.expected}{meant}"
+                ) from None
         if parameter.field is not None:
             plain[parameter.field or parameter.name] = value
     return plain

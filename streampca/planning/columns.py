@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from streampca.parameters import Parameters
 from streampca.regressors import Removal, removal_of
 from streampca.sources.alignment import column_names, is_placed, of_chosen, of_features, of_rows
 from streampca.sources.base import Source
+from streampca.suggestions import did_you_mean
 from streampca.typing import FloatArray
 
 _LARGE = (2**40, 2**20)
@@ -188,11 +188,10 @@ def weights_by(text: str, labels: Labels | None) -> FloatArray:
         of_dimensions = (d.name for d in every if d.coordinate is not None and d.coordinate.dtype.kind in "iuf")
         beside = (each for variable in labels.variables if variable.beside for each in variable.beside.names)
         known = list(dict.fromkeys((*of_dimensions, *beside)))
-        close = difflib.get_close_matches(name, known, 1, 0.5)
         raise ParameterError(
             f"{shown}: there is no coordinate of numbers {name[:60]!r} along the dimensions of features: expected one of "
             f"{', '.join(known) or 'none'}"
-            + (f"; did you mean {close[0]!r}?" if close else "")
+            + did_you_mean(name, known)
             + ("" if known else ", or weights as numbers, one for each feature")
         ) from None
     weights = np.ones(labels.n_features)

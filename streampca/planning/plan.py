@@ -555,5 +555,5 @@ def warn_of_probe() -> None:
     warnings.warn(
         "probe is ignored: plans expect the time by nominal rates, and the argument ends with the next minor version; leave it out",
         FutureWarning,
-        stacklevel=3,
+        stacklevel=4,  # this function, `plan` and its decorator
     )

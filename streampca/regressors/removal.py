@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from streampca.calendars import parts_of, seconds_of
 from streampca.errors import ParameterError, StreamPCAError
 from streampca.labels import Labels, SampleColumns
+from streampca.suggestions import did_you_mean
 from streampca.typing import Array, FloatArray, Json
 
 KEYS = ("groups", "trend", "covariates")
@@ -89,7 +90,9 @@ def removal_of(value: object) -> Removal | None:
         raise ParameterError(f"remove={value!r}: expected a mapping with some of the keys {', '.join(KEYS)}")
     unknown = [key for key in value if key not in KEYS]
     if unknown:
-        raise ParameterError(f"remove has the key {unknown[0]!r}: expected some of {', '.join(KEYS)}")
+        raise ParameterError(
+            f"remove has the key {unknown[0]!r}: expected some of {', '.join(KEYS)}{did_you_mean(unknown[0], KEYS)}"
+        )
     groups, trend, covariates = (value.get(key) for key in KEYS)
     if groups is None and trend is None and covariates is None:
         raise ParameterError(f"remove names nothing: expected at least one of {', '.join(KEYS)}")

@@ -30,8 +30,10 @@ from streampca.runs.verify import verify_groups, verify_run
 from streampca.runs.verify.eigenpairs import Check, Verification
 from streampca.storage.directories import read_record
 from streampca.storage.figures import changed_figures
+from streampca.suggestions import suggests_keywords
 
 
+@suggests_keywords
 def run(
     config: str | Path | Mapping[str, object] | RunConfig | ModelsConfig,
     *,

@@ -42,6 +42,7 @@ from streampca.sources.store_record import MOST_RECORDED, arrays_of
 from streampca.sources.table import FROM_DATA, view_of
 from streampca.storage.directories import tidy_after
 from streampca.storage.lock import lock_of
+from streampca.suggestions import suggests_keywords
 from streampca.typing import Json
 
 _CHANGEABLE = (
@@ -159,6 +160,7 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
         return RowsState(index[order], values[order])
 
 
+@suggests_keywords
 def update(
     directory: str | Path,
     *,

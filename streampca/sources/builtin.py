@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import ReadCount, Source
 from streampca.sources.formats import ReadOptions
 from streampca.sources.table import StoredVariable, table_of
+from streampca.suggestions import nearest
 from streampca.system.optional import not_installed, optional_module
 from streampca.typing import Array
 
@@ -55,8 +55,8 @@ def open_builtin(path: str, options: ReadOptions) -> Source:
 
     name = path.removeprefix("builtin:")
     if name not in BUILTIN_NAMES:
-        nearest = difflib.get_close_matches(name, BUILTIN_NAMES, n=1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        near = nearest(name, BUILTIN_NAMES)
+        hint = f"; did you mean {near[0]}?" if near else ""
         raise DataError(f"builtin:{name} is not a built-in data set: expected one of {', '.join(BUILTIN_NAMES)}{hint}")
     label = f"builtin:{name}"
     options.require_only("built-in data", label)

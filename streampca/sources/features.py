@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from streampca.errors import DataError, ParameterError
 from streampca.labels import Dimension, Labels, Variable
 from streampca.sources.base import require_table
 from streampca.sources.formats import ReadOptions
+from streampca.suggestions import did_you_mean
 from streampca.typing import DType
 
 Axes = tuple[tuple[int, ...], tuple[int, ...]]
@@ -83,10 +83,8 @@ def _axis(name: str, names: Sequence[str], key: str, shown: str) -> int:
     """Return the axis of the dimension `name`; `ParameterError` with a suggestion if there is none."""
     if name in names:
         return list(names).index(name)
-    close = difflib.get_close_matches(str(name), names, 1, 0.5)
     raise ParameterError(
-        f"{key}: there is no dimension {str(name)[:60]!r}: expected one of {shown}"
-        + (f"; did you mean {close[0]!r}?" if close else "")
+        f"{key}: there is no dimension {str(name)[:60]!r}: expected one of {shown}{did_you_mean(name, names)}"
     )
 
 
@@ -127,10 +125,8 @@ def chosen_columns(
     """
     for name in (*(columns or ()), *(() if id_column is None else (id_column,))):
         if name not in known:
-            close = difflib.get_close_matches(str(name), [str(each) for each in known], 1, 0.5)
-            meant = f"; did you mean {close[0]!r}?" if close else ""
             raise ParameterError(
-                f"{label} has no column {str(name)[:60]!r}: expected some of {listed(list(known))}{meant}"
+                f"{label} has no column {str(name)[:60]!r}: expected some of {listed(list(known))}{did_you_mean(name, known)}"
             )
     names = [name for name in known if name not in (id_column, *left_out)] if columns is None else columns
     others = [known[name] for name in names if known[name].dtype is None]

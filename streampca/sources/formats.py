@@ -263,7 +263,7 @@ class ReadOptions:
                 "follow_symlinks is ignored: symbolic links in a store are followed, and the option ends with the next minor version; "
                 "leave it out",
                 FutureWarning,
-                stacklevel=4,  # this function, that of the dataclass, `open_source`
+                stacklevel=5,  # this function, that of the dataclass, `open_source` and its decorator
             )
         for each in fields(self):
             choices, given = each.metadata.get("choices"), getattr(self, each.name)

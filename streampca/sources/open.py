@@ -30,6 +30,7 @@ from streampca.sources.quantization import Quantization
 from streampca.sources.table import StoredVariable, quantised, table_of, with_missing_value
 from streampca.sources.tensors import tensor_rows
 from streampca.sources.where import rows_where
+from streampca.suggestions import suggests_keywords
 from streampca.system.optional import package_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 Opener = Callable[[Any, ReadOptions], Source]
 
 
+@suggests_keywords
 def open_source(
     data: object,
     *,

@@ -18,6 +18,7 @@ from streampca.labels import SampleColumns
 from streampca.sources.arrays import read_array, widened
 from streampca.sources.conventions import Packing, number_of
 from streampca.sources.steps import Step, slabs
+from streampca.suggestions import did_you_mean
 from streampca.typing import Array, DType, FloatArray, Json
 
 KEYS = ("table", "power", "divisor", "scale", "nodata")
@@ -167,7 +168,9 @@ class Quantization:
             raise ParameterError(f"quantization={repr(given)[:60]}: {_EXPECTED}")
         said = {name: value for name, value in given.items() if value is not None}
         if unknown := [str(name)[:60] for name in said if name not in KEYS]:
-            raise ParameterError(f"quantization has the key {unknown[0]!r}: expected some of {', '.join(KEYS)}")
+            raise ParameterError(
+                f"quantization has the key {unknown[0]!r}: expected some of {', '.join(KEYS)}{did_you_mean(unknown[0], KEYS)}"
+            )
         if not {"table", "power", "scale"} & set(said):
             raise ParameterError(f"quantization={repr(given)[:60]} says no values of codes: {_EXPECTED}")
         if "power" in said and "table" in said:

@@ -6,7 +6,6 @@ A condition is read as Python reads an expression, and only its parts that are l
 from __future__ import annotations
 
 import ast
-import difflib
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from streampca.sources.arrays import read_array
 from streampca.sources.base import Chosen, Features, ReadCount, RowsOfSource, Source, Transposed, as_rows
 from streampca.sources.grid import Grid, Schedule
 from streampca.sources.steps import ChosenFeatures, SteppedSource
+from streampca.suggestions import did_you_mean
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, IntArray
 
@@ -281,8 +281,7 @@ class _Condition:
         found = values_from(labels, name, table, f"{table}: where", columns=columns)
         if found is None:
             known = known_names(labels, columns)
-            close = difflib.get_close_matches(name.rpartition(".")[0] or name, re.findall(r"[^\s,:]+", known), 1, 0.6)
-            meant = f"; did you mean {close[0]!r}?" if close else ""
+            meant = did_you_mean(name.rpartition(".")[0] or name, re.findall(r"[^\s,:]+", known))
             raise ParameterError(
                 f"{table}: where={self.text[:200]!r}: there is no sample coordinate or column {name[:60]!r}; {known}{meant}"
             )

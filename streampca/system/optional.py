@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from types import ModuleType
 
 from streampca.errors import NotAvailableError
+from streampca.version import install_command
 
 _DISTRIBUTIONS = {
     "PIL": "pillow",
@@ -39,30 +38,7 @@ def optional_module(name: str, purpose: str, extra: str) -> ModuleType:
 def not_installed(package: str, purpose: str, extra: str) -> NotAvailableError:
     """Return the error that names what needs `package`, and how the extra of this package that has it is installed."""
     name = _DISTRIBUTIONS.get(package, package)
-    return NotAvailableError(f"{purpose} needs {name}, which is not installed: {installing(extra)}")
-
-
-def installing(extra: str) -> str:
-    """Return the command that installs what `extra` has, which is the same for a clone, a wheel and an index."""
-    wanted = _requirements(extra)
-    named = " ".join(f'"{requirement}"' for requirement in wanted)
-    return f"pip install {named} (the extra [{extra}])" if wanted else f'pip install "streampca[{extra}]"'
-
-
-def _requirements(extra: str) -> list[str]:
-    """Return the requirements of an extra by the metadata of the installed package, those of extras within it included."""
-    try:
-        entries = requires("streampca") or []
-    except PackageNotFoundError:
-        return []
-    wanted = []
-    for entry in entries:
-        requirement, _, marker = (part.strip() for part in entry.partition(";"))
-        if marker.replace("'", '"') != f'extra == "{extra}"':
-            continue
-        within = re.fullmatch(r"streampca\[(.+)\]", requirement)
-        wanted += [each for name in within[1].split(",") for each in _requirements(name)] if within else [requirement]
-    return wanted
+    return NotAvailableError(f"{purpose} needs {name}, which is not installed: {install_command(extra)}")
 
 
 def is_installed(package: str) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csc_array, csr_array, issparse
 
 from streampca.errors import ParameterError
+from streampca.suggestions import SuggestsKeywords
 from streampca.typing import Array, DType, FloatArray, IntArray, Rows
 
 _SPARSE_SLAB_FEATURES = 8192
@@ -164,7 +165,7 @@ def multiply(
     return out
 
 
-class SparseTransform(ABC):
+class SparseTransform(SuggestsKeywords, ABC):
     """Base class of transforms whose Ω has few entries in each row: `CountSketch`, `SparseSign`, `Grouping`."""
 
     n_features: int

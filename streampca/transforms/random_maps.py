@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from streampca.errors import ParameterError
 from streampca.random import generator, hashes
+from streampca.suggestions import SuggestsKeywords
 from streampca.transforms.base import SparseTransform, bounds, buckets, check_fields, compressed, key_of, multiply
 from streampca.typing import Array, FloatArray, Rows
 
@@ -125,7 +126,7 @@ def _checked_names(names: Sequence[str], n_features: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class GaussianProjection:
+class GaussianProjection(SuggestsKeywords):
     """Ω with independent entries N(0, 1 / size), so that E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
 
     The variance of ⟨xΩ, yΩ⟩ is (‖x‖² ‖y‖² + ⟨x, y⟩²) / size for any x and y, so no data are unfavourable.

@@ -52,7 +52,25 @@ def certificates(pca: sp.PCA, kernel_pca: sp.KernelPCA) -> None:
     assert_type(kernel_pca.certificate_.sigma, float | None)
     assert_type(pca.error_.statement, str)
     assert_type(kernel_pca.error_.eigenvalue_intervals, tuple[tuple[float, float], ...] | None)
+    if pca.error_.kind == "approximate":
+        assert_type(pca.error_.largest_relative_width, float | None)
     print(pca.error_["statement"], sorted(pca.error_))
+
+
+def summaries(pca: sp.PCA, mca: sp.MCA) -> str:
+    assert_type(pca.summary().title, str)
+    print(mca.summary())
+    return str(pca.summary())
+
+
+def plans(rows: NDArray[np.float32]) -> int:
+    try:
+        plan = sp.PCA(3, memory=64 * 2**20).plan(rows)
+    except sp.errors.PlanError as error:
+        assert_type(error.exit_status, int)
+        return error.exit_status
+    assert_type(plan.notes, tuple[str, ...])
+    return plan.projected_bytes
 
 
 def charts(pca: sp.PCA, kernel_pca: sp.KernelPCA, rows: NDArray[np.float64], ax: Axes) -> None:

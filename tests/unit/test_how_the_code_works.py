@@ -21,10 +21,16 @@ MOST = 12
 MOST_MODULES, MOST_CLIMBS = 52, 33
 
 
+def of_package(frame: FrameType) -> bool:
+    """Return whether a function of the package runs, other than those that check the keywords of public functions before them."""
+    file = frame.f_code.co_filename
+    return file.startswith(PACKAGE) and not file.endswith("suggestions.py")
+
+
 def stack(frame: FrameType | None) -> Iterator[str]:
     """Yield the functions of the package that wait for `frame`, itself first."""
     while frame is not None:
-        if frame.f_code.co_filename.startswith(PACKAGE):
+        if of_package(frame):
             yield frame.f_code.co_qualname
         frame = frame.f_back
 
@@ -61,10 +67,10 @@ def test_the_way_from_fit_to_the_first_block_enters_few_modules_and_seldom_climb
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal arrived
-        if event != "call" or arrived or not frame.f_code.co_filename.startswith(PACKAGE):
+        if event != "call" or arrived or not of_package(frame):
             return
         caller = frame.f_back
-        while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
+        while caller is not None and not of_package(caller):
             caller = caller.f_back
         calls.append(("" if caller is None else caller.f_code.co_filename, frame.f_code.co_filename))
         arrived = frame.f_code.co_qualname == "drive"

@@ -32,7 +32,7 @@ LAYERS = (
     "regressors",
     "calendars",
     "block counts random errors labels logs",
-    "redaction typing version",
+    "redaction suggestions typing version",
 )
 """From the top to the bottom; packages of one line do not import each other."""
 RANKS = {name: rank for rank, names in enumerate(LAYERS) for name in names.split()}

@@ -12,7 +12,8 @@ import yaml
 import streampca as sp
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = METADATA["project"]
 CONDA_NAMES = {"dask[array]": "dask-core", "xxhash": "python-xxhash"}
 
 
@@ -48,6 +49,15 @@ def test_packages_that_are_optional_are_no_dependencies() -> None:
 def test_the_names_of_the_package_are_those_that_it_exports() -> None:
     assert dir(sp) == sorted(sp.__all__)
     assert dir(sp.anndata) == ["pca"]
+
+
+def test_type_checkers_find_the_package_however_it_is_installed() -> None:
+    settings = METADATA["tool"]["setuptools"]
+    assert (ROOT / "streampca/py.typed").is_file()
+    assert "py.typed" in settings["package-data"]["streampca"]
+    assert settings["package-dir"] == {
+        "": "."
+    }  # without it setuptools makes an import hook of an editable installation
 
 
 def test_the_extra_all_has_every_extra_for_users_but_torch() -> None:

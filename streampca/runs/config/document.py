@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NoReturn, TypeAlias, get_args, get_origin
 
@@ -19,6 +18,7 @@ from yaml.reader import ReaderError
 from streampca.errors import ConfigError
 from streampca.redaction import is_hidden
 from streampca.storage.files import open_regular
+from streampca.suggestions import nearest
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys and list indices from the top of a document down to a value."""
@@ -460,7 +460,7 @@ def _unknown(path: KeyPath, section: type[BaseModel], siblings: list[type[BaseMo
         says += f": did you mean {_MOVED[key]}?"
     elif len(elsewhere) == 1:
         says += f": did you mean {elsewhere.pop()}?"
-    elif close := get_close_matches(key.lower(), keys, n=1):
+    elif close := nearest(key, keys):
         says += f": did you mean {close[0]}?"
     return f"{says} (keys: {', '.join(keys)})"
 

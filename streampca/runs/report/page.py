@@ -62,8 +62,8 @@ from streampca.runs.report.what_ran import (
     warnings,
     what_ran,
 )
-from streampca.system.optional import installing
 from streampca.typing import Json
+from streampca.version import install_command
 
 _REMOVED = "Samples are not drawn, because the model removes a part of each sample before it is projected."
 _NO_CHARTS = (
@@ -142,7 +142,7 @@ def _told(run: RunFiles) -> list[Section]:
     found = {
         "warning": (warnings(run), "warnings"),
         "note": (
-            [*notes(run), *removed, *([] if can_draw() else [_NO_CHARTS.format(installing("report"))])],
+            [*notes(run), *removed, *([] if can_draw() else [_NO_CHARTS.format(install_command("report"))])],
             "warnings notes",
         ),
     }

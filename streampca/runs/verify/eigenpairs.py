@@ -23,6 +23,7 @@ from streampca.linalg.eigen import negative_mass
 from streampca.linalg.random_matrix import edge_of_variances
 from streampca.linalg.scaling import UNSCALED, Scaling
 from streampca.models.analysis import AnalysisModel
+from streampca.models.certificates import ApproximateCertificate
 from streampca.models.diagnostics import centred_rows, row_diagnostics, scratch_bytes
 from streampca.models.kernel import KernelModel
 from streampca.models.pca import Model, PCAModel
@@ -276,7 +277,7 @@ def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) 
     Features were scaled as `scaling` says. Approximate eigenvalues may be too small, and the residual lies in its certified interval.
     """
     certificate, recorded, axes = model.certificate, model.explained_variance, np.asarray(model.components)
-    approximate, pairwise = certificate.kind == "approximate", is_pairwise(model)
+    approximate, pairwise = isinstance(certificate, ApproximateCertificate), is_pairwise(model)
     rounding, solved = _rounding(model, measured.n_samples), certificate.eigen_residual or 0.0
     allowed = _SLACK * rounding + solved * (not approximate)
     turned = float(np.abs(axes @ axes.T - np.eye(len(axes))).max())

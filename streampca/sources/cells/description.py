@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from streampca.sources.base import Source
 from streampca.sources.formats import ReadOptions
 from streampca.sources.normalization import Normalization
 from streampca.sources.steps import ChosenFeatures, SteppedSource
+from streampca.suggestions import nearest
 from streampca.typing import Array, BoolArray
 
 MOST_NAMES = 2**20
@@ -78,7 +78,7 @@ def require_layer(layer: str | None, layers: Iterable[str], label: str) -> None:
     known = sorted(layers)
     if layer is None or layer in known:
         return
-    close = difflib.get_close_matches(layer, known, 1, 0.5)
+    close = nearest(layer, known)
     raise DataError(
         f"{label} has no layer {layer[:60]!r}: expected {', '.join(known[:12]) or 'none, it has no layers'}"
         + (f"; did you mean {close[0]}?" if close else "")

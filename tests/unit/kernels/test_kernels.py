@@ -293,9 +293,9 @@ def test_kernels_by_name() -> None:
     assert kernel_of("cosine", gamma=1) == Cosine()
     assert kernel_of(MIXED, gamma=3) is MIXED
     assert sp.kernels.RBF is RBF
-    with pytest.raises(ParameterError, match="nearest: 'laplacian'"):
+    with pytest.raises(ParameterError, match="did you mean 'laplacian'"):
         kernel_of("laplace")
-    with pytest.raises(ParameterError, match="nearest: 'rbf'"):
+    with pytest.raises(ParameterError, match="did you mean 'rbf'"):
         kernel_of("RBF")
     with pytest.raises(ParameterError, match="'precomputed': a matrix of kernel values is not taken"):
         kernel_of("precomputed")

@@ -212,7 +212,7 @@ def test_what_a_system_refuses_comes_back_in_one_line_without_secrets(run, playe
 
 
 def test_a_package_that_is_not_installed(run):
-    expected = pytest.raises(NotAvailableError, match=r'pip install ".*\(the extra \[slurm\]\)')
+    expected = pytest.raises(NotAvailableError, match=r'pip install "streampca\[slurm\]"')
     with modules(dask_jobqueue=None), expected as caught:
         run({"kind": "slurm"})
     assert caught.value.exit_status == 2
