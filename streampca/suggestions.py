@@ -13,6 +13,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Class = TypeVar("_Class", bound=type)
 _LIKENESS = 0.5
+_PUBLIC = {"open_source": "open"}  # functions that the package has under another name
 
 
 def nearest(name: str, known: Iterable[str], n: int = 1) -> list[str]:
@@ -68,7 +69,7 @@ def suggests_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if not known.issuperset(kwargs):
             owner = f"{type(args[0]).__name__}." if of_class and args else ""
-            require_keywords(owner + function.__name__, kwargs, signature)
+            require_keywords(owner + _PUBLIC.get(function.__name__, function.__name__), kwargs, signature)
         return function(*args, **kwargs)
 
     return called

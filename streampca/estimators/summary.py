@@ -28,7 +28,7 @@ _MOST_WARNINGS, _MOST_SENTENCE = 3, 300
 class Summary:
     """A fit on one page, as `summary` of a fitted estimator returns it: ``print`` writes text, and notebooks show a table.
 
-    The text is at most 80 columns wide. Where numbers are long, it leaves out the columns ``together`` and ``sampling``, which `table` has.
+    The text is at most 80 columns wide. Where numbers are long, it leaves out the columns ``cumulative`` and ``sampling``, which `table` has.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Summary:
     def __repr__(self) -> str:
         columns = [*zip(*self.table, strict=True)]
         widths = [max(map(len, column)) for column in columns]
-        for name in ("together", "sampling"):  # where numbers are long
+        for name in ("cumulative", "sampling"):  # where numbers are long
             if sum(widths) + 2 * len(widths) - 2 > _WIDTH and name in self.table[0]:
                 place = [column[0] for column in columns].index(name)
                 del columns[place], widths[place]
@@ -87,13 +87,13 @@ def _table(model: Model, shown: int) -> Iterator[tuple[str, ...]]:
     shares = np.asarray(model.shares if isinstance(model, AnalysisModel) else model.explained_variance_ratio)
     errors = getattr(model, "strength_errors", None) or model.sampling_errors
     heads = [kind.noun, "eigenvalue" if kind.page != "analysis" else kind.strength, "share"]
-    heads += [] if kind.bounded else ["together"]
+    heads += [] if kind.bounded else ["cumulative"]
     heads += ["interval", *(["angle"] if isinstance(model.certificate, ApproximateCertificate) else [])]
     yield (*heads, *(["sampling"] if errors is not None else []))
-    together, digits = np.cumsum(shares), 6 if model.certificate.kind == "exact" else 4
+    cumulative, digits = np.cumsum(shares), 6 if model.certificate.kind == "exact" else 4
     for i in range(shown):
         row = [f"{i + 1}", words.figure(float(values[i]), digits), words.share(float(shares[i]))]
-        row += [] if kind.bounded else [words.share(float(together[i]))]
+        row += [] if kind.bounded else [words.share(float(cumulative[i]))]
         row.append(_interval(model, i))
         if isinstance(model.certificate, ApproximateCertificate):
             sine = model.certificate.angle_bounds[i]

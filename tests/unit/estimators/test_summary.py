@@ -82,7 +82,7 @@ def test_a_summary_is_one_page_with_the_figures_of_the_fit(name: str, fits: dict
 def test_the_interval_is_exact_or_that_of_the_certificate(fits: dict[str, Any]) -> None:
     assert {row[-1] for row in fits["exact"].summary().table[1:]} == {"exact"}
     head, first, *_ = fits["approximate"].summary().table
-    assert head == ("component", "eigenvalue", "share", "together", "interval", "angle", "sampling")
+    assert head == ("component", "eigenvalue", "share", "cumulative", "interval", "angle", "sampling")
     low, high = fits["approximate"].certificate_.eigenvalue_intervals[0]
     np.testing.assert_allclose([_number(end) for end in first[4].split(" to ")], [low, high], rtol=1e-3)
     assert first[-1].startswith("± ")
