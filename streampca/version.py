@@ -9,7 +9,10 @@ __version__ = "0.2.0"
 
 def install_command(extra: str) -> str:
     """Return the command of pip that installs an extra: by the name of the package, or by the path of a clone that is not installed."""
-    from importlib.metadata import PackageNotFoundError, distribution  # here, because it takes as long as the whole module
+    from importlib.metadata import (  # here, because it takes as long as the whole module
+        PackageNotFoundError,
+        distribution,
+    )
 
     try:
         distribution("streampca")
