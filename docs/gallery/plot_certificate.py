@@ -20,9 +20,9 @@ fits = [sp.PCA(10, solver="sketch", max_passes=int(p), tolerance=0).fit(rows) fo
 errors = [np.abs(fit.explained_variance_ / exact.explained_variance_ - 1).max() for fit in fits]
 widths = [fit.certificate_.largest_relative_width for fit in fits]
 
-figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")
+figure, axis = plt.subplots(figsize=(5, 3.4), layout="constrained")
 axis.semilogy(passes, widths, "o-", label="certified: widest interval")
 axis.semilogy(passes, errors, "o-", label="true: largest error")
-axis.set(xlabel="passes over the rows", ylabel="relative error of ten eigenvalues", xticks=passes)
+axis.set(xlabel="passes over the rows", ylabel="relative error", xticks=passes)
 axis.legend()
 plt.show()

@@ -28,7 +28,7 @@ pca.transform_to(rows, out, diagnostics=True)
 group = zarr.open_group(out, mode="r")
 t2, q = group["t2"][:], group["q"][:]
 
-figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+figure, axis = plt.subplots(figsize=(5, 3.8), layout="constrained")
 kinds = {"usual": slice(16, None), "extreme": slice(0, 8), "strange": slice(8, 16)}
 for (name, which), colour in zip(kinds.items(), ("0.7", "tab:orange", "tab:red"), strict=True):
     axis.loglog(t2[which], q[which], "o", markersize=3 if name == "usual" else 6, color=colour, label=name)

@@ -17,7 +17,7 @@ rows = rng.standard_normal((2_000, 256)) * np.arange(1, 257) ** -0.7 @ turn
 exact = np.linalg.eigvalsh(np.cov(rows.T))[::-1][:5]
 
 kinds, columns = ("gaussian", "sparse_sign", "count_sketch", "grouping"), (20, 40, 80)
-figure, axis = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
+figure, axis = plt.subplots(figsize=(5, 3.6), layout="constrained")
 for index, kind in enumerate(kinds):
     for size in columns:
         errors = []
@@ -26,9 +26,7 @@ for index, kind in enumerate(kinds):
             errors.append(np.abs(fit.fit(rows).explained_variance_ / exact - 1).max())
         place = size * 1.06 ** (index - 1.5)
         axis.plot(np.full(10, place), errors, ".", color=f"C{index}", label=kind if size == columns[0] else None)
-axis.set(
-    xscale="log", yscale="log", xlabel="columns of the sketch", ylabel="largest relative error of five eigenvalues"
-)
+axis.set(xscale="log", yscale="log", xlabel="columns of the sketch", ylabel="largest relative error")
 axis.set_xticks(columns, [str(size) for size in columns])
 axis.minorticks_off()
 axis.legend(fontsize=8)

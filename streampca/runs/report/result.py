@@ -467,7 +467,7 @@ def component_count(shown: Shown) -> Section | None:
     note = " ".join(f"{why}: {each}." for why, each in listed.items() if each)
     heads = ("rule", "components", "noise variance", "threshold", "")
     table = ReportTable("Number of components by rule", heads, tuple(rows), style="rules", note=note)
-    charts = (_rules_chart(run, edges, max(rule.n_components or 0 for rule in applied.values())),) if edges else ()
+    charts = (_rules_chart(run, edges, best.n_components or 0),) if edges else ()
     return Section("how-many", "Number of components above noise", lead, (("pair", charts), ("card", table)))
 
 
@@ -496,7 +496,7 @@ def _sorted_rules(run: RunFiles) -> tuple[dict[str, RuleResult], dict[str, dict[
 
 
 def _rules_chart(run: RunFiles, edges: dict[str, float], highest: int) -> Chart:
-    """Return the first eigenvalues, some more than the highest number of the rules, with the thresholds."""
+    """Return the first eigenvalues, some more than the `highest` number of components that is of interest, with the thresholds."""
     known = run.model.score_variances if run.pca.eigenvalues is None else run.pca.eigenvalues
     values = np.clip(known[: max(_FEWEST, 2 * highest, run.model.n_components)], 0.0, None)
     listed = ", ".join(f"{title} {words.figure(edge)}" for title, edge in edges.items())
