@@ -272,7 +272,8 @@ def test_upper_ends_say_what_gave_them(values, parameters, given):
 def test_auto_takes_incremental_updates_for_one_pass_and_tells_why(tolerance):
     shape = (40_000, 20_000)
     rows = np.broadcast_to(np.float32(1), shape)
-    options = {"memory": "1GiB", "tolerance": tolerance}
+    process = sp.PCA(1).plan(np.eye(2)).memory["process"]
+    options = {"memory": process + 800 * 2**20, "tolerance": tolerance}
     plan = sp.PCA(5, max_passes=1, **options).plan(rows)
     assert (plan.solver, plan.passes) == ("adaptive", 1)
     assert "with one pass it is more accurate than a sketch" in plan.reason

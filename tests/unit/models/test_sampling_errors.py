@@ -345,7 +345,7 @@ def test_reports_draw_error_bars_and_name_components_that_are_not_told_apart(tmp
     lines = ("statistics: {sampling_errors: 20}", "model: {n_components: 3, solver: sketch}")
     (tmp_path / "c.yaml").write_text(config_text(tmp_path / "x.zarr", tmp_path / "run", *lines, output="report: true"))
     page = (sp.run(tmp_path / "c.yaml").directory / "report.html").read_text()
-    assert "and its sampling error" in page
+    assert "Standard errors by leaving out each of 20 groups" in page
     assert "overlap for components 2 to 3" in page
     assert "numerical error" in page
 

@@ -168,7 +168,7 @@ def test_more_components_than_there_can_be_are_refused_before_reading(tmp_path: 
 def test_parameters_are_checked(digits: NDArray[np.float64]) -> None:
     for parameters, message in (
         ({"method": "nistrom"}, "expected one of auto, exact"),
-        ({"kernel": "rbff"}, "nearest"),
+        ({"kernel": "rbff"}, "did you mean 'rbf'"),
         ({"sketch": "hash"}, "expected one of auto, gaussian"),
         ({"recovery": "best"}, "expected one of nystrom"),
         ({"n_landmarks": 0}, "integer of at least 1"),
