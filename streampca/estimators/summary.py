@@ -21,7 +21,7 @@ from streampca.planning.plan import Plan
 _WIDTH = 80
 _INDENT = 13  # of `lines_as_text`
 _MOST_ROWS = 12
-_MOST_WARNINGS, _MOST_SENTENCE = 3, 300
+_MOST_WARNINGS, _MOST_SENTENCE = 3, 600
 
 
 @dataclass(frozen=True, repr=False)
