@@ -43,7 +43,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 _Estimator = TypeVar("_Estimator", bound="Continuing")
 _NO_STATE = (
     "the model holds no state that rows could be added to: fit it with solver 'covariance' (its matrix in memory, not on disk, and no "
-    "n_components='cross_validation') or 'qr' and, if it was loaded, save it with state=True (output.state: true in a run)"
+    "n_components='cross_validation'), 'qr' or 'sketch' and, if it was loaded, save it with state=True (output.state: true in a run)"
 )
 
 
