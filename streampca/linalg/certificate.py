@@ -25,16 +25,8 @@ CONFIDENCE = 0.9999
 _LOOKS = 8  # certificates of one fit, each of which may have decided that it was the last; with more of them, confidence is less
 _CHANCE_OF_SIGMA = 1e-5  # that σ of one certificate is too small; residuals have what 8 of them leave of 1 − CONFIDENCE
 _COLUMNS = (2, 3, 5, 10, 15, 20, 32, 40)
-_FACTORS = (
-    957.0,
-    71.4,
-    14.2,
-    4.53,
-    3.08,
-    2.52,
-    1.98,
-    1.81,
-)  # U^(−1/4) for that quantile of U, from 1,000,000 directions
+_FACTORS = (957.0, 71.4, 14.2, 4.53, 3.08, 2.52, 1.98, 1.81)
+"""U^(−1/4) for that quantile of U, from 1,000,000 directions, by the number of columns."""
 _NEIGHBOURS = 10  # eigenpairs beyond the components whose residuals limit the last ones
 
 _WELL_CONDITIONED = 1e-6  # smallest eigenvalue of a Gram matrix whose columns need no second orthogonalisation

@@ -597,9 +597,9 @@ def split(known: Sketched, held_out: int) -> tuple[tuple[FloatArray, FloatArray]
 def _next_test(
     chain: Chain, answer: Approximation, evidence: Evidence, plan: Plan, work: Precision
 ) -> tuple[FloatArray, int, float, int]:
-    """Return the columns of the next pass: how many are for the answer, log₂ of the factor of the others, their number of further products.
+    """Return the columns of the next pass, the number of those for the answer, and log₂ of the factor and the power of the others.
 
-    The former are the leading directions of the last products, orthogonal to all test matrices that are kept: block Krylov
+    Those for the answer are the leading directions of the last products, orthogonal to all test matrices that are kept: block Krylov
     (Tropp & Webber 2023). After an incremental pass, and where no further products have room, they are the leading eigenvectors so far.
     The others are what of the products of held-out columns is orthogonal to all of these, for the certificate, times a power of two that
     keeps their products in range: of their products in the last pass, so that each pass multiplies them by one more power, unless test
