@@ -425,18 +425,22 @@ def cell_blocks(shape: tuple[int, int] = CELLS_SHAPE, seed: int = 0, depth: floa
 def write_cells(
     path: Path, shape: tuple[int, int] = CELLS_SHAPE, seed: int = 0, zarr_format: int = 3, depth: float = 1
 ) -> None:
-    """Write a new AnnData store of counts; the tenth of the genes that vary most is ``var["highly_variable"]``."""
-    parts = list(cell_blocks(shape, seed, depth))
-    lengths = np.concatenate([[0], *(np.diff(part.indptr) for part in parts)])
+    """Write a new AnnData store of counts, one block of cells after another; the tenth of the genes that vary most is ``var["highly_variable"]``."""
     root = zarr.open_group(path, mode="w", zarr_format=zarr_format, attributes=_encoding("anndata", "0.1.0"))
     rows = root.create_group("X", attributes=_encoding("csr_matrix", "0.1.0") | {"shape": list(shape)})
-    _array(rows, "data", np.concatenate([part.data for part in parts]))
-    _array(rows, "indices", np.concatenate([part.indices for part in parts]).astype(np.int32))
-    edges = np.cumsum(lengths)
+    lengths, moments = [np.zeros(1, dtype=np.int64)], np.zeros((2, shape[1]))
+    writers = _Growing(rows, "data", "float32"), _Growing(rows, "indices", "int32")
+    for part in cell_blocks(shape, seed, depth):
+        writers[0].add(part.data)
+        writers[1].add(part.indices.astype(np.int32))
+        lengths.append(np.diff(part.indptr))
+        moments += [np.asarray((part**power).sum(axis=0)).ravel() / shape[0] for power in (1, 2)]
+    for writer in writers:
+        writer.close()
+    edges = np.cumsum(np.concatenate(lengths))
     _array(rows, "indptr", edges.astype(np.int32 if edges[-1] < 2**31 else np.int64))  # scikit-learn takes one type
     for name in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
         root.create_group(name, attributes=_encoding("dict", "0.1.0"))
-    moments = [sum(np.asarray((part**power).sum(axis=0)).ravel() for part in parts) / shape[0] for power in (1, 2)]
     spread = (moments[1] - moments[0] ** 2) / np.maximum(moments[0], 1e-12)
     variable = spread >= np.quantile(spread, 0.9)
     for axis, word, size in (("obs", "cell", shape[0]), ("var", "gene", shape[1])):
@@ -451,12 +455,38 @@ def write_cells(
             _array(frame, "highly_variable", variable)
 
 
+class _Growing:
+    """A vector of a group that is written as its values come; one that ends within the first chunk has a chunk of its own length."""
+
+    def __init__(self, group: zarr.Group, name: str, dtype: str) -> None:
+        self.group, self.name = group, name
+        self.array: zarr.Array[Any] | None = None
+        self.held = np.zeros(0, dtype=dtype)
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Write all full chunks of what is held and of `values`, and hold the rest."""
+        held = np.concatenate([self.held, values])
+        full = len(held) - len(held) % _CELLS_CHUNK
+        if full and self.array is None:
+            self.array = _array(self.group, self.name, held[:full])
+        elif full and self.array is not None:
+            self.array.append(held[:full])
+        self.held = held[full:]
+
+    def close(self) -> None:
+        """Write the rest."""
+        if self.array is None:
+            _array(self.group, self.name, self.held)
+        elif len(self.held):
+            self.array.append(self.held)
+
+
 def _encoding(kind: str, version: str) -> dict[str, Any]:
     return {"encoding-type": kind, "encoding-version": version}
 
 
-def _array(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
-    """Add a vector to a group, every chunk of it."""
+def _array(group: zarr.Group, name: str, values: NDArray[Any]) -> zarr.Array[Any]:
+    """Add a vector to a group, every chunk of it, and return it."""
     array = group.create_array(
         name,
         shape=values.shape,
@@ -466,6 +496,7 @@ def _array(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
         config={"write_empty_chunks": True},
     )
     array[:] = values
+    return array
 
 
 @contextmanager
