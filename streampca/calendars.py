@@ -194,6 +194,23 @@ def dates_of(calendar: str, days: IntArray) -> tuple[IntArray, IntArray, IntArra
     return parts[..., 0], parts[..., 1], parts[..., 2]
 
 
+def times_in_calendar(coordinate: Array, attributes: Mapping[str, object]) -> Array | None:
+    """Return the times of a coordinate of numbers or text as objects of cftime, as xarray has them.
+
+    None if they are no times, or of the Gregorian calendar, or cftime is not installed.
+    """
+    found = None if coordinate.dtype.kind == "M" else microseconds_of(coordinate, attributes)
+    if found is None or found[0] not in _FIRST:
+        return None
+    calendar, (days, rest) = found[0], np.divmod(found[1], _DAY)
+    try:
+        dates = _cftime(calendar).num2date(days, _FIRST[calendar], calendar=calendar)
+    except NotAvailableError:
+        return None
+    times: Array = np.asarray(dates, dtype=object) + rest.astype("m8[us]").astype(object)
+    return times
+
+
 def _cftime(calendar: str) -> Any:
     """Return the library of other calendars than the Gregorian one; `NotAvailableError` if it is not installed."""
     try:

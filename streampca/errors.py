@@ -35,6 +35,15 @@ __all__ = [
 ]
 
 
+def value_in_words(value: object) -> str:
+    """Return a value of a parameter for a message: its repr, or type and shape of an array, shortened to one line of 80 characters."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"an array of shape {shape} and type {getattr(value, 'dtype', type(value).__name__)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:60]}…{text[-10:]}"
+
+
 class StreamPCAError(Exception):
     """Base of every error that streampca raises on purpose; URLs in messages have neither passwords nor queries."""
 

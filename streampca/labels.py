@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from streampca.calendars import times_in_calendar
 from streampca.typing import Array, BoolArray, FloatArray, IntArray, JsonValue
 
 _UNKNOWN_ALLELES = ("0", ".", "")
@@ -49,14 +50,23 @@ class Dimension:
         value = self.coordinate[index]
         if isinstance(value, np.datetime64):
             return time_in_words(value)
+        if (date := self._date(index)) is not None:
+            return date
         return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+    def _date(self, index: int) -> str | None:
+        """Return the coordinate at a place as a date where it counts from one in a calendar that `datetime64` does not have, else None."""
+        if self.coordinate is None or self.coordinate.dtype.kind not in "iuf" or "units" not in self.attributes:
+            return None
+        times = times_in_calendar(self.coordinate[index : index + 1], self.attributes)
+        return None if times is None else str(times[0].isoformat()).removesuffix("T00:00:00")
 
     def describe(self) -> dict[str, JsonValue]:
         """Return name and size, and first and last value and units of the coordinate where there is one."""
         known: dict[str, JsonValue] = {"name": self.name, "size": self.size}
         if self.coordinate is not None and self.size:
             known |= {"first": self.value(0), "last": self.value(self.size - 1)}
-            if "units" in self.attributes and self.coordinate.dtype.kind not in "Mm":
+            if "units" in self.attributes and self.coordinate.dtype.kind not in "Mm" and self._date(0) is None:
                 known["units"] = self.attributes["units"]
         return known
 

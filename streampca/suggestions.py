@@ -14,6 +14,7 @@ _R = TypeVar("_R")
 _Class = TypeVar("_Class", bound=type)
 _LIKENESS = 0.5
 _PUBLIC = {"open_source": "open"}  # functions that the package has under another name
+_OPTIONS_OF_OPEN: set[str] = set()  # which other functions are often given
 
 
 def nearest(name: str, known: Iterable[str], n: int = 1) -> list[str]:
@@ -41,6 +42,8 @@ def require_keywords(function: str, given: Iterable[str], signature: inspect.Sig
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known) or f"; expected some of {', '.join(known)}"
+            if name in _OPTIONS_OF_OPEN:
+                hint = f"; it is an option of open: give streampca.open(data, {name}=…) in place of the data"
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 
@@ -60,6 +63,8 @@ def suggests_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a public function so that its errors for unknown keywords suggest the name that was meant."""
     signature = inspect.signature(function)
     known = frozenset(signature.parameters)
+    if function.__name__ == "open_source":
+        _OPTIONS_OF_OPEN.update(known)
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
     if takes_any or known <= {"self"}:
         return function

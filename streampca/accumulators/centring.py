@@ -354,7 +354,7 @@ def refuse_not_finite(rows: Array | SparseRows, start: int, first_column: int = 
         advice = "expected finite numbers; clean or impute these values first"
         if value == "NaN":
             advice += (
-                "; missing='mean' or 'drop_rows' (preprocess.missing) does so in PCA; sp.open(…, mask='observed') (source.mask) leaves out "
+                "; missing='mean' or 'drop_rows' (preprocess.missing) does so in PCA without remove; sp.open(…, mask='observed') (source.mask) leaves out "
                 "features that are never observed, such as land"
             )
     raise NotFiniteError(
@@ -474,7 +474,7 @@ def require_observed(observed: BoolArray) -> None:
     """Raise `DataError` unless every feature is `observed` in some row."""
     never = np.flatnonzero(~observed)
     if len(never):
-        first = ", ".join(map(str, never[:5]))
+        first = ", ".join(f"feature {column}" for column in never[:5])
         raise DataError(
             f"{len(never)} feature(s) were observed in no row, first: {first}: leave them out (sp.open(…, mask='survey') does)"
         )

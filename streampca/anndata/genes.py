@@ -297,11 +297,31 @@ def choose_genes(table: SteppedSource, wanted: GeneChoice, memory: int | str | N
         yield from fit_steps(rows, like)
         plan = plan_reading(rows, (accumulator,), like)
         (state,) = (yield Reading(rows, (accumulator,), plan, phase="moments of genes")).take()
+        require_counts(state.groups, rows, wanted)
         return (yield from flavor.choose(state.groups, rows, wanted, batches, like))
 
     fits: dict[str, Readings[Any]] = {"steps": fit_steps(table, like), "genes": choosing()}
     columns = run_together(fits, like, active_client(table)).results["genes"]
     return {name: columns[name] for name in wanted.columns}
+
+
+def require_counts(moments: tuple[MomentsState, ...], rows: Source, wanted: GeneChoice) -> None:
+    """Raise `DataError` if genes have negative means; warn if ``seurat_v3``, which is for counts, is given sums that are not whole."""
+    means = np.array([each.mean for each in moments])
+    if (negative := np.flatnonzero((means < 0).any(axis=0))).size:
+        raise DataError(
+            f"{rows.description}: hvg: {len(negative):,} genes have negative means, first: feature {negative[0]}: expected counts, or "
+            "normalised counts for flavor='cell_ranger'; name the array of counts (layer=, or array='layers/counts')"
+        )
+    totals = means * np.array([each.n_samples for each in moments])[:, None]
+    fractional = int((np.abs(totals - np.rint(totals)) > _WHOLE * np.maximum(totals, 1)).any(axis=0).sum())
+    if wanted.flavor == "seurat_v3" and fractional:
+        warnings.warn(
+            f"{rows.description}: hvg: the sums of {fractional:,} genes are not whole numbers, and flavor='seurat_v3' is for counts: name the "
+            "array of counts (layer=, or array='layers/counts'), or use flavor='cell_ranger' with normalize",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _variance(moments: MomentsState) -> FloatArray:

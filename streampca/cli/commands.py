@@ -58,7 +58,11 @@ def cli() -> None:
 @_CONFIG
 @_SET
 @_DEVICE
-@click.option("--resume", is_flag=True, help="Go on with a run that was stopped; an error if there is none.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with a run that was stopped; a finished one is kept, and it is an error if there is neither.",
+)
 @click.option("--fresh", is_flag=True, help="Start over even if a stopped run could go on.")
 def run(config: Path, overrides: tuple[str, ...], device: str | None, resume: bool, fresh: bool) -> Result:
     """Carry out a configuration file.

@@ -377,8 +377,8 @@ class StreamEstimator(BaseEstimator):
         ParameterError
             If `X` does not have the features of the fit, or `remove` is missing or does not match.
         ValueError
-            If rows hold infinity, or NaN and the model was fitted with ``missing="error"``; `NotFiniteError`, which names the first
-            row and column, except where scikit-learn checks an array. For lazy rows when their scores are computed.
+            If rows hold infinity, or NaN and the model was fitted with ``missing="error"``: `NotFiniteError`, which names the first
+            row and column. For lazy rows when their scores are computed.
         """
         check_is_fitted(self)
         if is_tensor(X):
@@ -641,9 +641,8 @@ class StreamEstimator(BaseEstimator):
         return declared
 
     def _validated(self, X: ArrayLike) -> Array:
-        """Return rows to be transformed, checked by scikit-learn, with NaN for the missing value; it is let through where it has a meaning."""
-        finite = "allow-nan" if self._model.missing != "error" else True
-        rows: Array = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=finite)
+        """Return rows to be transformed, with NaN for the missing value; whether they are finite is checked with their scores."""
+        rows: Array = validate_data(self, numeric_frame(X), reset=False, accept_sparse="csr", ensure_all_finite=False)
         require_decoded(rows, self._model.source)
         warn_of_norms(rows, self._model.source)
         return with_nan(rows, self._missing_value)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from streampca.errors import NotFittedError, ParameterError
+from streampca.errors import DataError, NotFittedError, ParameterError
 from streampca.suggestions import SuggestsKeywords, did_you_mean, suggests_in_methods
 from streampca.system.optional import is_installed, optional_module
 from streampca.typing import Array
@@ -261,6 +261,8 @@ def validate_data(
         if as_fitted and not _not_finite(X, ensure_all_finite):
             _remember(estimator, X.shape[1], None) if reset else None
             return X
+    if getattr(getattr(X, "dtype", None), "kind", "") == "c":  # of which scikit-learn would print all values
+        raise DataError(f"Complex data not supported: X has dtype {X.dtype}; expected real numbers")
     if is_installed("sklearn"):
         from sklearn.utils.validation import validate_data as validate_any
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 
+from streampca.calendars import times_in_calendar
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.estimators.inputs import map_fitted, map_rows
 from streampca.labels import Dimension, Labels, Variable
@@ -219,8 +220,10 @@ def _coordinates(dimensions: Sequence[Dimension]) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for d in dimensions:
         if d.coordinate is not None:
-            own = ("units", "calendar") if d.coordinate.dtype.kind in "mM" else ()
-            known[d.name] = (d.name, d.coordinate, {k: v for k, v in d.attributes.items() if k not in own})
+            times = times_in_calendar(d.coordinate, d.attributes)
+            own = ("units", "calendar") if d.coordinate.dtype.kind in "mM" or times is not None else ()
+            values = d.coordinate if times is None else times
+            known[d.name] = (d.name, values, {k: v for k, v in d.attributes.items() if k not in own})
     return known
 
 

@@ -384,7 +384,7 @@ def obstacle_of(name: RuleName, sample: Sample) -> str:
     n_removed = sample.n_samples - sample.n_degrees
     likelihood = (
         f"the likelihood needs at least as many rows as features that vary, found {sample.n_samples:,} and "
-        f"{sample.n_features:,}" + (f", and {n_removed:,} means and slopes removed" if n_removed > 1 else "")
+        f"{sample.n_features:,}" + (f", and {n_removed:,} means (and slopes) removed" if n_removed > 1 else "")
     )
     obstacles = {
         "law": sample.obstacle,

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
-from streampca.errors import NotAvailableError, ParameterError
+from streampca.errors import NotAvailableError, ParameterError, value_in_words
 from streampca.linalg.component_rules import DEFINITIONS, RULES, Eigenvalues, RuleName, Sample, apply_rule, obstacle_of
 from streampca.suggestions import did_you_mean
 from streampca.typing import FloatArray
@@ -173,7 +173,7 @@ def from_plain(n_components: object) -> object:
         return n_components
     if len(n_components) != 1 or (form := next(iter(n_components))) not in _FORMS:
         raise ParameterError(
-            f'n_components={n_components!r}: expected {{"threshold": eps}} or {{"frobenius": share}}, with one number'
+            f'n_components={value_in_words(n_components)}: expected {{"threshold": eps}} or {{"frobenius": share}}, with one number'
             + "".join(did_you_mean(form, _FORMS) for form in n_components if form not in _FORMS)
         )
     return _FORMS[form](n_components[form])
@@ -227,7 +227,7 @@ def as_selection(n_components: object, limit: int) -> Selection:
     if isinstance(n_components, Threshold | Frobenius):
         return n_components
     for name in RULES:
-        if n_components == name and isinstance(n_components, str):
+        if isinstance(n_components, str) and n_components == name:
             return Rule(name)
     if is_count(n_components):
         if not 1 <= n_components <= limit:
@@ -242,6 +242,7 @@ def as_selection(n_components: object, limit: int) -> Selection:
             )
         return Share(float(n_components))
     raise ParameterError(
-        f"n_components={n_components!r}: expected an int, a float in (0, 1), streampca.Threshold(eps), streampca.Frobenius(share), "
-        f"one of {', '.join(RULES)}, or None"
+        f"n_components={value_in_words(n_components)}: expected an int, a float in (0, 1), streampca.Threshold(eps), "
+        f"streampca.Frobenius(share), one of {', '.join(RULES)}, or None"
+        + (did_you_mean(n_components, RULES) if isinstance(n_components, str) else "")
     )

@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from streampca.errors import ParameterError
+from streampca.errors import ParameterError, value_in_words
 from streampca.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -235,9 +235,10 @@ def checked(parameters: Sequence[Parameter], values: Mapping[str, object]) -> Js
             try:
                 value = parameter.domain.plain(value)
             except ValueError:
-                meant = did_you_mean(value, parameter.domain.names) if isinstance(value, str) else ""
+                names = parameter.domain.names or re.findall(r'"(\w+)"', parameter.domain.expected)
+                meant = did_you_mean(value, names) if isinstance(value, str) else ""
                 raise ParameterError(
-                    f"{parameter.name}={value!r}: expected {parameter.domain.expected}{meant}"
+                    f"{parameter.name}={value_in_words(value)}: expected {parameter.domain.expected}{meant}"
                 ) from None
         if parameter.field is not None:
             plain[parameter.field or parameter.name] = value

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Self
 
-from streampca.formatting import as_seconds, as_text, lines_as_html, lines_as_text
+from streampca.formatting import as_seconds, as_text, lines_as_html, lines_as_text, plural
 from streampca.linalg.eigen import basis_size, block_size, uses_krylov
 from streampca.planning.memory import MemoryBudget, Phase
 from streampca.planning.shape import WorkShape
@@ -329,12 +329,12 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "data", f"{plan.n_samples:,} samples x {plan.n_features:,} features, {plan.dtype}; components: {components}"
     yield (
         "reading",
-        f"{_passes(plan.passes, plan.sketch)}, {as_text(plan.bytes_to_read)} decoded, in {plan.n_blocks:,} blocks of {plan.rows_per_block:,} {plan.axis}",
+        f"{_passes(plan.passes, plan.sketch)}, {as_text(plan.bytes_to_read)} decoded, in {plural(plan.n_blocks, 'block')} of {plan.rows_per_block:,} {plan.axis}",
     )
     yield (
         "work",
-        f"{plan.flops:.2e} flops in {plan.work_dtype}, {plan.n_leaves:,} leaves, {plan.leaves_in_flight} at once "
-        f"x {plan.threads_per_leaf} thread{'s' if plan.threads_per_leaf > 1 else ''}, on {plan.runs_on}",
+        f"{plan.flops:.2e} flops in {plan.work_dtype}, {plural(plan.n_leaves, 'leaf', 'leaves')}, {plan.leaves_in_flight} at once "
+        f"x {plural(plan.threads_per_leaf, 'thread')}, on {plan.runs_on}",
     )
     yield "memory", str(plan.budget)
     if plan.waiting_threads:

@@ -10,7 +10,7 @@ import xxhash
 from numpy.typing import ArrayLike
 
 from streampca.calendars import parts_of, seconds_of
-from streampca.errors import ParameterError, StreamPCAError
+from streampca.errors import ParameterError, StreamPCAError, value_in_words
 from streampca.labels import Labels, SampleColumns
 from streampca.suggestions import did_you_mean
 from streampca.typing import Array, FloatArray, Json
@@ -87,7 +87,9 @@ def removal_of(value: object) -> Removal | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise ParameterError(f"remove={value!r}: expected a mapping with some of the keys {', '.join(KEYS)}")
+        raise ParameterError(
+            f"remove={value_in_words(value)}: expected a mapping with some of the keys {', '.join(KEYS)}"
+        )
     unknown = [key for key in value if key not in KEYS]
     if unknown:
         raise ParameterError(

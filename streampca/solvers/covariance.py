@@ -180,11 +180,14 @@ class CovarianceSolver(ContinuableSolver):
         plan = self.best(sizes, d, shares)
         if plan.budget.fits:
             return plan
+        sketch = "or "  # which auto tries for a number of components
+        if self.n_components is None or self.parameters.solver == "covariance":
+            sketch = 'a number of components (n_components=50) with solver="sketch", or '
         raise plan.budget.refusal(
             {
-                "states": f"the {d:,} x {d:,} matrix is what takes the room; fewer features, or ",
+                "states": f"the {d:,} x {d:,} matrix takes most of it; fewer features, {sketch}",
                 "blocks": f"chunks of fewer than {self.source.chunk_rows:,} rows, or ",
-                "solve": "fewer components (n_components), or ",
+                "solve": sketch if self.n_components is None else "fewer components (n_components), or ",
                 "scores": "scores: false, or ",
                 "report": "report: false, or ",
             }

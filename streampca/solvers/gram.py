@@ -257,7 +257,7 @@ class GramSolver(PCASolver):
                 return work.with_copy(plan)
         raise plan.budget.refusal(
             {
-                "states": f"the {n:,} x {n:,} matrix is what takes the room; fewer samples, or ",
+                "states": f"the {n:,} x {n:,} matrix takes most of it; fewer samples, or ",
                 "components": f"the components take 8 x {d:,} bytes each; fewer of them (n_components), or ",
                 "blocks": "chunks of fewer features, or ",
                 "feature means": f"means and variances of {d:,} features take 48 bytes each; ",

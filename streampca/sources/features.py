@@ -175,7 +175,8 @@ def labels_of(columns: Sequence[Column], samples: Dimension) -> Labels:
 def feature_error(kind: str) -> ParameterError:
     """Return the error for labels of rows that are a feature, too."""
     return ParameterError(
-        f"this {kind} would be a feature, too: name the features in source.{kind}s, without it (from Python: sp.open(…, {kind}s=[…]))"
+        f"this {kind} would be a feature, too: name the features in source.{kind}s, without it (from Python: sp.open(…, {kind}s=[…])), "
+        "or give its values as an array"
     )
 
 

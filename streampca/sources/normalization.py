@@ -24,6 +24,7 @@ from streampca.errors import DataError, NotAvailableError, NotFiniteError, Param
 from streampca.sources.arrays import DenseRows
 from streampca.sources.base import Source
 from streampca.sources.steps import Cast, ChosenFeatures, Elementwise, FittedStep, Step, SteppedSource, slabs
+from streampca.suggestions import did_you_mean
 from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, DType, FloatArray, JsonValue
 
@@ -307,9 +308,14 @@ class Normalization:
         ParameterError
             If `given` is no mapping, or has other keys or values outside their domain, or keys that do not go together.
         """
-        if not isinstance(given, Mapping) or set(given) - {key.name for key in NORMALIZE}:
+        known = [key.name for key in NORMALIZE]
+        unknown = [key for key in given if key not in known] if isinstance(given, Mapping) else [given]
+        if unknown:
+            meant = did_you_mean(unknown[0], known)
+            if given in ("l1", "l2", "max"):
+                meant = f'; did you mean {{"norm": "{given}"}}?'
             raise ParameterError(
-                f'normalize={str(given)[:60]!r}: expected {keys_in_words()}, such as {{"target_sum": 1e4, "log1p": True}}'
+                f'normalize={str(given)[:60]!r}: expected {keys_in_words()}, such as {{"target_sum": 1e4, "log1p": True}}{meant}'
             )
         values = tuple((key, _checked(key, given.get(key.name, key.default))) for key in NORMALIZE)
         done = {key.name: key for key, value in values if value}

@@ -35,6 +35,25 @@ _NOUNS = {
     "groups": "run of groups",
 }
 _RUNS = ("run", "models", "groups")
+_FILE_ENDINGS = (
+    *(
+        ".npy",
+        ".npz",
+        ".csv",
+        ".tsv",
+        ".txt",
+        ".json",
+        ".parquet",
+        ".pq",
+        ".arrow",
+        ".feather",
+        ".h5",
+        ".hdf5",
+        ".h5ad",
+    ),
+    *(".nc", ".nc4", ".mat", ".bed", ".onnx", ".faiss", ".pkl", ".pickle", ".joblib"),
+)
+"""Endings of names of files, which are no names of outputs: these are directories."""
 _MOST_NAME_BYTES, _MOST_PATH_BYTES = 220, 3900
 """Length of the name of an output, less than the 255 of file systems, which the names beside it need."""
 RECORD = "streampca.json"
@@ -167,6 +186,12 @@ def require_replaceable(path: Path, kind: str, *, overwrite: bool) -> None:
     if path.is_symlink():
         raise OutputError(f"{path} is a symbolic link: expected a place of its own; name the directory behind it")
     if not path.exists():
+        if kind not in _RUNS and path.suffix.lower() in _FILE_ENDINGS:
+            file = "export writes a model to a file" if kind == "model" else "numpy.save writes an array to a file"
+            raise OutputError(
+                f"{path}: a {_NOUNS.get(kind, kind)} is a directory, and {path.suffix} is the ending of files: expected a name such as "
+                f"{path.stem}.zarr; {file}"
+            )
         require_writable(path)
         return
     if path.is_dir() and not any(path.iterdir()):

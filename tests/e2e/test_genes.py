@@ -222,3 +222,14 @@ def test_batches_with_other_figures_are_not_joined(tmp_path: Path) -> None:
         pca.partial_fit(sp.open(path, normalize={"target_sum": "median"}))
     pca.partial_fit(sp.open(path, normalize={"target_sum": float(np.median(COUNTS.sum(axis=1)))}))
     assert pca.n_samples_seen_ == 2 * N_CELLS
+
+
+def test_values_that_are_no_counts_are_told(tmp_path: Path) -> None:
+    logged = cells.write_cells(tmp_path / "logged.zarr", csr_matrix(np.log1p(COUNTS)))
+    with pytest.warns(
+        UserWarning, match="sums of 119 genes are not whole numbers, and flavor='seurat_v3' is for counts"
+    ):
+        sp.anndata.pca(logged, 2, hvg={"n": N})
+    centred = cells.write_cells(tmp_path / "centred.zarr", csr_matrix(COUNTS - COUNTS.mean(axis=0) - 1))
+    with pytest.raises(DataError, match=r"genes have negative means, first: feature 0: expected counts"):
+        sp.anndata.pca(centred, 2, hvg={"n": N})

@@ -212,3 +212,18 @@ def test_the_record_is_written_last_and_after_everything_is_on_the_disk(tmp_path
     assert {"zarr.json", "streampca.json", "components", "mean"} <= flushed
     assert happened[at + 1 :] == [str(tmp_path)]
     assert np.isfinite(sp.load(tmp_path / "m.zarr").components_).all()
+
+
+@pytest.mark.parametrize("ending", [".npy", ".parquet", ".csv", ".H5", ".nc", ".onnx"])
+def test_outputs_that_are_directories_have_no_names_of_files(tmp_path, ending):
+    rows = np.random.default_rng(0).normal(size=(30, 4))
+    pca, place = sp.PCA(2).fit(rows), tmp_path / f"x{ending}"
+    scores = pca.transform(rows)
+    for write in (
+        lambda: pca.transform_to(rows, place),
+        lambda: pca.inverse_transform_to(scores, place),
+        lambda: pca.save(place),
+    ):
+        with pytest.raises(OutputError, match=rf"is a directory, and {ending} is the ending of files: .* x\.zarr"):
+            write()
+    assert list(tmp_path.iterdir()) == []

@@ -30,8 +30,9 @@ LAYERS = (
     "storage",
     "system metrics formatting conversion",
     "regressors",
+    "labels",
     "calendars",
-    "block counts random errors labels logs",
+    "block counts random errors logs",
     "redaction suggestions typing version",
 )
 """From the top to the bottom; packages of one line do not import each other."""

@@ -452,7 +452,8 @@ class ArrowColumns(SampleColumns):
     def values_of(self, name: str, kind: str = "column") -> Array:
         """Return the values of a column of all files; messages call it the `kind` `name`.
 
-        Times with a time zone are those of UTC in an id column, those of its clocks in others.
+        Times with a time zone are those of UTC in an id column, those of its clocks in others. Nulls are None in text, NaN in numbers and
+        NaT in times; an id column has none.
         """
         parts: list[Array] = []
         texts = [partition_keys(path).get(name) for path in self._paths]
@@ -483,15 +484,16 @@ class ArrowColumns(SampleColumns):
 def _values_of(file: ArrowFile, path: StoredFile, name: str, kind: str) -> Array:
     with _naming(str(path)):
         column = file.column(name)
-        if column.null_count:
+        if column.null_count and kind != "column":
             raise DataError(f"{path}: the {kind} {name} has {column.null_count:,} nulls: expected a name for every row")
         text = str(column.type) in ("string", "large_string", "string_view") or str(column.type).startswith(
             "dictionary"
         )
         if kind == "column" and getattr(column.type, "tz", None) is not None:
             column = optional_module("pyarrow.compute", "Parquet", "arrow").local_timestamp(column)
-        values = np.array(column.to_pylist(), dtype=str) if text else column.to_numpy()
-    if values.dtype.kind not in "biufMmU":
+        of_text = object if column.null_count else str
+        values = np.array(column.to_pylist(), dtype=of_text) if text else column.to_numpy()
+    if values.dtype.kind not in "biufMmU" and not text:
         raise DataError(f"{path}: the {kind} {name} has the type {column.type}: expected text, numbers or times")
     return values
 
@@ -504,4 +506,4 @@ def _keys_of(paths: Sequence[StoredFile]) -> list[str]:
 
 def _kind_of(values: Array) -> str:
     """Return what sort of values an array holds; those of one sort have a common data type."""
-    return {"U": "text", "M": "times", "m": "durations"}.get(values.dtype.kind, "numbers")
+    return {"U": "text", "O": "text", "M": "times", "m": "durations"}.get(values.dtype.kind, "numbers")

@@ -60,8 +60,8 @@ def test_infinity_is_always_an_error(tmp_path: Path, missing: str, dtype: str) -
 @pytest.mark.parametrize(
     ("rows", "missing", "message"),
     [
-        ([[1.0, NAN], [2.0, NAN], [4.0, NAN]], "mean", "1 feature(s) were observed in no row, first: 1"),
-        ([[1.0, NAN], [2.0, NAN], [4.0, NAN]], "pairwise", "1 feature(s) were observed in no row, first: 1"),
+        ([[1.0, NAN], [2.0, NAN], [4.0, NAN]], "mean", "1 feature(s) were observed in no row, first: feature 1"),
+        ([[1.0, NAN], [2.0, NAN], [4.0, NAN]], "pairwise", "1 feature(s) were observed in no row, first: feature 1"),
         (
             [[1.0, NAN], [2.0, 1.0], [NAN, 5.0], [NAN, 6.0]],
             "pairwise",

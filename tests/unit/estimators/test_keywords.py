@@ -68,6 +68,8 @@ def test_where_no_name_is_near_the_accepted_ones_are_listed(pca: sp.PCA) -> None
         (sp.PCA({"frobenus": 0.9}), "frobenius"),
         (sp.PCA(2, solver="covarance"), "covariance"),  # type: ignore[arg-type]
         (sp.KernelPCA(2, kernel="rbff"), "rbf"),
+        (sp.PCA(2, scale="paterson"), "patterson"),  # type: ignore[arg-type]
+        (sp.PCA("tracy-widom"), "tracy_widom"),  # type: ignore[arg-type]
     ],
 )
 def test_keys_and_values_have_a_suggestion(estimator: Any, meant: str) -> None:
@@ -75,6 +77,27 @@ def test_keys_and_values_have_a_suggestion(estimator: Any, meant: str) -> None:
         estimator.fit(ROWS)
     with pytest.raises(ParameterError, match="did you mean 'n_components'"):
         estimator.set_params(n_component=2)
+
+
+def test_options_of_open_are_told_from_parameters(pca: sp.PCA) -> None:
+    for call in (lambda: sp.PCA(2, normalize={}), lambda: pca.fit(ROWS, where="a > 0")):  # type: ignore[call-arg]
+        with pytest.raises(
+            TypeError, match=r"it is an option of open: give streampca\.open\(data, (normalize|where)=…\)"
+        ):
+            call()
+    with pytest.raises(ParameterError, match=r"""did you mean \{"norm": "l2"\}\?"""):
+        sp.open(ROWS, normalize="l2")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="did you mean 'log1p'"):
+        sp.open(ROWS, normalize={"log1": True})
+
+
+@pytest.mark.parametrize("value", [ROWS, "x" * 500, {"a": ROWS}])
+def test_messages_do_not_print_whole_values(value: Any) -> None:
+    for estimator in (sp.PCA(2, remove=value), sp.PCA(value), sp.PCA(2, solver=value)):
+        with pytest.raises(ParameterError) as raised:
+            estimator.fit(ROWS)
+        assert len(str(raised.value)) < 500
+        assert "\n" not in str(raised.value)
 
 
 def test_signatures_clones_and_pickles_are_those_of_the_constructor() -> None:

@@ -177,3 +177,16 @@ def test_distances_of_rows_that_are_not_finite_raise(value: float) -> None:
         fitted.kernel_distance(spoiled(value))
     with pytest.raises(NotFiniteError, match=f"row {BAD_ROW}"):
         fitted.kernel_distance(ROWS, spoiled(value))
+
+
+def test_complex_rows_are_an_error_that_prints_no_values() -> None:
+    for call in (sp.PCA(2).fit, sp.PCA(2).fit(ROWS).transform, sp.PCA(2).partial_fit):
+        with pytest.raises(ValueError, match="Complex data not supported") as raised:
+            call(ROWS + 1j)
+        assert len(str(raised.value)) < 200
+
+
+def test_a_feature_without_values_is_named() -> None:
+    rows = labelled(ROWS).assign_coords(feature=list("abcdef"))
+    with pytest.raises(ValueError, match=r"observed in no row, first: feature 2 \[c\]"):
+        sp.PCA(1, missing="mean").fit(sp.open(rows.where(rows["feature"] != "c"), samples="time"))

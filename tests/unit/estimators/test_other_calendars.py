@@ -244,3 +244,20 @@ def test_months_of_thirty_days_are_known(tmp_path: Path, units: str, calendar: s
     np.testing.assert_allclose(
         pca.explained_variance_, eigenvalues(rows_of_months(), one_hot(np.arange(N) % 12))[:2], rtol=1e-10
     )
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "all_leap", "360_day", "julian"])
+def test_times_of_other_calendars_are_shown_as_dates_and_come_back_as_those_of_xarray(
+    tmp_path: Path, calendar: str
+) -> None:
+    xr, days = pytest.importorskip("xarray"), starts_of_months(calendar)
+    path = write(tmp_path / "x.zarr", days + 0.25, {"units": "days since 1990-01-01", "calendar": calendar})
+    table = sp.open(path, array="t2m", samples="time")
+    assert "time (96) from 1990-01-01T06:00:00 to 1997-12-01T06:00:00" in str(table)
+    decoded = xr.open_zarr(path, consolidated=False)["t2m"]
+    pca = sp.PCA(2).fit(table)
+    for scores in (pca.transform(table), pca.transform(sp.open(decoded, samples="time"))):
+        assert list(scores["time"].values) == list(decoded["time"].values)
+        assert set(scores["time"].attrs) == set()
+    scores.to_dataset().to_zarr(tmp_path / "scores.zarr", consolidated=False)
+    assert xr.open_zarr(tmp_path / "scores.zarr", consolidated=False)["time"].equals(decoded["time"])

@@ -132,7 +132,7 @@ def test_evidence_counts_the_degrees_of_freedom_that_removed_means_leave():
     assert found.n_components == np.argmax(expected) + 1
     assert found.figures["log_evidence"] == pytest.approx(max(expected), rel=1e-5)
     refused = rules_of(rows, remove={"groups": np.arange(60) % 42})["mle"]
-    assert "found 60 and 20, and 42 means and slopes removed" in refused.statement
+    assert "found 60 and 20, and 42 means (and slopes) removed" in refused.statement
 
 
 @pytest.mark.parametrize(

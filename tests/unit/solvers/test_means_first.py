@@ -116,7 +116,7 @@ def test_what_does_not_go_together_is_refused(solver: str) -> None:
     with pytest.raises(sp.errors.MergeError, match="holds no state"):
         sp.merge([pca.fit(rows), pca.fit(rows)])
     rows[:, 2] = np.nan
-    with pytest.raises(DataError, match=r"1 feature\(s\) were observed in no row, first: 2"):
+    with pytest.raises(DataError, match=r"1 feature\(s\) were observed in no row, first: feature 2"):
         pca.fit(rows)
     rows[9, 2] = np.inf
     with pytest.raises(NotFiniteError, match="infinity: first at row 9, column 2"):

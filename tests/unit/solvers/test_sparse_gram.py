@@ -175,7 +175,7 @@ def test_workers_read_twice(client: Any, tmp_path: Path) -> None:
 
 def test_too_many_samples_are_refused() -> None:
     many = csr_array(([1.0], ([5], [6])), shape=(60_000, 200_000))
-    with pytest.raises(PlanError, match="60,000 x 60,000 matrix is what takes the room"):
+    with pytest.raises(PlanError, match="60,000 x 60,000 matrix takes most of it"):
         sp.PCA(2, solver="gram", memory="4GiB").plan(many)
 
 

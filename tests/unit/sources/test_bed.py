@@ -79,7 +79,7 @@ def test_patterson_scaling_with_means_for_missing_genotypes(tmp_path: Path, geno
 def test_variants_that_nobody_has_are_left_out_by_a_mask(tmp_path: Path, genotypes: Any, solver: Any) -> None:
     genotypes[:, 11] = -1
     path = write(tmp_path / "x.bed", genotypes)
-    with pytest.raises(DataError, match=r"1 feature\(s\) were observed in no row, first: 11.* mask='survey'"):
+    with pytest.raises(DataError, match=r"1 feature\(s\) were observed in no row, first: feature 11 .* mask='survey'"):
         sp.PCA(2, solver=solver, scale="patterson", missing="mean").fit(sp.open(path))
     pca = sp.PCA(2, solver=solver, scale="patterson", missing="mean").fit(sp.open(path, mask="survey"))
     assert (pca.n_features_in_, pca.constant_features_.tolist()) == (202, [7])
@@ -317,3 +317,9 @@ def test_genotypes_are_called_by_their_name(tmp_path: Path) -> None:
     (tmp_path / "x.h5").touch()
     with pytest.raises(DataError, match=r"files of several kinds cannot be one table: .*x.h5, .*y.bed"):
         sp.open([tmp_path / "x.h5", tmp_path / "y.bed"])
+
+
+def test_a_prefix_is_told_the_name_of_the_file(tmp_path: Path, genotypes: Any) -> None:
+    write(tmp_path / "people.bed", genotypes)
+    with pytest.raises(DataError, match=r"people: no such file or directory: .*; did you mean .*people\.bed\?"):
+        sp.open(tmp_path / "people")

@@ -367,6 +367,29 @@ def test_a_feature_is_no_condition(tmp_path: Path) -> None:
             sp.open(data, where="a > 0")
 
 
+def test_nulls_of_a_column_hold_no_condition(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame(rng.normal(size=(60, 3)), columns=list("abc"))
+    frame["kind"] = pd.array(rng.choice(["x", "y", None], 60), dtype="string")
+    frame["size"] = pd.array(rng.choice([1, 2, pd.NA], 60), dtype="Int64")
+    frame["day"] = pd.to_datetime(rng.choice(["2001-01-01", "2002-01-01", None], 60))
+    frame.iloc[:40].to_parquet(tmp_path / "x-1.parquet")
+    frame.iloc[40:].assign(kind="x", size=2).to_parquet(tmp_path / "x-2.parquet")
+    frame.iloc[40:, 3], frame.iloc[40:, 4] = "x", 2
+    for where, wanted in (
+        ("kind == 'x'", frame["kind"] == "x"),
+        ("kind != 'x'", ~(frame["kind"] == "x").fillna(False)),
+        ("size > 1", frame["size"] > 1),
+        ("day >= '2001-06'", frame["day"] >= "2001-06-01"),
+    ):
+        table = sp.open(tmp_path, columns=list("abc"), where=where)
+        assert table.shape[0] == int(wanted.fillna(False).sum())
+        kept = frame.loc[wanted.fillna(False).to_numpy(dtype=bool), list("abc")]
+        np.testing.assert_allclose(sp.PCA(1).fit(table).mean_, kept.mean(), rtol=1e-12)
+    with pytest.raises(ParameterError, match="hold missing labels"):
+        sp.PCA(1).fit_groups(sp.open(tmp_path, columns=list("abc")), "kind")
+
+
 def test_two_tables_have_the_same_samples(store: Path) -> None:
     first = sp.open(store, array="v", samples="time", where="good")
     keep = np.zeros(N, dtype=bool)
