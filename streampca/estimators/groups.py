@@ -14,7 +14,7 @@ import streampca.formatting as words
 from streampca.errors import DataError, ParameterError
 from streampca.estimators.continuing import Continuing
 from streampca.estimators.interface import clone
-from streampca.estimators.summary import Summary
+from streampca.estimators.summary import Summary, summary_of_several
 from streampca.execution.checkpoint.resume import array_digest, identity_of_fit, resumed
 from streampca.formatting import lines_as_html
 from streampca.labels import SampleColumns
@@ -35,6 +35,7 @@ from streampca.sources.frames import (
     is_xarray,
     wrapped,
 )
+from streampca.system.process import peak_bytes
 from streampca.typing import Array, FloatArray
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class GroupModels(dict[Hashable, Estimator]):
     plan_: Plan
     n_passes_: int
     bytes_read_: int
+    _peak_bytes: int
 
     def angles(self) -> FloatArray:
         """Return the largest principal angle in radians between the components of two groups, ``(n_groups, n_groups)``."""
@@ -85,13 +87,7 @@ class GroupModels(dict[Hashable, Estimator]):
         Summary
             Rows, components and shares of the variance by group; what was read, and memory. The summary of each fit has its components.
         """
-        shown = list(self)[:_MOST_SHOWN]
-        rows = [(words.clean(name, 40), *_figures(self[name])) for name in shown]
-        title = f"{words.plural(len(self.groups_), 'group')}, one PCA each"
-        read = f"{words.as_text(self.bytes_read_)} decoded, in {words.plural(self.n_passes_, 'pass', 'passes')}"
-        memory = f"{words.as_text(self.plan_.projected_bytes)} planned of {words.as_text(self.plan_.allowed_bytes)}"
-        table = (("group", "samples", "components", "share of variance"), *rows)
-        return Summary(title, table, len(self) - len(shown), (("read", read), ("memory", memory)))
+        return summary_of_several(self, f"{words.plural(len(self.groups_), 'group')}, one PCA each", "group")
 
     def _repr_html_(self) -> str:
         shown = list(self)[:_MOST_SHOWN]
@@ -154,6 +150,7 @@ def fit_of_groups(
         between._take(done.between, source)
     models.groups_, models.plan_ = groups.names, plan
     models.n_passes_, models.bytes_read_ = plan.passes, done.found.count.bytes
+    models._peak_bytes = peak_bytes()
     return models
 
 

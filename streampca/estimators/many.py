@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+import streampca.formatting as words
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
+from streampca.estimators.summary import Summary, summary_of_several
 from streampca.execution.checkpoint.progress_log import ProgressLog
 from streampca.execution.checkpoint.resume import (
     array_digest,
@@ -32,6 +34,7 @@ from streampca.sources import Source
 from streampca.sources.alignment import is_placed, of_features
 from streampca.sources.table import part_of, with_features
 from streampca.suggestions import did_you_mean, suggests_keywords
+from streampca.system.process import peak_bytes
 from streampca.typing import Array, BoolArray
 
 if TYPE_CHECKING:
@@ -56,6 +59,18 @@ class FittedModels(dict[str, Model]):
     plan_: ManyPlan
     n_passes_: int
     bytes_read_: int
+    _peak_bytes: int
+
+    def summary(self) -> Summary:
+        """Return the fits on one page, for ``print`` and for notebooks: a row for each of the first models.
+
+        Returns
+        -------
+        Summary
+            Estimator, rows, components and shares of the variance by model; what was read, and memory. The summary of each fit has
+            its components.
+        """
+        return summary_of_several(self, f"{words.plural(len(self), 'model')} of the same data", "model")
 
 
 @suggests_keywords
@@ -141,6 +156,7 @@ def fit_many(
         for concern in result.model.concerns:
             warnings.warn(f"{name}: {concern}", UserWarning, stacklevel=3)  # this function, its decorator
     fitted.plan_, fitted.n_passes_, fitted.bytes_read_ = plan, done.n_readings, done.count.bytes
+    fitted._peak_bytes = peak_bytes()
     return fitted
 
 

@@ -81,6 +81,28 @@ def summary_of(estimator: Any) -> Summary:
     return Summary(title, tuple(_table(model, shown)), k - shown, lines)
 
 
+def summary_of_several(models: Any, title: str, heading: str) -> Summary:
+    """Return the summary of fits by name that were read together: a row for each of the first ones.
+
+    `models` has the plan, the number of passes, the decoded bytes, and `_peak_bytes`; a column says which estimator each is where
+    there are several kinds.
+    """
+    shown = [*models][:_MOST_ROWS]
+    several = len({type(model) for model in models.values()}) > 1
+    rows = []
+    for name in shown:
+        model = models[name]
+        kind = [type(model).__name__] if several else []
+        share = words.share(float(np.sum(model.explained_variance_ratio_)))
+        rows.append((words.clean(name, 40), *kind, f"{model.n_samples_seen_:,}", f"{model.n_components_}", share))
+    table = ((heading, *(["estimator"] if several else []), "samples", "components", "share of variance"), *rows)
+    together = getattr(models.plan_, "together", models.plan_)
+    read = f"{words.as_text(models.bytes_read_)} decoded, in {words.plural(models.n_passes_, 'pass', 'passes')}"
+    memory = f"{words.as_text(together.projected_bytes)} planned of {words.as_text(together.allowed_bytes)}"
+    memory += f"; the process reached {words.as_text(models._peak_bytes)}"
+    return Summary(title, table, len(models) - len(shown), (("read", read), ("memory", memory)))
+
+
 def _table(model: Model, shown: int) -> Iterator[tuple[str, ...]]:
     """Yield the headings and the first rows of the table of components."""
     kind, values = model.kind, np.asarray(model.spectrum)

@@ -310,7 +310,7 @@ class Normalization:
         """
         known = [key.name for key in NORMALIZE]
         unknown = [key for key in given if key not in known] if isinstance(given, Mapping) else [given]
-        if unknown:
+        if not isinstance(given, Mapping) or unknown:
             meant = did_you_mean(unknown[0], known)
             if given in ("l1", "l2", "max"):
                 meant = f'; did you mean {{"norm": "{given}"}}?'

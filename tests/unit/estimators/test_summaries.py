@@ -106,7 +106,12 @@ def test_groups_have_a_row_each() -> None:
     groups = sp.PCA(3).fit_groups(ROWS, np.arange(600) % 2)
     summary = groups.summary()
     assert [row[0] for row in summary.table] == ["group", "0", "1", "pooled", "between"]
-    assert summary.table[1] == ("0", "300", "3", f"{groups[0].explained_variance_ratio_.sum():.1%}")
+    assert summary.table[1] == (
+        "0",
+        "300",
+        "3",
+        f"{groups[0].explained_variance_ratio_.sum():.1%}".replace("%", "\N{NO-BREAK SPACE}%"),
+    )
     assert str(summary).splitlines()[0] == "2 groups, one PCA each"
 
 
@@ -123,3 +128,26 @@ def _number(text: str) -> float:
         "×10(.+)", lambda power: "e" + power[1].translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")), plain
     )
     return float(plain)
+
+
+def test_models_of_one_reading_have_a_summary_together() -> None:
+    fits = sp.fit_many(
+        {"plain": sp.PCA(5), "scaled": sp.PCA(3, scale=True), "kernel": sp.KernelPCA(2, gamma=1e-3)}, ROWS
+    )
+    summary = fits.summary()
+    assert summary.title == "3 models of the same data"
+    assert summary.table[0] == ("model", "estimator", "samples", "components", "share of variance")
+    assert [row[:4] for row in summary.table[1:]] == [
+        ("plain", "PCA", "600", "5"),
+        ("scaled", "PCA", "600", "3"),
+        ("kernel", "KernelPCA", "600", "2"),
+    ]
+    assert _number(summary.table[1][4].removesuffix("%")) == pytest.approx(
+        100 * fits["plain"].explained_variance_ratio_.sum(), abs=0.06
+    )
+    assert "the process reached" in dict(summary.lines)["memory"]
+    assert max(map(len, str(summary).splitlines())) <= 80
+    groups = sp.PCA(2).fit_groups(ROWS, np.arange(600) % 3).summary()
+    assert groups.table[0] == ("group", "samples", "components", "share of variance")
+    assert len(groups.table) == 6
+    assert "the process reached" in dict(groups.lines)["memory"]
