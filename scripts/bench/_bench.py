@@ -6,6 +6,7 @@ calls ``timed(work)``: imports are not in the time. The process prints seconds, 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -14,15 +15,19 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 DIRECTORY = Path(__file__).resolve().parent
 ROOT = DIRECTORY.parents[1]
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+_LEAST_AVAILABLE = 2**30  # bytes of memory that contenders leave to the machine
 
 Row = dict[str, Any]
 
@@ -80,14 +85,33 @@ def contend(contender: Contender, *, fresh: bool = True, timeout: float = 1800) 
     command = [python, str(DIRECTORY / "_bench.py"), contender.module, contender.function, *contender.arguments]
     beside = os.environ.get("PYTHONPATH")
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(DIRECTORY), *([beside] if beside else [])]))
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"more than {timeout:.0f} s"}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        return {"failed": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:200]}
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        with subprocess.Popen(command, stdout=out, stderr=errors, env=environment) as process:
+            if stopped := _stopped(psutil.Process(process.pid), process, timeout):
+                return {"failed": stopped}
+        lines, said = ((file.seek(0), file.read().strip().splitlines())[1] for file in (out, errors))
+    if process.returncode or not lines:
+        return {"failed": (said or [f"exit status {process.returncode}"])[-1][:200]}
     return json.loads(lines[-1])
+
+
+def _stopped(tree: psutil.Process, process: subprocess.Popen[bytes], timeout: float) -> str:
+    """Wait for a process; say why it was stopped: it took too long, or the machine has no memory left. Empty if it ended by itself."""
+    begun, peak = time.perf_counter(), 0.0
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+            return ""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            peak = max(peak, tree.memory_info().rss / 2**20)
+        seconds, left = time.perf_counter() - begun, psutil.virtual_memory().available
+        if seconds < timeout and left > _LEAST_AVAILABLE:
+            continue
+        why = "" if left > _LEAST_AVAILABLE else ", because the machine had no more memory"
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for each in (*tree.children(recursive=True), tree):
+                each.kill()
+        return f"stopped after {seconds:.0f} s at {peak:,.0f} MiB{why}"
 
 
 def _round_trip(row: Row) -> Row:

@@ -32,6 +32,8 @@ def peers_of(parser: argparse.ArgumentParser, given: str | None, known: Collecti
 
 def add_contenders(parser: argparse.ArgumentParser, known: Collection[str], once: str = "") -> None:
     """Add the options of a comparison of the `known` contenders, of which `once` runs a single time."""
+    parser.add_argument("--memory", default="", help="ceiling of the fit, such as 1GiB (default: that of the machine)")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds after which a contender is stopped")
     parser.add_argument("--contenders", default=",".join(known), help="(default: %(default)s)")
     parser.add_argument("--once", default=once, help="those that are slow and run once (default: %(default)s)")
     add_same_process(parser)

@@ -193,6 +193,7 @@ def measure(
     names: tuple[str, ...] = CONTENDERS,
     once: tuple[str, ...] = (),
     genes: str = "",
+    timeout: float = 1800,
 ) -> Outcome:
     """Run the contenders in turns; those of `once` a single time."""
     names = tuple(name for name in names if name != "crest" or store.endswith(".h5ad"))
@@ -210,7 +211,7 @@ def measure(
             )
             for name in names
         ]
-        rows = medians(entries, repeats=repeats, fresh=fresh)
+        rows = medians(entries, repeats=repeats, fresh=fresh, timeout=timeout)
         found = {name: dict(np.load(outs[name])) for name in names if "failed" not in rows[name]}
     ours, ratios = rows["fit"], dict[str, float]()
     if "failed" not in ours:
@@ -228,7 +229,7 @@ def measure(
                 ratios[f"cold processor time of {name} over fit"] = row["cold_cpu_seconds"] / ours["cold_cpu_seconds"]
             if not (genes and name == "scanpy_dask"):  # which has other genes
                 ratios |= compared(found["fit"], found[name], name)
-    if "failed" not in ours and len(names) > 1 and not genes:
+    if len(found) > 1 and "fit" in found and not genes:
         reading = contend(Contender("read", "cells", "read_by_scanpy", (store, str(k)), peer=missing), fresh=fresh)
         ratios["difference of the scores in the store from scanpy's"] = reading.get("difference", float("nan"))
     wanted = {name: at_least(1) for name in ratios if name.endswith(" over fit")}
@@ -281,9 +282,6 @@ def main() -> None:
     parser.add_argument("store", help="an AnnData store, or an .h5ad file")
     parser.add_argument("--copy-of", help="AnnData store that is written as the file first if the file does not exist")
     parser.add_argument(
-        "--memory", default="", help="ceiling of the fit, such as 800MiB (default: that of the machine)"
-    )
-    parser.add_argument(
         "--genes", default="", help="number of highly variable genes that are chosen first (default: all are used)"
     )
     add_contenders(parser, CONTENDERS)
@@ -301,6 +299,7 @@ def main() -> None:
         names=names,
         once=tuple(options.once.split(",")),
         genes=options.genes,
+        timeout=options.timeout,
     )
     report(outcome, options.out)
 

@@ -37,6 +37,7 @@ PEERS = {
     "sklearnex_pca": {"peer": True},
     "dask_ml_pca": {"peer": True, "once": True},
     "xeofs_eof": {"peer": True, "once": True},
+    "faiss_pca": {"peer": True, "once": True},
 }
 """Names of the peers, which are functions of this module, and how they are run."""
 
@@ -120,6 +121,22 @@ def sklearnex_pca(path: str, k: str = "50") -> Row:
     from sklearnex.decomposition import PCA
 
     return _loaded(path, PCA(int(k), svd_solver="covariance_eigh"))
+
+
+def faiss_pca(path: str, k: str = "50") -> Row:
+    """Load everything and train faiss's PCAMatrix, which takes at most 1,000 rows for each feature."""
+    import faiss
+    import zarr
+
+    faiss.PCAMatrix(16, 2).train(_few_rows())
+
+    def work() -> dict[str, Any]:
+        x = np.asarray(zarr.open_array(path, mode="r")[:])
+        model = faiss.PCAMatrix(x.shape[1], int(k))
+        model.train(x)
+        return {"eigenvalues": faiss.vector_to_array(model.eigenvalues)[: int(k)].tolist()}
+
+    return timed(work)
 
 
 def _loaded(path: str, model: Any) -> Row:

@@ -146,7 +146,16 @@ def sine(path: Path, one: str, other: str) -> float:
 
 
 def measure(
-    path: Path, k: int, memory: str, solver: str, kinds: tuple[str, ...], *, compare: bool, repeats: int, fresh: bool
+    path: Path,
+    k: int,
+    memory: str,
+    solver: str,
+    kinds: tuple[str, ...],
+    *,
+    compare: bool,
+    repeats: int,
+    fresh: bool,
+    timeout: float = 3600,
 ) -> Outcome:
     """Run the contenders in turns."""
     stores = {"bed": path, "zarr": path.with_suffix(".zarr")}
@@ -157,7 +166,7 @@ def measure(
     entries += [
         Contender(f"plink2 {kind}", "genotypes", "plink", (str(path), str(k), kind), once=True) for kind in kinds
     ]
-    rows = medians(entries, repeats=repeats, fresh=fresh, timeout=3600)
+    rows = medians(entries, repeats=repeats, fresh=fresh, timeout=timeout)
     add_errors(
         rows, Contender("reference", "genotypes", "reference", (str(path), str(k))) if compare else None, fresh=fresh
     )
@@ -189,6 +198,7 @@ def main() -> None:
     parser.add_argument("--solver", default="auto")
     parser.add_argument("--reference", action="store_true", help="compare with numpy in float64")
     parser.add_argument("--plink", default="", help="exact, approx, or both")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds after which a contender is stopped")
     add_same_process(parser)
     options = parser.parse_args()
     path = prepare(options.directory, options.people, options.variants)
@@ -202,6 +212,7 @@ def main() -> None:
         compare=options.reference,
         repeats=options.repeats,
         fresh=not options.same_process,
+        timeout=options.timeout,
     )
     report(outcome, options.out)
 

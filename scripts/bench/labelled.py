@@ -27,7 +27,7 @@ CONTENDERS = ("fit", "eofs", "xeofs", "xeofs_dask")
 """Functions of this module."""
 
 
-def fit(path: str, k: str) -> Row:
+def fit(path: str, k: str, memory: str = "") -> Row:
     """Run `streampca.open`, `PCA.fit` and `PCA.transform`."""
     import dask.array as da
 
@@ -36,7 +36,7 @@ def fit(path: str, k: str) -> Row:
     def modes() -> Any:
         table = sp.open(path, samples="time", mask="observed")
         weight = np.cos(np.radians(table.labels.along("lat")))
-        pca = sp.PCA(int(k), feature_weight=weight)
+        pca = sp.PCA(int(k), feature_weight=weight, memory=memory or None)
         return table, pca
 
     table, pca = modes()
@@ -141,14 +141,23 @@ def measure(
     fresh: bool = True,
     names: tuple[str, ...] = CONTENDERS,
     once: tuple[str, ...] = (),
+    memory: str = "",
+    timeout: float = 1800,
 ) -> Outcome:
     """Run the contenders in turns; those of `once` a single time."""
     missing = importlib.util.find_spec("eofs") is None or importlib.util.find_spec("xeofs") is None
     entries = [
-        Contender(name, "labelled", name, (store, str(k)), peer=missing and name != "fit", once=name in once)
+        Contender(
+            name,
+            "labelled",
+            name,
+            (store, str(k), *([memory] if name == "fit" else [])),
+            peer=missing and name != "fit",
+            once=name in once,
+        )
         for name in names
     ]
-    rows = medians(entries, repeats=repeats, fresh=fresh)
+    rows = medians(entries, repeats=repeats, fresh=fresh, timeout=timeout)
     ours = rows["fit"]
     ratios: dict[str, float] = {}
     if "failed" not in ours:
@@ -182,6 +191,8 @@ def main() -> None:
         fresh=not options.same_process,
         names=names,
         once=tuple(options.once.split(",")),
+        memory=options.memory,
+        timeout=options.timeout,
     )
     report(outcome, options.out)
 
