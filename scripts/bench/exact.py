@@ -134,7 +134,8 @@ def faiss_pca(path: str, k: str = "50") -> Row:
         x = np.asarray(zarr.open_array(path, mode="r")[:])
         model = faiss.PCAMatrix(x.shape[1], int(k))
         model.train(x)
-        return {"eigenvalues": faiss.vector_to_array(model.eigenvalues)[: int(k)].tolist()}
+        n_used = min(len(x), model.max_points_per_d * x.shape[1])
+        return {"eigenvalues": (faiss.vector_to_array(model.eigenvalues)[: int(k)] / (n_used - 1)).tolist()}
 
     return timed(work)
 
