@@ -29,7 +29,6 @@ import numpy as np
 from _bench import DIRECTORY, PEERS_PYTHON, Row, machine, machine_line
 from shape_data import dense, field, low_rank, small, sparse
 
-BEGIN, END = "<!-- begin: scripts/bench/shapes -->", "<!-- end: scripts/bench/shapes -->"
 _POLL_SECONDS = 0.01
 
 
@@ -304,7 +303,6 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(keys), help="cases, by comma (default: all)")
     parser.add_argument("--seconds", type=float, default=60, help="time limit of a fit (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="JSON with all results; those of other cases stay")
-    parser.add_argument("--update", type=Path, help="page in which the table is replaced")
     options = parser.parse_args()
     chosen = [key for key in options.only.split(",") if key]
     if unknown := set(chosen) - set(keys):
@@ -321,10 +319,6 @@ def main() -> None:
     print(text)
     if options.out:
         options.out.write_text(json.dumps(data, indent=2) + "\n")
-    if options.update:
-        page = options.update.read_text()
-        before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
-        options.update.write_text(f"{before}\n{text}\n\n{after}")
 
 
 if __name__ == "__main__":
