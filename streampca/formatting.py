@@ -194,6 +194,12 @@ def plural(n: object, one: str, many: str | None = None) -> str:
     return f"{count(n)} {one if whole(n) == 1 else many or one + 's'}"
 
 
+def sentence(text: str) -> str:
+    """Return `text` with a capital first letter, unless its first word is a name from code such as ``n_components=5``."""
+    first = text.partition(" ")[0].rstrip(",:;")
+    return text if re.search(r"[_=.(/]", first) else text[:1].upper() + text[1:]
+
+
 def times(n: object) -> str:
     """Return ``one pass``, ``two passes`` or ``12 passes``."""
     spelled = {1: "one pass", 2: "two passes", 3: "three passes"}

@@ -233,7 +233,7 @@ class Labels:
         if not len(places):
             return None
         at = int(places[0])
-        return f"the alleles {theirs[at]} of variant {self._name_at(at)}, not {mine[at]} (counted/other; {len(places):,} such variant(s))"
+        return f"the alleles {theirs[at]} of variant {self._name_at(at)}, not {mine[at]} (counted/other; {len(places):,} such variant{'s' if len(places) > 1 else ''})"
 
     def _alleles_of(self, other: Labels) -> tuple[Array, Array] | None:
         """Return the alleles of both, where these are variants along one dimension of one variable; None where either has none."""
@@ -445,7 +445,7 @@ def palindromic(one: Array, other: Array) -> BoolArray:
 def note_on_strands(n_palindromic: int) -> str:
     """Return what is said where alleles of two sources were compared and the strand of some variants cannot be told."""
     return (
-        f"{n_palindromic:,} variant(s) have the alleles A and T, or C and G, which another strand exchanges, too: they are compared as they "
+        f"{n_palindromic:,} variant{'s have' if n_palindromic > 1 else ' has'} alleles A/T or C/G, which are the same on the other strand: they are compared as they "
         "are written"
     )
 

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array, issparse
 
 from streampca.block import Block
 from streampca.errors import DataError, NotFiniteError
+from streampca.formatting import plural
 from streampca.linalg.scaling import mark_underflow
 from streampca.linalg.tiles import TileGrid, spread
 from streampca.system.phases import Phase
@@ -354,11 +355,11 @@ def refuse_not_finite(rows: Array | SparseRows, start: int, first_column: int = 
         advice = "expected finite numbers; clean or impute these values first"
         if value == "NaN":
             advice += (
-                "; missing='mean' or 'drop_rows' (preprocess.missing) does so in PCA without remove; sp.open(…, mask='observed') (source.mask) leaves out "
+                "; missing='mean' or 'drop_rows' (preprocess.missing) takes them in PCA without remove; sp.open(…, mask='observed') (source.mask) leaves out "
                 "features that are never observed, such as land"
             )
     raise NotFiniteError(
-        f"Input contains {value}: first at row {start + row}, column {first_column + column} ({count} such value(s) in rows {start} to "
+        f"Input contains {value}: first at row {start + row}, column {first_column + column} ({plural(int(count), 'such value')} in rows {start} to "
         f"{start + stored.shape[0] - 1}; reading stopped there): {advice}"
     )
 
@@ -476,7 +477,7 @@ def require_observed(observed: BoolArray) -> None:
     if len(never):
         first = ", ".join(f"feature {column}" for column in never[:5])
         raise DataError(
-            f"{len(never)} feature(s) were observed in no row, first: {first}: leave them out (sp.open(…, mask='survey') does)"
+            f"no values observed for {plural(len(never), 'feature')}, first: {first}: leave them out, as sp.open(…, mask='survey') does"
         )
 
 

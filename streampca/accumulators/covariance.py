@@ -26,6 +26,7 @@ from streampca.accumulators.centring import (
 )
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import MergeError
+from streampca.formatting import plural
 from streampca.linalg.eigen import Scatter, SymmetricOperator
 from streampca.linalg.scaling import Scale, scaling_of
 from streampca.linalg.tiles import TileGrid, spread, tile_grid
@@ -341,7 +342,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         if lost.any():
             j = int(np.flatnonzero(lost)[0])
             raise MergeError(
-                f"nothing reliable remains of {int(lost.sum())} feature(s): subtracting {removed[j]:.3g} from the scatter {before[j]:.3g} "
+                f"nothing reliable remains of {plural(int(lost.sum()), 'feature')}: subtracting {removed[j]:.3g} from the scatter {before[j]:.3g} "
                 f"of feature {j} leaves a value below its rounding: fit the remaining rows instead"
             )
         np.subtract(state.scatter, other.scatter, out=state.scatter)

@@ -436,6 +436,6 @@ def _require_pairs(count: FloatArray, first_row: int, first_column: int, ddof: i
         i, j = (int(index) for index in np.argwhere(few)[0])
         first, second = sorted((first_row + i, first_column + j))
         raise DataError(
-            f"features {first} and {second} were observed together in rows of weight {count[i, j]:g}: more than ddof={ddof} are "
-            "needed of every pair; leave features out, or use missing='mean'"
+            f"features {first} and {second} were observed together in rows of weight {count[i, j]:g}: every pair needs more than ddof={ddof}; "
+            "leave features out, or use missing='mean'"
         )

@@ -33,6 +33,7 @@ from streampca.accumulators.centring import (
 from streampca.accumulators.sparse import shift_full_columns
 from streampca.block import Block, EqualRows, as_block
 from streampca.errors import DataError, MergeError
+from streampca.formatting import plural
 from streampca.linalg.eigen import positive_divisor
 from streampca.linalg.scaling import (
     LEAST_SQUARES,
@@ -479,14 +480,14 @@ class Sketch(Accumulator[SketchState, Sketched]):
         divisor = positive_divisor(state.n_samples, state.weight, self.ddof)
         if not np.isfinite(state.products).all():
             raise DataError(
-                "the products of the rows are not finite: their magnitudes leave the range of the type; rescale them"
+                "the products of the rows are not finite, because they exceed the range of the type: rescale the features"
             )
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite raise below
             products, variance, diagonal = self._of_observed(state) if len(state.observed) else self._of_all(state)
         finite = np.isfinite(variance) & np.isfinite(diagonal) & np.isfinite(products).all(axis=1)
         if not finite.all():
             raise DataError(
-                f"the variance of feature {int(np.flatnonzero(~finite)[0])} overflows float64, or its products: rescale it first"
+                f"the variance or the products of feature {int(np.flatnonzero(~finite)[0])} overflow float64: rescale it first"
             )
         squares = variance * divisor
         # Panels of one row each, in which all values of a feature are marked, leave marks that are equal: no variance.
@@ -593,6 +594,6 @@ def _require_observed(observed: FloatArray, ddof: int) -> None:
     few = np.flatnonzero(observed <= ddof)
     if len(few):
         raise DataError(
-            f"{len(few)} feature(s) were observed in rows of a weight that gives no variance with ddof={ddof}, first: feature "
+            f"{plural(len(few), 'feature')} observed with too little weight for a variance with ddof={ddof}, first: feature "
             f"{few[0]}, weight {observed[few[0]]:g}: leave them out"
         )

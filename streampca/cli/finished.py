@@ -33,7 +33,7 @@ def _readings_of_models(manifest: Mapping[str, Any]) -> str:
     """Return in words how often the data were read for a run of several models, common readings counted once."""
     scores = manifest["reads"]["scores"]
     for_scores = f", and {scores['readings']} for all scores" if scores else ""
-    return f"from {manifest['passes']} reading(s) for all fits{for_scores}"
+    return f"from {plural(manifest['passes'], 'reading')} for all fits{for_scores}"
 
 
 def _of_groups(directory: Path, manifest: Mapping[str, Any]) -> Iterator[Line]:

@@ -14,7 +14,7 @@ from streampca.execution.checkpoint.progress_log import note_stop
 from streampca.execution.checkpoint.resume import PassRecord, PassState
 from streampca.execution.leaf import LeafResult, Task, merge_neighbours, run_leaf
 from streampca.execution.progress import THREADS, WORKERS, Meter, ProgressCallback
-from streampca.formatting import as_text
+from streampca.formatting import as_text, plural
 from streampca.logs import logger
 from streampca.planning.plan import Plan, schedule_of
 from streampca.sources.base import ReadCount
@@ -63,7 +63,7 @@ def drive(
     meter.skip(plan, next_leaf, count, record.begun_leaves() if client is None else {})
     results, merging = execute(task, plan, meter, client, next_leaf), False
     leaves_per_result = task.leaves_per_result(plan)
-    where = "the workers of a cluster" if client is not None else f"{plan.leaves_in_flight} thread(s)"
+    where = "the workers of a cluster" if client is not None else plural(plan.leaves_in_flight, "thread")
     onward = f", from leaf {next_leaf} on" if next_leaf else ""
     shape = plan.extent, plan.axis, plan.n_leaves
     _log.info("%s: pass over %d %s in %d leaves on %s%s", record.phase, *shape, where, onward)

@@ -58,7 +58,7 @@ def require_free(path: Path, kind: Kind, *, overwrite: bool) -> None:
     """Raise `OutputError` unless `path` is free, or a file of that kind that may be replaced."""
     require_local(path)
     if not path.parent.is_dir():
-        raise OutputError(f"{path} cannot be written: {path.parent} is no directory")
+        raise OutputError(f"{path} cannot be written: {path.parent} is not a directory")
     if not path.exists() and not path.is_symlink():
         return
     ours = path.is_file() and not path.is_symlink()
@@ -67,7 +67,7 @@ def require_free(path: Path, kind: Kind, *, overwrite: bool) -> None:
             ours = file.read(4).startswith(_BEGINNINGS[kind])
     if not ours:
         raise OutputError(
-            f"{path} exists and is no {kind} file: it is left untouched; name another place, or move it away"
+            f"{path} exists but is not in {kind} format: it is left untouched; name another place, or move it away"
         )
     if not overwrite:
         raise OutputError(f"{path} exists already: ask for overwrite to replace it, or name another place")
@@ -110,7 +110,7 @@ def _steps(model: PCAModel) -> list[type]:
 
 
 _ROWS_ARE_NOT_KNOWN = "what is removed depends on which row it is (its group, time or covariates)"
-_CONDITIONAL = "it solves a system for every pattern of NaN"
+_CONDITIONAL = "it solves a linear system for every pattern of NaN"
 _NOT_LINEAR = "the logarithm, the sum and the norm of a row are not a linear map"
 _NOT_IN_FORMULA = "it is not in the formula of the file"
 _UNNORMALIZED = (
@@ -177,7 +177,7 @@ LIMITS = (
     Limit(
         "normalize of one of two tables",
         lambda model: any(each.get("normalize") for each in model.source.get("tables", ())),
-        dict.fromkeys(("scikit-learn", "ONNX", "faiss", "npz"), "it takes rows of both tables side by side"),
+        dict.fromkeys(("scikit-learn", "ONNX", "faiss", "npz"), "it takes the rows of both tables side by side"),
         _UNNORMALIZED,
     ),
     Limit(
@@ -200,7 +200,7 @@ LIMITS = (
     Limit(
         "normalize",
         lambda model: not {*_steps(model)} <= {UnitRows},
-        {"scikit-learn": "of these steps it has norms of rows alone"},
+        {"scikit-learn": "of these steps it supports only norms of rows"},
         _UNNORMALIZED,
     ),
     Limit(
@@ -212,7 +212,7 @@ LIMITS = (
     Limit(
         "this normalize",
         lambda model: not {*_steps(model)} <= {ScaledCounts, LogarithmOfCounts, UnitRows},
-        {"ONNX": "it writes sums, norms and logarithms of rows alone"},
+        {"ONNX": "it supports only sums, norms and logarithms of rows"},
         _UNNORMALIZED,
     ),
 )
@@ -290,7 +290,7 @@ def require_memory(
     ]
     budget = MemoryBudget.of(needs, allowed_bytes(memory))
     if not budget.fits:
-        raise budget.refusal("fewer components, or ", subject="the exported model: ")
+        raise budget.refusal("export fewer components, or ", subject="the exported model: ")
 
 
 def measured_error(model: PCAModel, scores_of: Callable[[Array], Array], dtype: DType) -> float:

@@ -22,6 +22,7 @@ import numpy as np
 from scipy.linalg import svd
 
 from streampca.errors import DataError, ParameterError
+from streampca.formatting import plural
 from streampca.linalg.eigen import DENSE_LIMIT, SymmetricOperator, eigh, signed, solve
 from streampca.linalg.selection import Count
 from streampca.random import generator
@@ -247,7 +248,7 @@ def promax(loadings: FloatArray, rotation: FloatArray, *, power: float = 4) -> F
     if not np.linalg.cond(oblique) < _MOST_CONDITION:
         raise ParameterError(
             f"power={power:g}: the contrasts of the {len(pattern)} components are linearly dependent: expected a smaller power, fewer components, "
-            "or features of like variances (scale=True)"
+            "or features of similar variances (scale=True)"
         )
     oblique *= np.linalg.norm(np.linalg.inv(oblique), axis=1)
     return oblique
@@ -389,7 +390,7 @@ def whitening(covariance: FloatArray, precision: float) -> tuple[FloatArray, flo
     values, vectors = eigh(covariance)
     known = values > precision * len(values) * max(values[-1], 0.0)
     if not known.any():
-        raise DataError("no feature of one of the tables varies: expected tables with variance")
+        raise DataError("one of the tables has no feature that varies: expected variance in both")
     matrix = vectors[:, known] / np.sqrt(values[known]) / deviations[:, None]
     return matrix, float(values[-1] / values[known][0]), n_varying - int(known.sum())
 
@@ -431,7 +432,7 @@ def canonical_correlations(
     if rank + other_rank > n_free:
         raise DataError(
             f"the tables have {rank:,} and {other_rank:,} directions of variance, and the rows {n_free:g} degrees of freedom: "
-            f"at least {rank + other_rank - int(n_free):,} canonical correlation(s) would be 1 whatever the data; expected more rows than "
+            f"at least {plural(rank + other_rank - int(n_free), 'canonical correlation')} would be 1 for any data; expected more rows than "
             "directions: reduce both tables to their principal components first (n_pca)"
         )
     k = min(k, rank, other_rank)

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from streampca.errors import DataError
+from streampca.formatting import plural
 from streampca.typing import Array, FloatArray, IntArray
 
 Scale: TypeAlias = bool | str | tuple[int, ...]
@@ -288,7 +289,7 @@ def refuse_underflow(squares: FloatArray, weight: FloatArray | float, *, scale: 
     lost = np.flatnonzero((squares > 0) & (squares < least) & (largest < least))
     if len(lost):
         raise DataError(
-            f"feature {lost[0]} varies by so little that its squares underflow float64 ({len(lost)} such feature(s)): expected "
+            f"feature {lost[0]} varies by so little that its squares underflow float64 ({plural(len(lost), 'such feature')}): expected "
             "standard deviations above 1e-150, or 0; rescale these features first"
         )
 

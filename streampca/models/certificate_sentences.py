@@ -24,16 +24,16 @@ _LARGE_ROUNDING, _LARGE_INTEGER_ROUNDING = 1e-2, 1e-10
 def exact(precision: float) -> str:
     """Return the statement of an exact solver whose eigenvalues have the relative `precision`."""
     return (
-        "exact: the matrix holds every row; eigenvalues carry the rounding of the accumulation "
-        f"(relative to the first: {precision:.0e}), nothing else; a singular value is trusted above {precision**0.5:.0e} of the first"
+        "exact: the matrix holds every row; the only error of eigenvalues is the rounding of sums "
+        f"(relative to the first: {precision:.0e}); singular values are reliable above {precision**0.5:.0e} of the first"
     )
 
 
 def triangular(precision: float) -> str:
     """Return the statement of a triangular factor; `precision` is the square of that of singular values."""
     return (
-        "exact: the triangular factor holds every row, and nothing was squared; singular values carry an error of "
-        f"{precision**0.5:.0e} of the first, above which each of them is trusted"
+        "exact: the triangular factor holds every row, and nothing was squared; singular values have an error of "
+        f"{precision**0.5:.0e} of the first, and those above it are reliable"
     )
 
 
@@ -45,7 +45,7 @@ def approximate(found: Certified, n_passes: int) -> str:
             "positive semidefinite, and no bound holds for what was left out"
         )
     clauses = [
-        f"approximate, from {passes(n_passes)}: no eigenvalue is below its interval (proven, with room for rounding of {found.rounding:.0e} "
+        f"approximate, from {passes(n_passes)}: no eigenvalue is below its interval (proven, allowing for rounding of {found.rounding:.0e} "
         f"of the first), and all that was left out sums to {found.left_out:.1e} of the variance (exact trace)"
     ]
     if found.confidence is None:
@@ -64,13 +64,13 @@ def approximate(found: Certified, n_passes: int) -> str:
         )
     elif found.angles.clusters:
         unresolved = _n_of(found.angles.clusters)
-        clauses.append(f"{unresolved} of {k} components are not told apart from their neighbours (unresolved clusters)")
+        clauses.append(f"{unresolved} of {k} components are not separated from their neighbours (unresolved clusters)")
     if found.n_found < k:
         drawn = "their directions were drawn at random, orthogonal to the others, and no angle is bounded for them"
         if found.vanishing[found.n_found :].all():
             missed = f"carry no variance above rounding: {drawn}"
         else:
-            missed = f"were not found and are reported with the eigenvalue 0, which may be wrong altogether: {drawn}"
+            missed = f"were not found and are reported with the eigenvalue 0, which may be entirely wrong: {drawn}"
         clauses.append(f"the last {k - found.n_found} of {k} components {missed}")
     return "; ".join(clauses)
 
@@ -85,7 +85,7 @@ def exact_kernel(precision: float) -> str:
 
 def nystrom(bound: float, n_rows: int, most: float, *, known_definite: bool) -> str:
     """Return the statement of Nyström features: eigenvalues may be larger by `bound`, estimated from rows, for certain by `most`."""
-    unknown = "; it is not known whether the kernel is positive semi-definite, and if it is not this does not hold"
+    unknown = "; this holds only if the kernel is positive semi-definite, which is not known"
     return (
         f"every eigenvalue of the centred kernel matrix lies above the one found by at most {bound:.3g}, estimated from "
         f"{n_rows} rows; for certain by at most the residual trace and its rounding, {most:.3g}"
@@ -124,25 +124,25 @@ def before_rotation(given: Certificate) -> str:
 
 def too_few(k: int) -> str:
     """Return that a sketch gives `k` components, fewer than were asked for."""
-    return f"the sketch gives {k} components, which is fewer than were asked for: a larger sketch_size would give more"
+    return f"the sketch gives {k} components, fewer than requested: a larger sketch_size would give more"
 
 
 def rows_left_out(n: int) -> str:
     """Return that `n` rows were left out."""
-    return f"{n} row(s) with missing values were left out"
+    return f"{words.plural(n, 'row')} with missing values left out"
 
 
 def missing_values(n: int, missing: str, clipped: float | None) -> str:
     """Return what became of `n` missing values; `clipped` is the sum of the moduli of negative eigenvalues, if there may be some."""
     if clipped is not None:
         return (
-            f"{n} value(s) are missing, and every covariance is that of the rows in which both features were "
-            f"observed: such a matrix may have negative eigenvalues, which were clipped (sum of moduli: {clipped:.3g}, "
+            f"{words.plural(n, 'missing value')}: every covariance is over the rows in which both features were observed; "
+            f"such a matrix may have negative eigenvalues, which were clipped (sum of moduli: {clipped:.3g}, "
             "counted as variance so that shares add up to one)"
         )
     if missing == "pairwise":
-        return f"{n} value(s) are missing, and were taken to be missing at random in each feature"
-    return f"{n} missing value(s) were replaced by the mean of their feature"
+        return f"{words.plural(n, 'missing value')}, taken to be missing at random in each feature"
+    return f"{words.plural(n, 'missing value')} replaced by the mean of their feature"
 
 
 def decoded(dtype: str, moved: float) -> str:
@@ -164,7 +164,7 @@ def integers_rounded_of_rows(share: float) -> str:
 
 def rows_taken_out(growth: float) -> str:
     """Return that the rounding grew by the factor `growth` as rows were taken out."""
-    return f"rows were taken out again, which magnified this rounding {growth:.1f} times"
+    return f"rows were taken out again, which magnified this rounding by a factor of {growth:.1f}"
 
 
 def of_residuals(n_regressors: int) -> str:
@@ -190,8 +190,8 @@ def warnings_of_pca(certificate: ExactCertificate, sizes: Mapping[str, Any]) -> 
     warnings, tolerance = [], sizes["tolerance"]
     if certificate.components_missing:
         warnings.append(
-            f"the sketch of {sizes['columns']} columns gives {len(certificate.component_errors)} components, fewer than were asked "
-            "for: take a larger sketch_size"
+            f"the sketch of {sizes['columns']} columns gives {len(certificate.component_errors)} components, fewer than "
+            "requested: set a larger sketch_size"
         )
     width = certificate.largest_relative_width
     missed = tolerance is not None and tolerance > 0 and certificate.n_passes >= sizes["passes"]
@@ -203,17 +203,17 @@ def warnings_of_pca(certificate: ExactCertificate, sizes: Mapping[str, Any]) -> 
     elif width is not None and missed and width > float(tolerance or 0):
         advice = "use recovery: nystrom" if certificate.converted else "set max_passes higher"
         warnings.append(
-            f"reading stopped after {passes(certificate.n_passes)}, as many as were allowed, with eigenvalues certified to within "
-            f"{percent(width)} and not to {percent(tolerance)}: {advice}, or take a larger sketch_size (it was {sizes['columns']})"
+            f"reading stopped after {passes(certificate.n_passes)}, the most allowed, with eigenvalues certified to within "
+            f"{percent(width)} instead of {percent(tolerance)}: {advice}, or set a larger sketch_size (it was {sizes['columns']})"
         )
     elif width is not None and width > WIDE:
-        warnings.append(f"eigenvalues are certified to within {percent(width)} only: {_narrower(certificate, sizes)}")
+        warnings.append(f"eigenvalues are certified only to within {percent(width)}: {_narrower(certificate, sizes)}")
     clusters = certificate.clusters
     if clusters:
         several = len(clusters) > 1 or clusters[0][1] > clusters[0][0]
-        subject = f"component{'s' if several else ''} {spans(clusters)} {'are' if several else 'is'} not told apart from neighbours"
+        subject = f"component{'s' if several else ''} {spans(clusters)} {'are' if several else 'is'} not separated from neighbours"
         warnings.append(
-            f"{subject}: intervals of eigenvalues touch or nearly do, and within such a group each direction may be a mixture of all"
+            f"{subject}: their eigenvalue intervals touch or nearly touch, so each direction may be a mixture of its group"
         )
     return warnings
 
@@ -221,10 +221,10 @@ def warnings_of_pca(certificate: ExactCertificate, sizes: Mapping[str, Any]) -> 
 def _narrower(certificate: ApproximateCertificate, sizes: Mapping[str, Any]) -> str:
     """Return what would narrow the intervals, in words."""
     if certificate.converted:
-        return "that is what recovery: conversion gives; use recovery: nystrom"
+        return "recovery: conversion gives no better; use recovery: nystrom"
     again = "set max_passes higher" if sizes["tolerance"] is not None else "set tolerance (such as 0.01) to read again"
     other = "" if sizes["rows_per_update"] else ", or use solver: adaptive"
-    return f"{again}, take a larger sketch_size (it was {sizes['columns']}){other}"
+    return f"{again}, set a larger sketch_size (it was {sizes['columns']}){other}"
 
 
 def clipped(mass: float, total: float) -> list[str]:
@@ -239,8 +239,8 @@ def concerns_of_pca(certificate: ExactCertificate, share: float) -> list[str]:
     found = []
     if certificate.converted and share > 1 + 1e-9:
         found.append(
-            f"explained_variance_ratio_ sums to {share:.4g}: eigenvalues of recovery='conversion' are estimates that may exceed what the "
-            f"rows hold (total_variance_ is exact, and {certificate.captured_variance:.3g} of it is proven to lie along the "
+            f"explained_variance_ratio_ sums to {share:.4g}: eigenvalues of recovery='conversion' are estimates that may exceed the "
+            f"variance of the rows (total_variance_ is exact, and {certificate.captured_variance:.3g} of it is proven to lie along the "
             "components); use recovery='nystrom', whose eigenvalues are bounds from below"
         )
     rounded = certificate.integer_rounding or 0.0
@@ -259,14 +259,14 @@ def concerns_of_kernel_pca(certificate: KernelCertificate, k: int, *, center: bo
         n_positive = certificate.components_found or 0
         hint = f"; the other {k - n_positive} are returned as zeros" if k > n_positive else ""
         concerns.append(
-            f"n_components={n_positive + missing}: only {n_positive} eigenvalues of the "
-            f"{'centred ' if center else ''}kernel matrix that this method finds are positive beyond rounding{hint}"
+            f"n_components={n_positive + missing}: only {n_positive} of the eigenvalues that this "
+            f"method finds of the {'centred ' if center else ''}kernel matrix are positive beyond rounding{hint}"
         )
     rounding = certificate.rounding or 0.0
     if rounding > _LARGE_ROUNDING:
         concerns.append(
-            f"rounding of the kernel values takes up to {min(1.0, rounding):.0%} of the first eigenvalue, because they vary by "
-            "little beside their size: subtract the mean of the rows, or use float64 if they are float32"
+            f"rounding of the kernel values takes up to {min(1.0, rounding):.0%} of the first eigenvalue, because they vary "
+            "little relative to their size: subtract the mean of the rows, or use float64 if they are float32"
         )
     rounded = certificate.integer_rounding or 0.0
     if rounded > _LARGE_INTEGER_ROUNDING:
@@ -294,7 +294,7 @@ def notes_of_missing(certificate: ExactCertificate, *, conditional: bool) -> lis
     notes = []
     if certificate.rows_left_out:
         notes.append(
-            f"{certificate.rows_left_out} row(s) with missing values (NaN) were left out; their scores are NaN"
+            f"{words.plural(certificate.rows_left_out, 'row was', 'rows were')} left out for missing values (NaN); their scores are NaN"
         )
     if certificate.missing_values:
         how = (
@@ -302,7 +302,7 @@ def notes_of_missing(certificate: ExactCertificate, *, conditional: bool) -> lis
             if conditional
             else "in scores they count as the mean of their feature"
         )
-        notes.append(f"{certificate.missing_values} value(s) are missing (NaN); {how}")
+        notes.append(f"{words.plural(certificate.missing_values, 'value is', 'values are')} missing (NaN); {how}")
     return notes
 
 
@@ -338,7 +338,7 @@ def accuracy(certificate: Certificate, sizes: Mapping[str, Any] | None) -> str |
     asked = f" ({percent(tolerance)} asked)" if tolerance else ""
     said = f"eigenvalues certified to within {percent(width)}{asked}"
     if not certificate.converted:
-        said += f", {k - _n_of(certificate.clusters):,} of {k:,} components told apart"
+        said += f", {k - _n_of(certificate.clusters):,} of {k:,} components separated"
     return f"{said}, after {after}"
 
 

@@ -268,11 +268,11 @@ def t2_limit_of(model: PCAModel, probability: float, distribution: Distribution)
         raise ParameterError(f"distribution={distribution!r}: expected one of {', '.join(get_args(Distribution))}")
     k, weight = model.numerical_rank, model.weight
     if not k:
-        raise NotAvailableError("there is no limit of T²: no component has a variance above rounding")
+        raise NotAvailableError("T² has no limit: no component has a variance above rounding")
     estimated = k + model.n_means - int(distribution == "f")
     if distribution != "chi2" and weight <= estimated:
         raise NotAvailableError(
-            f"there is no limit of T² by distribution={distribution!r}: expected more rows than components and means, and found a weight "
+            f"T² has no limit by distribution={distribution!r}: expected more rows than components and means, and found a weight "
             f"of {weight:g} for {k} and {model.n_means}: take fewer components, or distribution='chi2'"
         )
     return t2_limit(k, weight, probability, distribution=distribution, n_means=model.n_means, ddof=model.ddof)
@@ -284,11 +284,11 @@ def q_limit_of(model: PCAModel, probability: float) -> tuple[float, QMethod]:
     left = variance_left(model)
     if not left > max(model.rounding, 1e-14) * model.total_variance:
         raise NotAvailableError(
-            "there is no limit of Q: the components carry all variance up to rounding, and Q is rounding"
+            "Q has no limit: the components carry all variance up to rounding, so Q is only rounding"
         )
     if not model.residual_moments:
         raise NotAvailableError(
-            "there is no limit of Q: the sums of powers of the eigenvalues left out are not known, because the model was saved by an "
+            "Q has no limit: the sums of powers of the eigenvalues left out are unknown, because the model was saved by an "
             "earlier version, or its sketch has no held-out columns: fit again, with an exact solver"
         )
     return q_limit(left, model.residual_moments, probability)
@@ -316,7 +316,7 @@ def projection_shrinkage_of(model: PCAModel) -> FloatArray:
         If no factors are known for such rows.
     """
     if obstacle := _obstacle(model):
-        raise NotComputedError(f"there is no projection shrinkage: {obstacle}")
+        raise NotComputedError(f"no projection shrinkage is known: {obstacle}")
     left = max(0.0, variance_left(model))
     moment = model.residual_moments[0] if model.residual_moments else 0.0
     n_degrees = model.n_samples - model.n_means
@@ -326,14 +326,14 @@ def projection_shrinkage_of(model: PCAModel) -> FloatArray:
 def _obstacle(model: PCAModel) -> str:
     """Return why there are no factors, empty where there are."""
     if model.sample_weight is not None:
-        return "rows have weights, for which no law of the eigenvalues of noise is known; fit without sample_weight"
+        return "rows have weights, and no law of the eigenvalues of noise is known for them; fit without sample_weight"
     if model.missing == "pairwise":
         return "a matrix of pairwise covariances has other eigenvalues than its rows; fit with missing='mean'"
     if model.n_samples - model.n_means < 2:
         return f"there are {model.n_samples:,} rows: expected two more than means and slopes that were subtracted"
     if not model.residual_moments and variance_left(model) > max(model.rounding, 1e-13) * model.total_variance:
         return (
-            "the sums of powers of the eigenvalues left out are not known, because the model was saved by an earlier version, or its "
+            "the sums of powers of the eigenvalues left out are unknown, because the model was saved by an earlier version, or its "
             "sketch has no held-out columns; fit again, with an exact solver"
         )
     return ""

@@ -87,7 +87,7 @@ class KernelModel(Model):
     sampling_errors: SamplingErrors | None = None
     """Sampling errors of the result; None where they were not computed."""
 
-    not_diagnosed = "diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none"
+    not_diagnosed = "diagnostics (T² and Q of rows) are for PCA: kernel PCA has none"
     missing = "error"
     removal = None
 

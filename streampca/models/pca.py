@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from streampca.block import Block
 from streampca.errors import NotAvailableError
+from streampca.formatting import plural
 from streampca.labels import Labels
 from streampca.linalg.component_rules import ComponentRules, Eigenvalues, component_rules, sample_of
 from streampca.linalg.eigen import Spectrum
@@ -806,7 +807,8 @@ class PCAModel(Model):
             known = [None if self.labels is None else self.labels.known_name(index) for index in constant[:10]]
             named = [f"{index} [{name}]" if name else str(index) for index, name in zip(constant, known, strict=False)]
             first = ", ".join(named) + (", …" if len(constant) > 10 else "")
-            notes.append(f"{len(constant)} feature(s) never vary and were given weight 0: {first}")
+            never = plural(len(constant), "feature never varies and was", "features never vary and were")
+            notes.append(f"{never} given weight 0: {first}")
         notes += sentences.notes_of_missing(self.certificate, conditional=self.conditional)
         return notes
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampca.errors import DataError
+from streampca.formatting import plural
 from streampca.kernels.base import Standardised
 from streampca.linalg.scaling import UNSCALED, Scaling
 from streampca.models import certificate_sentences as sentences
@@ -226,7 +227,7 @@ def with_rounded_integers(model: KernelModel, dtype: DType) -> KernelModel:
 
 def _as_much_as_varies(far: IntArray, level: FloatArray, step: FloatArray) -> DataError:
     return DataError(
-        f"{len(far)} feature(s), first: {far[0]}, hold integers near {float(level[far[0]]):.3g}, which float64 rounds by up to "
+        f"{plural(len(far), 'feature holds', 'features hold')} integers near {float(level[far[0]]):.3g} (first: feature {far[0]}), which float64 rounds by up to "
         f"{step[far[0]]:g}: as much as they vary. Subtract a whole number near its mean from each feature first, as in X - X[0]"
     )
 

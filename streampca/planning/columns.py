@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streampca.errors import ParameterError
+from streampca.formatting import plural
 from streampca.labels import Labels
 from streampca.linalg.component_rules import sample_of
 from streampca.linalg.selection import Rule
@@ -88,7 +89,7 @@ def as_weights(name: str, values: ArrayLike | Sequence[float] | None) -> FloatAr
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
         raise ParameterError(
-            f"{name} holds {weights[first]} at {first} ({int(bad.sum())} such value(s)): expected finite numbers of at least 0"
+            f"{name} holds {weights[first]} at {first} ({plural(int(bad.sum()), 'such value')}): expected finite numbers of at least 0"
         )
     if not weights.any():
         raise ParameterError(f"{name} is zero everywhere: expected at least one weight above zero")
@@ -209,7 +210,7 @@ def weights_by(text: str, labels: Labels | None) -> FloatArray:
     bad = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
     if len(bad):
         raise ParameterError(
-            f"{shown} is {weights[bad[0]]:.6g} at {labels.feature_name(int(bad[0]))} ({len(bad):,} such value(s)): expected finite "
+            f"{shown} is {weights[bad[0]]:.6g} at {labels.feature_name(int(bad[0]))} ({plural(len(bad), 'such value')}): expected finite "
             "numbers of at least 0"
             + ("; leave features without a coordinate out by a mask" if np.isnan(weights[bad]).any() else "")
         )

@@ -180,23 +180,25 @@ class MemoryBudget:
         if not isinstance(advice, str):
             advice = advice[max(advice, key=self.bytes_for)]
         if removal := self.bytes_for("removal"):
-            beside = f", what remove fits to the features {as_text(removal)}{beside}"
+            beside = f", the regressions of remove {as_text(removal)}{beside}"
             if 2 * removal > self.projected_bytes:
-                advice = "fewer groups or covariates in remove, whose memory grows with the square of their number, or "
+                advice = (
+                    "use fewer groups or covariates in remove, whose memory grows with the square of their number, or "
+                )
         quality = self.bytes_for("quality")
         if quality and self.projected_bytes - quality <= self.allowed_bytes:
-            beside += f" and examining the quality of the data {as_text(quality)}"
-            advice = f"quality: false, {advice}{'' if advice else 'or '}"
+            beside += f", examining the quality of the data {as_text(quality)}"
+            advice = f"set quality: false, {advice}{'' if advice else 'or '}"
         process = self.bytes_for("process")
         if process > self.allowed_bytes:
             return PlanError(
-                f"{subject}projected {as_text(self.projected_bytes)} exceeds the allowed {as_text(self.allowed_bytes)}, of which the "
-                f"process itself takes {as_text(process)} before anything is read: free what it holds (arrays, other models), or "
+                f"{subject}projected {as_text(self.projected_bytes)} exceeds the allowed {as_text(self.allowed_bytes)}"
+                f"; the process itself takes {as_text(process)} before anything is read: free what it holds (arrays, other models), or "
                 f"allow memory of at least {as_text(1.01 * self.projected_bytes)}"
             )
         return PlanError(
-            f"{subject}projected {as_text(self.projected_bytes)} exceeds the allowed {as_text(self.allowed_bytes)}, of which the "
-            f"process itself takes {as_text(self.bytes_for('process'))}{beside}: {advice}memory of at least "
+            f"{subject}projected {as_text(self.projected_bytes)} exceeds the allowed {as_text(self.allowed_bytes)}"
+            f" (the process itself takes {as_text(self.bytes_for('process'))}{beside}): {advice}allow memory of at least "
             f"{as_text(1.01 * self.projected_bytes)}"
         )
 

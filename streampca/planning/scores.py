@@ -130,7 +130,7 @@ class ByRows(ScoresWork):
     diagnostics: bool
     """Whether T² and Q of rows are written, too."""
 
-    merge: ClassVar[str] = "every block is written as a chunk of its own"
+    merge: ClassVar[str] = "every block is written as one chunk"
 
     @override
     def needs(self, shape: WorkShape) -> list[MemoryNeed]:
@@ -145,7 +145,7 @@ class ByRows(ScoresWork):
     @override
     def figures(self, shape: WorkShape, reading: int) -> Figures:
         flops = self.source.shape[0] * self.model.encoding_flops()
-        return Figures("rows are projected on components that are there already", flops)
+        return Figures("rows are projected on existing components", flops)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class ByFeatures(ScoresWork):
 
     model: PCAModel
 
-    merge: ClassVar[str] = "what the features of a leaf give to the scores is added in the order of the features"
+    merge: ClassVar[str] = "the parts of the scores from each leaf are added in the order of the features"
 
     @override
     @property
@@ -182,7 +182,7 @@ class ByFeatures(ScoresWork):
     @override
     def figures(self, shape: WorkShape, reading: int) -> Figures:
         (n, d), k = self.source.shape, len(self.model.components)
-        reason = "samples are projected on components that are there already, a band of features at a time"
+        reason = "samples are projected on existing components, a band of features at a time"
         return Figures(reason, 2.0 * n * d * k)
 
 
@@ -190,7 +190,7 @@ class ByFeatures(ScoresWork):
 class RowsOfScores(ScoresWork):
     """Rows that are made of scores, a block of rows after the other."""
 
-    merge: ClassVar[str] = "every block is written as a chunk of its own"
+    merge: ClassVar[str] = "every block is written as one chunk"
 
     @override
     def needs(self, shape: WorkShape) -> list[MemoryNeed]:
@@ -209,7 +209,7 @@ class RowsOfScores(ScoresWork):
     @override
     def figures(self, shape: WorkShape, reading: int) -> Figures:
         (n, d), k = self.source.shape, self.model.n_components
-        return Figures("rows are made of scores that are there already", 2.0 * n * d * k)
+        return Figures("rows are rebuilt from existing scores", 2.0 * n * d * k)
 
 
 def plan_rows(rows: Source, model: Model, memory: int | str | None, threads: int | None = None) -> Plan:
@@ -230,8 +230,8 @@ def require_room_for_rows(n_features: int, n_components: int, memory: int | str 
     allowed, process, least = allowed_bytes(memory), process_bytes(), 32 * n_components * n_features
     if process + least > allowed:
         raise PlanError(
-            f"writing rows: {n_components} components of {n_features:,} features take {as_text(least)}, and {as_text(allowed)} are "
-            f"allowed, of which the process itself takes {as_text(process)}: allow more memory, or leave the rows out"
+            f"writing rows: {n_components} components of {n_features:,} features take {as_text(least)}, but only "
+            f"{as_text(allowed)} are allowed and the process itself takes {as_text(process)}: allow more memory, or leave the rows out"
         )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import zarr
 
 from streampca.accumulators.quality import MOST_LISTED, Namer, Quality, QualityState, steady
+from streampca.formatting import plural
 from streampca.models.pca import Model
 from streampca.runs.manifest import Manifest
 from streampca.solvers.result import FitResult, QualityFound
@@ -285,16 +286,18 @@ def findings(figures: Json) -> tuple[list[str], list[str]]:
     constant, nearly = figures["constant"], figures["nearly_constant"]
     if nearly["count"]:
         notes.append(
-            f"{nearly['count']:,} feature(s) hardly vary: at least {nearly['share']:.0%} of the examined rows have the same value, or the "
+            f"{plural(nearly['count'], 'feature hardly varies', 'features hardly vary')}: at least {nearly['share']:.0%} of the examined rows have the same value, or the "
             f"standard deviation is a millionth of the mean: {_some(nearly)}"
         )
     if constant["count"] and constant["rows"] == "examined":
-        notes.append(f"{constant['count']:,} feature(s) never vary in the examined rows: {_some(constant)}")
+        notes.append(
+            f"{plural(constant['count'], 'feature never varies', 'features never vary')} in the examined rows: {_some(constant)}"
+        )
     tails_of = figures["tails"]
     if tails_of is not None and tails_of["largest"] > HEAVY:
         notes.append(
             f"scores have heavy tails: the excess kurtosis of component {tails_of['component'] + 1} is {tails_of['largest']:.3g} (0 for "
-            "Gaussian scores), so that few rows decide it"
+            "Gaussian scores), so a few rows dominate it"
         )
     return concerns, notes
 
@@ -305,17 +308,22 @@ def _of_drift(drift: Json | None) -> Iterator[str]:
     mean, deviation, stuck = drift["mean"], drift["deviation"], drift["stuck"]
     if abs(mean["shift"]) > max(LARGE_SHIFT, 2 * drift["noise"]):
         yield (
-            f"the data drift: in rows {_span(mean['rows'])} the mean of feature {_named(mean)} differs from that of all rows "
+            f"the data drift: the mean of feature {_named(mean)} in rows {_span(mean['rows'])} differs from the mean of all rows "
             f"by {mean['shift']:+.3g} standard deviations within parts"
         )
     if not 1 / LARGE_RATIO < deviation["ratio"] < LARGE_RATIO:
         yield (
-            f"the spread of the data changes: in rows {_span(deviation['rows'])} the standard deviation of feature {_named(deviation)} is "
-            f"{deviation['ratio']:.3g} times that within other parts"
+            f"the spread of the data changes: the standard deviation of feature {_named(deviation)} in rows {_span(deviation['rows'])} is "
+            f"{deviation['ratio']:.3g} times that of other parts"
         )
     if stuck["count"]:
         first = stuck["features"][0]
-        yield f"{stuck['count']:,} feature(s) stand still for a while and vary elsewhere: for example {_named(first)} in rows {_span(first['rows'])}"
+        found = plural(
+            stuck["count"],
+            "feature is constant for a stretch and varies",
+            "features are constant for a stretch and vary",
+        )
+        yield f"{found} elsewhere, for example {_named(first)} in rows {_span(first['rows'])}"
 
 
 def _of_missing(figures: Json) -> Iterator[str]:
@@ -326,7 +334,7 @@ def _of_missing(figures: Json) -> Iterator[str]:
     share = missing["by_part"][part]
     if len(missing["by_part"]) > 1 and share > max(0.01, _CONCENTRATED * missing["share"]):
         yield (
-            f"missing values are concentrated: {share:.1%} of rows {_span(edges[part : part + 2])} are missing, {missing['share']:.1%} of all"
+            f"missing values are concentrated: {share:.1%} of values are missing in rows {_span(edges[part : part + 2])}, {missing['share']:.1%} overall"
         )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from streampca.errors import ParameterError, PlanError
-from streampca.formatting import as_text
+from streampca.formatting import as_text, plural
 from streampca.linalg.cross_validation import jackknife_variance
 from streampca.linalg.eigen import DENSE_LIMIT, SymmetricOperator, relative_precision
 from streampca.linalg.factors import (
@@ -341,7 +341,7 @@ class CanonicalCorrelation(_OfTwoTables):
         )
         statement = f"exact canonical correlations; rounding changes each by at most {error:.1e}"
         if n_left_out:
-            statement += f"; {n_left_out:,} direction(s) whose variance is below rounding are left out"
+            statement += f", without {plural(n_left_out, 'direction')} of variance below rounding"
         return self._joined(matrix, pairs, precision, error, statement, {}, orthonormal=False)
 
 
@@ -366,7 +366,7 @@ class Factors(Analysis):
         varying = np.flatnonzero(matrix.diagonal > 0)
         if k >= len(varying):
             raise ParameterError(
-                f"n_components={k}: expected fewer factors than features that vary, of which there are {len(varying):,} "
+                f"n_components={k}: expected fewer factors than the {len(varying):,} features that vary "
                 f"(n_samples={matrix.n_samples:,}, n_features={d:,})"
             )
         dense = matrix.dense()
@@ -428,13 +428,13 @@ def plan_of_analysis(plan: Plan, analysis: Analysis, source: Source) -> Plan:
     d = source.shape[1]
     if plan.tile_groups:
         raise PlanError(
-            f"{analysis.kind.name} needs the {d:,} x {d:,} covariance matrix in memory: {plan.notes[-1]}; fewer features, more memory, or for two "
+            f"{analysis.kind.name} needs the {d:,} x {d:,} covariance matrix in memory: {plan.notes[-1]}; use fewer features, more memory, or for two "
             "tables n_pca, which reduces both to their principal components first"
         )
     more = analysis.solve_bytes(d) - eigenproblem_bytes(d, plan.n_components or min(source.shape))
     budget = plan.budget.plus(max(0, more), "solve", ("solving",))
     if not budget.fits:
         raise budget.refusal(
-            f"{analysis.kind.name} of {d:,} features takes {as_text(budget.bytes_for('solve'))} to solve; fewer features, or "
+            f"{analysis.kind.name} of {d:,} features takes {as_text(budget.bytes_for('solve'))} to solve; use fewer features, or "
         )
     return replace(plan, budget=budget, reason=f"{plan.reason}; {analysis.kind.name} is solved from it")

@@ -184,7 +184,7 @@ class ApproximateSolver(PCASolver):
         k = selection.n_components if isinstance(selection, Count) else None
         if isinstance(selection, Rule) and parameters.missing == "pairwise":
             raise NotAvailableError(
-                f"n_components={selection.name!r} does not go together with missing='pairwise', where noise has no known law"
+                f"n_components={selection.name!r} cannot be combined with missing='pairwise', where no law of noise is known"
             )
         _require_recovery(parameters)
         if not isinstance(parameters.sketch_size, str) and k is not None and parameters.sketch_size < k:
@@ -216,7 +216,7 @@ class ApproximateSolver(PCASolver):
                 tried.append(plan)
         least = min(tried, key=lambda plan: plan.projected_bytes)
         raise least.budget.refusal(
-            "fewer components, or ",
+            "ask for fewer components, or ",
             beside=f", with a sketch of {sizes_of(least).columns} columns of {source.shape[1]:,} features",
         )
 
@@ -345,7 +345,7 @@ class ApproximateSolver(PCASolver):
         source, (n, d), detail = self.source, self.source.shape, self.detail(shape)
         flops = 4.0 * n * d * (detail.passes * self.columns + detail.held_out)
         flops *= self.one_pass_cost if detail.passes == 1 else 1.0
-        reason = f"approximate, with a certificate; {self.keeps}, where the {d:,} x {d:,} matrix would take {as_text(4 * d * d)}"
+        reason = f"approximate, with a certificate; {self.keeps}, whereas the {d:,} x {d:,} matrix would take {as_text(4 * d * d)}"
         notes = []
         if detail.passes > 1 and detail.tolerance == 0:
             reason += f"; reads {detail.passes} times"

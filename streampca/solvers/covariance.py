@@ -160,7 +160,7 @@ class CovarianceSolver(ContinuableSolver):
         if by_name:
             return plan.with_notes([f"in memory: {refusal}"])
         raise PlanError(
-            f"{refusal}; solver='covariance', asked for by name, would take {plan.passes} passes and {as_text(plan.disk_bytes)} of disk"
+            f"{refusal}; solver='covariance', asked for by name, would need {plan.passes} passes and {as_text(plan.disk_bytes)} of disk"
         )
 
     def plan_in_memory(self) -> Plan:
@@ -182,14 +182,14 @@ class CovarianceSolver(ContinuableSolver):
             return plan
         sketch = "or "  # which auto tries for a number of components
         if self.n_components is None or self.parameters.solver == "covariance":
-            sketch = 'a number of components (n_components=50) with solver="sketch", or '
+            sketch = 'use a number of components (n_components=50) with solver="sketch", or '
         raise plan.budget.refusal(
             {
                 "states": f"the {d:,} x {d:,} matrix takes most of it; fewer features, {sketch}",
-                "blocks": f"chunks of fewer than {self.source.chunk_rows:,} rows, or ",
-                "solve": sketch if self.n_components is None else "fewer components (n_components), or ",
-                "scores": "scores: false, or ",
-                "report": "report: false, or ",
+                "blocks": f"use chunks of fewer than {self.source.chunk_rows:,} rows, or ",
+                "solve": sketch if self.n_components is None else "ask for fewer components (n_components), or ",
+                "scores": "set scores: false, or ",
+                "report": "set report: false, or ",
             }
         )
 
@@ -318,7 +318,7 @@ class CovarianceSolver(ContinuableSolver):
         """Return why ``solver="auto"`` chose `plan`."""
         if 2 * plan.n_samples > plan.n_features:
             return "chosen because one reading is enough, and there are more samples than half the features"
-        return "chosen because one reading is enough, and there are few features or gram does not do"
+        return "chosen because one reading is enough, and there are few features or gram does not apply"
 
     @override
     def accumulated(self, plan: Plan, accumulator: AnyAccumulator | None = None) -> Readings[Accumulated]:
@@ -326,8 +326,8 @@ class CovarianceSolver(ContinuableSolver):
         parameters = self.parameters
         if plan.tile_groups:
             raise PlanError(
-                f"the {plan.n_features:,} x {plan.n_features:,} matrix would be on disk, where it is not a state that rows could be added "
-                f"to: use fit, or give it more memory; {plan.notes[-1]}"
+                f"the {plan.n_features:,} x {plan.n_features:,} matrix would be on disk, where no rows can be added to it: "
+                f"use fit, or allow more memory; {plan.notes[-1]}"
             )
         n_groups = parameters.sampling_errors if plan.sampling_errors == "groups" else 0
         if parameters.n_components == "cross_validation":
@@ -501,7 +501,7 @@ class OnDisk(CovarianceSolver):
         if not fits:
             least = min((self.memory(rows, 1, 1) for rows in sizes), key=lambda budget: budget.projected_bytes)
             raise least.refusal(
-                "fewer components (n_components), chunks of fewer rows, or ",
+                "ask for fewer components (n_components), use chunks of fewer rows, or ",
                 subject="with the matrix on disk, made tile by tile, ",
             )
 
@@ -559,9 +559,9 @@ def _require_same(first: CovarianceState, other: CovarianceState, reading: str) 
     if other.n_samples == first.n_samples and other.weight == first.weight and not len(changed):
         return
     difference = (
-        f"the mean of feature {changed[0]} is {other.mean[changed[0]]!r}, and was {first.mean[changed[0]]!r}"
+        f"the mean of feature {changed[0]} is {other.mean[changed[0]]!r}, but was {first.mean[changed[0]]!r}"
         if len(changed)
-        else f"{other.n_samples} rows of weight {other.weight:g}, and {first.n_samples} of weight {first.weight:g} before"
+        else f"{other.n_samples} rows of weight {other.weight:g}, but {first.n_samples} of weight {first.weight:g} before"
     )
     raise DataError(
         f"{reading}: {difference}: the data changed while it was read: expected the same rows each time; start again"

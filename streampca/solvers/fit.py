@@ -80,7 +80,7 @@ def plan_fit(
             f"n_samples={n}: found {samples}, {by_ddof}at least {parameters.ddof + 1} are needed: {source.description}"
         )
     if diagnostics and not linear:
-        raise NotAvailableError("diagnostics (T² and Q of rows) are those of PCA: kernel PCA has none")
+        raise NotAvailableError("diagnostics (T² and Q of rows) are for PCA: kernel PCA has none")
     parameters = with_columns(parameters, source)
     require_fit(source, parameters, analysis=analysis is not None)
     if parameters.sampling_errors:
@@ -165,7 +165,7 @@ def resources_of(
         if resources.allowed_bytes != least:
             raise
         raise PlanError(
-            f"{error}; the ceiling is that of the worker with the least memory: give workers more, or have fewer on a machine"
+            f"{error}; the ceiling is that of the worker with the least memory: give workers more, or run fewer on a machine"
         ) from error
 
 

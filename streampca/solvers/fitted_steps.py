@@ -16,6 +16,7 @@ from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.rows import Moments, RowTotals
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.readings import Reading, Readings, run_fit
+from streampca.formatting import plural
 from streampca.planning.memory import ALLOWANCE_BYTES, MemoryNeed, allowed_bytes, reading_needs
 from streampca.planning.plan import Plan, with_read_ahead
 from streampca.planning.shape import WorkShape, block_rows_to_try, bytes_to_read, count_leaves, divide
@@ -63,7 +64,9 @@ def with_steps(plan: Plan, source: Source) -> Plan:
     rows = [rows for rows, _ in source.unfitted]
     if not rows:
         return plan
-    note = f"{len(rows)} reading(s) before take figures of all rows, which steps have to know"
+    note = (
+        f"{plural(len(rows), 'earlier reading takes', 'earlier readings take')} the figures of all rows that steps need"
+    )
     more = sum(bytes_to_read(each, min(each.shape[0], plan.rows_per_block)) for each in rows)
     return replace(
         plan, passes=plan.passes + len(rows), bytes_to_read=plan.bytes_to_read + more, notes=(*plan.notes, note)

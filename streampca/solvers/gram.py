@@ -102,7 +102,7 @@ def _notes(
 ) -> tuple[str, ...]:
     notes = ["the first reading gives eigenvalues and scores, the second the components"]
     if kept:
-        notes = [f"sparse rows stay in memory by features, {as_text(kept)}: the components take no second reading"]
+        notes = [f"sparse rows stay in memory by features, {as_text(kept)}: the components need no second reading"]
     if disk_bytes:
         notes.append(
             f"components: on disk, up to {as_text(disk_bytes)} in a temporary directory, because they do not fit in memory; "
@@ -257,11 +257,11 @@ class GramSolver(PCASolver):
                 return work.with_copy(plan)
         raise plan.budget.refusal(
             {
-                "states": f"the {n:,} x {n:,} matrix takes most of it; fewer samples, or ",
-                "components": f"the components take 8 x {d:,} bytes each; fewer of them (n_components), or ",
-                "blocks": "chunks of fewer features, or ",
+                "states": f"the {n:,} x {n:,} matrix takes most of it; use fewer samples, or ",
+                "components": f"the components take 8 x {d:,} bytes each; ask for fewer (n_components), or ",
+                "blocks": "use chunks of fewer features, or ",
                 "feature means": f"means and variances of {d:,} features take 48 bytes each; ",
-                "report": "report: false, or ",
+                "report": "set report: false, or ",
             }
         )
 

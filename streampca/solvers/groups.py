@@ -21,7 +21,7 @@ from streampca.errors import DataError, NotAvailableError, PlanError
 from streampca.execution.distributed.active_client import active_client
 from streampca.execution.progress import ProgressCallback
 from streampca.execution.readings import Reading, run_fit
-from streampca.formatting import as_text
+from streampca.formatting import as_text, plural
 from streampca.labels import time_in_words
 from streampca.linalg.tiles import TileGrid
 from streampca.models import certificate_sentences as sentences
@@ -182,8 +182,8 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
     few = np.flatnonzero(counts <= parameters.ddof)
     if len(few):
         raise DataError(
-            f"group {_shown(groups.names[few[0]])} has {counts[few[0]]} row(s), with ddof={parameters.ddof} at least {parameters.ddof + 1} are "
-            f"needed ({len(few)} such group(s)): leave these rows out, or join groups"
+            f"group {_shown(groups.names[few[0]])} has {plural(int(counts[few[0]]), 'row')}, but ddof={parameters.ddof} needs at least "
+            f"{parameters.ddof + 1} ({plural(len(few), 'such group')}): leave these rows out, or join groups"
         )
     if parameters.device != HOST:
         device_of(parameters.device)  # a part of the process from here on
@@ -198,7 +198,7 @@ def plan_fits_of_groups(source: Source, parameters: Parameters, groups: Groups) 
         resources = with_device(resources, parameters, source)
         plan = _plan_groups(source, parameters, groups.accumulator(source, parameters), resources)
     if regressors is not None:
-        note = "one reading before takes the regression of all rows, whose residuals are divided into groups"
+        note = "one earlier reading fits the regression of all rows, whose residuals are divided into groups"
         plan = replace(plan, passes=2, bytes_to_read=2 * plan.bytes_to_read, notes=(*plan.notes, note))
     plan = with_read_ahead(with_repeated_reads(plan, source), source, parameters.read_ahead)
     if parameters.device != HOST:

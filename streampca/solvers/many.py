@@ -74,7 +74,7 @@ def plan_many(
         if not together.budget.fits:
             most = max(plans, key=lambda name: plans[name].projected_bytes)
             raise together.budget.refusal(
-                "fewer models, or ",
+                "fit fewer models, or ",
                 subject=f"{len(plans)} models from one reading: ",
                 beside=f" and {most} alone {as_text(plans[most].projected_bytes)}",
             )

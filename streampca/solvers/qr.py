@@ -92,8 +92,8 @@ class QRSolver(ContinuableSolver):
         if plan.budget.fits:
             return plan
         raise plan.budget.refusal(
-            "solver='covariance' takes a quarter of it where singular values below 1e-8 of the first do not matter; else fewer "
-            "features, or "
+            "use solver='covariance', which takes a quarter of it, if singular values below 1e-8 of the first do not matter; else "
+            "use fewer features, or "
         )
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from streampca.accumulators import Covariance, ExactIntegerCovariance
 from streampca.accumulators.base import AnyAccumulator
 from streampca.accumulators.quality import STATISTICS, Quality, Statistic
+from streampca.formatting import plural
 from streampca.models import certificate_sentences as sentences
 from streampca.models.pca import Model, PCAModel
 from streampca.models.rotated import rotate
@@ -109,12 +110,12 @@ class FitResult(ABC):
         notes = [*self.plan.notes, *self.model.notes()]
         if source.missing_chunks_filled:
             notes.append(
-                f"{source.missing_chunks_filled} chunk(s) did not exist and were read as the fill value, as asked"
+                f"{plural(source.missing_chunks_filled, 'chunk was', 'chunks were')} missing and read as the fill value, as requested"
             )
         if self.updates:
             added = self.updates[-1]["n_samples_added"]
             notes.append(
-                f"updated {len(self.updates)} time(s): the fit read the {added:,} rows that were new and added them to the "
+                f"updated {plural(len(self.updates), 'time')}: the fit read the {added:,} new rows and added them to the "
                 f"state of the other {source.shape[0] - added:,}"
             )
         return notes

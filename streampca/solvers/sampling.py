@@ -17,6 +17,7 @@ from streampca.accumulators.centring import refuse_not_finite
 from streampca.block import Block, as_block
 from streampca.errors import NotAvailableError, ParameterError
 from streampca.execution.readings import Reading, Readings
+from streampca.formatting import as_text
 from streampca.linalg.cross_validation import group_edges, jackknife_variance, pieces
 from streampca.linalg.scaling import UNSCALED, Scaling
 from streampca.linalg.tiles import TileGrid
@@ -81,7 +82,7 @@ def plan_sampling(
     extra += plan.leaves_in_flight * moments_scratch_bytes(k, d, scaled=scaled)
     budget = plan.budget.plus(extra)
     if not budget.fits:
-        raise budget.refusal(f"sampling errors take {extra:,} bytes; set sampling_errors=0, or ")
+        raise budget.refusal(f"sampling errors take {as_text(extra)}; set sampling_errors=0, or ")
     return replace(
         plan,
         budget=budget,

@@ -106,8 +106,8 @@ def require_unpacked(packed: Mapping[str, object], label: str, cure: str) -> Non
     if packed:
         shown = ", ".join(f"{name}={_text(value)}" for name, value in packed.items())
         raise PackedDataError(
-            f"{label} has the attributes {shown} (CF conventions): the stored numbers are not the values that are meant, and "
-            f"this version does not decode them; {cure}"
+            f"{label} has the attributes {shown} (CF conventions): the stored numbers are not the actual values, and "
+            f"this version cannot decode them; {cure}"
         )
 
 
@@ -307,7 +307,7 @@ class Packing:
         if self.valid != _ALL:
             low, high = self.valid
             notes.append(
-                f"{len(applied)} attribute(s) of missing values apply ({', '.join(applied)}): stored numbers below {low:.9g} or above "
+                f"missing values are marked by {', '.join(applied)}: stored numbers below {low:.9g} or above "
                 f"{high:.9g} count as missing"
             )
         if self.without_effect:

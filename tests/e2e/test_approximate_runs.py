@@ -36,7 +36,7 @@ def test_the_result_says_how_sure_it_is(call, slow, tmp_path):
     assert lines[1].endswith("after one pass and a sample of 400 rows")
     warnings = [line for line in lines if line.startswith("warning: ")]
     assert any("set tolerance" in line and "sketch_size (it was 14)" in line for line in warnings)
-    assert any("not told apart" in line for line in warnings)
+    assert any("not separated" in line for line in warnings)
     manifest = json.loads((tmp_path / "runs/slow/manifest.json").read_text())
     assert manifest["passes"] == 1
     assert manifest["approximation"]["columns"] == 14

@@ -27,8 +27,8 @@ KINDS: dict[str, Any] = {
 ROTATIONS = ("varimax", "promax")
 _REFUSALS = (
     r"expected at most \d+, the features of the smaller table",
-    "no feature of one of the tables varies",
-    "expected fewer factors than features",
+    "one of the tables has no feature that varies",
+    "expected fewer factors than the",
     "must be between 1 and min",
     "degrees of freedom",
     "the likelihood of",

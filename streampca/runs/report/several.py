@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import streampca.plotting as plotting
-from streampca.formatting import clean, count, figure, plural
+from streampca.formatting import clean, count, figure, plural, sentence
 from streampca.models.certificate_sentences import accuracy_in_short, carried, paragraph, paragraph_of_analysis
 from streampca.models.certificates import any_certificate_of
 from streampca.runs.manifest import read_json
@@ -72,7 +72,7 @@ def write_groups_report(directory: Path) -> Path:
 
 def _written(directory: Path, manifest: Json, subject: str, summary: str, sections: Iterable[Section | None]) -> Path:
     """Write the page of a run with the `sections` that apply, and its notes below; return its path."""
-    notes = [clean(note, 600) for note in manifest["notes"]]
+    notes = [sentence(clean(note, 600)) for note in manifest["notes"]]
     shown = [section for section in sections if section is not None]
     shown += [Section("notes", "Notes", parts=(("list", notes),), style="warnings notes")] if notes else []
     page = {"name": clean(manifest["name"], 120), "subject": subject, "summary": summary, "sections": shown}

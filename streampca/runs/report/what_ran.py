@@ -194,11 +194,9 @@ def warnings(run: RunFiles) -> list[str]:
     sentences, memory = _sentences(run, "warnings"), field(run.manifest, "memory")
     peak, allowed = words.number(field(memory, "peak_bytes")), words.number(field(memory, "allowed_bytes"))
     if peak and allowed and peak > allowed > 0:
-        sentences.append(f"The peak was {words.size(peak)}: more than the {words.size(allowed)} allowed.")
+        sentences.append(f"Memory peaked at {words.size(peak)}, above the {words.size(allowed)} allowed.")
     if run.model.score_variances.max() <= 0:
-        sentences.append(
-            "All rows are equal: there is no variance to explain, and the components are a matter of choice."
-        )
+        sentences.append("All rows are equal: there is no variance to explain, and the components are arbitrary.")
     return sentences
 
 
@@ -207,13 +205,13 @@ def notes(run: RunFiles) -> list[str]:
     sentences = _sentences(run, "notes")
     filled = words.whole(field(run.manifest, "source", "missing_chunks_filled"))
     if filled and not any("chunk" in sentence for sentence in (*sentences, *_sentences(run, "warnings"))):
-        sentences.append(f"{words.plural(filled, 'chunk')} missing from the store stood for the fill value.")
+        sentences.append(f"The fill value was used for {words.plural(filled, 'chunk')} missing from the store.")
     return sentences
 
 
 def _sentences(run: RunFiles, key: str) -> list[str]:
     given = field(run.manifest, key)
-    return [words.clean(sentence, 600) for sentence in given[:20]] if isinstance(given, list) else []
+    return [words.sentence(words.clean(each, 600)) for each in given[:20]] if isinstance(given, list) else []
 
 
 _MOST_VALUES = 20
@@ -233,7 +231,7 @@ def data_quality(shown: Shown) -> Section | None:
     of_features = (
         "" if features == run.model.n_features else f" and {features:,} of the {run.model.n_features:,} features"
     )
-    lead = f"The fit examined the data as it read them: drift and features that hardly vary in {words.count(n_rows)} evenly spaced samples{of_features}"
+    lead = f"The fit examined the data as it read them; drift and features that hardly vary come from {words.count(n_rows)} evenly spaced samples{of_features}"
     lead += f", in {words.plural(parts, 'part')} of the file." if parts > 1 else "."
     edges = np.array(words.numbers(field(figures, "examined", "edges")))
     charts = (_drift_chart(figures, edges), _missing_chart(figures, edges))
@@ -298,7 +296,7 @@ def _drift_rows(figures: dict[str, object]) -> Iterator[tuple[str, str, str]]:
     stuck = words.whole(field(drift, "stuck", "count")) or 0
     listed = field(drift, "stuck", "features")
     places = [_place(entry) for entry in listed[:_MOST_NAMED]] if isinstance(listed, list) else []
-    yield "features that stand still for a while", f"{stuck:,}", "; ".join(places)
+    yield "features that are constant for a stretch", f"{stuck:,}", "; ".join(places)
 
 
 def _count(figures: dict[str, object], name: str) -> str:

@@ -100,7 +100,7 @@ class EmpiricalMapMethod(PairsMethod):
         if plan.budget.fits:
             return plan
         held = as_text(plan.budget.bytes_for("landmarks", "solve"))
-        advice = "fit_inverse_transform=False, so that rows can be on disk, or " if parameters.inverse else ""
+        advice = "set fit_inverse_transform=False, so that rows can be on disk, or " if parameters.inverse else ""
         raise plan.budget.refusal(advice, subject=f"{n:,} rows and {columns:,} columns take {held}: ")
 
     @override
@@ -152,8 +152,8 @@ class EmpiricalMapMethod(PairsMethod):
             detail=KernelDetail(n, ALL_ROWS, columns, True, self.held, readings),
             notes=[
                 f"rows: copied to a temporary directory, {as_text(size)}, because they do not fit in memory, and read {readings} times "
-                f"there, {self.held:,} rows in memory at a time; more memory makes the readings fewer. The model refers to this "
-                "copy, and a saved model has its own"
+                f"there, {self.held:,} rows in memory at a time; more memory means fewer readings. The model refers to this "
+                "copy; a saved model has its own"
             ],
         )
 

@@ -153,12 +153,12 @@ class LandmarkMethod(KernelMethod):
         plan = work.best(sizes, max(m, 1), Covariance().shares(m))
         if plan.budget.fits:
             return plan
-        fewer = "fewer landmarks (n_landmarks), or "
+        fewer = "use fewer landmarks (n_landmarks), or "
         raise plan.budget.refusal(
             {
-                "choosing": "fewer landmarks (n_landmarks), sampling='uniform', or ",
+                "choosing": "use fewer landmarks (n_landmarks), sampling='uniform', or ",
                 "states": fewer,
-                "blocks": "chunks of fewer rows, or ",
+                "blocks": "use chunks of fewer rows, or ",
                 "scratch": fewer,
                 "solve": fewer,
                 "landmarks": fewer,
@@ -263,7 +263,7 @@ class LandmarkMethod(KernelMethod):
         drawn = draw.finalize(state)
         if not len(drawn.rows):
             raise DataError(
-                "no landmark could be drawn, because κ(x, x) is 0, or lost to underflow, for every row: rescale the features, or choose "
+                "no landmark could be drawn, because κ(x, x) is 0 or underflows for every row: rescale the features, or choose "
                 "another kernel"
             )
         stands_for = _multiplicity(sampling, state, len(drawn.rows), settings_of(plan).n_landmarks, source.shape[0])

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import unquote
 
 from streampca.errors import DataError, NotAvailableError, ParameterError
-from streampca.formatting import one_line
+from streampca.formatting import one_line, plural
 from streampca.redaction import shown
 from streampca.sources.files.records import LocalFile, StoredFile
 from streampca.sources.formats import CSV, ENDINGS, Format, StorageOptions, format_of
@@ -327,7 +327,7 @@ def _of_delta(directory: Path) -> list[StoredFile]:
     paths = sorted((Path(each.removeprefix("file://")) for each in found), key=_natural)
     if unknown := [path.name for path in paths if format_of(path) is None]:
         raise NotAvailableError(
-            f"{directory}: the log of the Delta table names {len(unknown):,} file(s) without the ending .parquet, the first {unknown[0]}: "
+            f"{directory}: the log of the Delta table names {plural(len(unknown), 'file')} without the ending .parquet, the first {unknown[0]}: "
             "expected files of Parquet, which are known by it; write the current rows to Parquet"
         )
     return [LocalFile(path) for path in paths]

@@ -289,7 +289,7 @@ def test_a_feature_observed_too_seldom_for_a_variance_is_named_by_a_sketch() -> 
     rows = decaying(60)[:, :8]
     rows[1:, 5] = np.nan
     with pytest.raises(
-        DataError, match=r"^1 feature\(s\) were observed in rows of a weight .* ddof=1, first: feature 5, weight 1"
+        DataError, match=r"^1 feature observed with too little weight .* ddof=1, first: feature 5, weight 1"
     ):
         PCA(4, solver="sketch", sketch_size=8, missing="pairwise").fit(rows)
     pca = PCA(4, solver="sketch", sketch_size=8, missing="pairwise", ddof=0).fit(rows)

@@ -60,8 +60,8 @@ def test_infinity_is_always_an_error(tmp_path: Path, missing: str, dtype: str) -
 @pytest.mark.parametrize(
     ("rows", "missing", "message"),
     [
-        ([[1.0, NAN], [2.0, NAN], [4.0, NAN]], "mean", "1 feature(s) were observed in no row, first: feature 1"),
-        ([[1.0, NAN], [2.0, NAN], [4.0, NAN]], "pairwise", "1 feature(s) were observed in no row, first: feature 1"),
+        ([[1.0, NAN], [2.0, NAN], [4.0, NAN]], "mean", "no values observed for 1 feature, first: feature 1"),
+        ([[1.0, NAN], [2.0, NAN], [4.0, NAN]], "pairwise", "no values observed for 1 feature, first: feature 1"),
         (
             [[1.0, NAN], [2.0, 1.0], [NAN, 5.0], [NAN, 6.0]],
             "pairwise",
@@ -166,8 +166,8 @@ def test_a_run_reports_missing_values(tmp_path: Path, missing: str) -> None:
     some = np.isnan(rows).any(axis=1)
     np.testing.assert_array_equal(np.isnan(scores).any(axis=1), some if missing == "drop_rows" else False)
     expected = {
-        "drop_rows": f"{some.sum()} row(s) with missing values (NaN) were left out; their scores are NaN",
-        "mean": f"{np.isnan(rows).sum()} value(s) are missing (NaN); scores of such rows are conditional means given what was observed",
+        "drop_rows": f"{some.sum():,} rows were left out for missing values (NaN); their scores are NaN",
+        "mean": f"{np.isnan(rows).sum():,} values are missing (NaN); scores of such rows are conditional means given what was observed",
     }
     assert expected.get(missing, expected["mean"]) in run.manifest["notes"]
     assert np.isfinite(np.asarray(zarr.open_array(tmp_path / "run" / "samples.zarr" / "rows")[...])).all()

@@ -674,7 +674,7 @@ def test_units_of_features_do_not_change_canonical_correlations() -> None:
     collinear = np.c_[first, first @ np.ones(3)]
     cca = sp.CCA(2).fit(collinear, second)
     assert np.abs(cca.correlations_ - _correlations(first, second)[:2]).max() <= cca._model.error
-    assert "1 direction(s) whose variance is below rounding" in cca.error_.statement
+    assert "without 1 direction of variance below rounding" in cca.error_.statement
 
 
 @pytest.mark.parametrize("kind", [sp.MCA, sp.CCA])

@@ -78,7 +78,7 @@ def test_a_feature_that_the_factors_explain_wholly_is_named() -> None:
 
 
 def test_as_many_factors_as_features_are_refused(rows: NDArray[Any]) -> None:
-    with pytest.raises(ParameterError, match="fewer factors than features"):
+    with pytest.raises(ParameterError, match="fewer factors than the"):
         sp.FactorAnalysis(10).fit(rows)
     with pytest.raises(ParameterError, match="rotation='oblimin': expected one of varimax, promax, or None"):
         sp.FactorAnalysis(2, rotation="oblimin").fit(rows)  # type: ignore[arg-type]

@@ -292,7 +292,7 @@ def test_what_does_not_go_together_with_groups_is_refused(made: Any, message: st
         (np.ma.masked_equal([0, 1] * (N // 2), 1), ParameterError, "labels hold missing labels"),
         (["a", 1] * (N // 2), ParameterError, "type object: expected one label for each row"),
         ([[1], [1, 2]] * (N // 2), ParameterError, "labels are no array"),
-        (np.r_[1, np.zeros(N - 1)], DataError, r"group 1.0 has 1 row\(s\), with ddof=1 at least 2 are needed"),
+        (np.r_[1, np.zeros(N - 1)], DataError, r"group 1.0 has 1 row, but ddof=1 needs at least 2"),
         (np.repeat(["pooled", "b"], N // 2), DataError, "a group is called 'pooled'"),
     ],
 )

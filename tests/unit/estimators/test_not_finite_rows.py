@@ -188,5 +188,5 @@ def test_complex_rows_are_an_error_that_prints_no_values() -> None:
 
 def test_a_feature_without_values_is_named() -> None:
     rows = labelled(ROWS).assign_coords(feature=list("abcdef"))
-    with pytest.raises(ValueError, match=r"observed in no row, first: feature 2 \[c\]"):
+    with pytest.raises(ValueError, match=r"no values observed for 1 feature, first: feature 2 \[c\]"):
         sp.PCA(1, missing="mean").fit(sp.open(rows.where(rows["feature"] != "c"), samples="time"))

@@ -99,7 +99,7 @@ def test_rules_are_named_where_they_were_asked_for(fits: dict[str, Any]) -> None
 def test_warnings_of_an_approximate_fit_are_in_its_summary() -> None:
     wide = sp.PCA(6, solver="sketch", sketch_size=7, max_passes=1).fit(np.random.default_rng(1).normal(size=(400, 60)))
     warned = [text for name, text in wide.summary().lines if name == "warning"]
-    assert any("not told apart" in text for text in warned)
+    assert any("not separated" in text for text in warned)
 
 
 def test_groups_have_a_row_each() -> None:

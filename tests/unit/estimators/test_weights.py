@@ -27,9 +27,9 @@ ROWS = RNG.standard_normal((200, 5)) @ RNG.standard_normal((5, 5)) + 3
     ("weights", "message"),
     [
         ([1.0] * 199, "sample_weight has 199 values: expected one for each of the 200 samples"),
-        ([-1.0] + [1.0] * 199, "sample_weight holds -1.0 at 0 (1 such value(s))"),
+        ([-1.0] + [1.0] * 199, "sample_weight holds -1.0 at 0 (1 such value)"),
         ([1.0] * 199 + [np.nan], "sample_weight holds nan at 199"),
-        ([np.inf] * 200, "sample_weight holds inf at 0 (200 such value(s))"),
+        ([np.inf] * 200, "sample_weight holds inf at 0 (200 such values)"),
         (np.zeros(200), "sample_weight is zero everywhere"),
         (np.ones((200, 1)), "sample_weight has shape (200, 1): expected one dimension"),
         (["a"] * 200, "sample_weight is not a list of numbers"),

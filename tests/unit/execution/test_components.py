@@ -419,7 +419,7 @@ def test_what_is_refused_names_what_is_wrong() -> None:
     with pytest.raises(DataError, match="weight 1 gives no variance with ddof=1"):
         sp.PCA(3, solver="gram").fit(rows, sample_weight=np.full(30, 1 / 30))
     rows[:, 17] = np.nan
-    with pytest.raises(DataError, match=r"1 feature\(s\) were observed in no row, first: feature 17"):
+    with pytest.raises(DataError, match=r"no values observed for 1 feature, first: feature 17"):
         sp.PCA(3, solver="gram", missing="mean").fit(rows)
     rows[4, 17] = np.inf
     with pytest.raises(NotFiniteError, match="infinity: first at row 4, column 17"):

@@ -87,7 +87,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "npz": "cannot express normalize: ",
     },
     "norm of one table": {
-        **dict.fromkeys(("onnx", "faiss", "npz"), "cannot express normalize of one of two tables: it takes rows"),
+        **dict.fromkeys(("onnx", "faiss", "npz"), "cannot express normalize of one of two tables: it takes the rows"),
         "sklearn": "cannot express two tables (MCA, CCA): its PCA takes one table",
     },
     "mask": {},
@@ -161,7 +161,7 @@ def test_a_file_is_replaced_only_if_asked_and_only_one_of_the_same_format(target
         with pytest.raises(OutputError, match="left untouched"):
             export(pca, place, overwrite=True)
     assert other.read_text() == "notes"
-    with pytest.raises(OutputError, match="is no directory"):
+    with pytest.raises(OutputError, match="is not a directory"):
         export(pca, tmp_path / "absent" / path.name)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([path.name, other.name, link.name])
 

@@ -116,7 +116,7 @@ OTHERS = [
     [
         ("cos(lta)", "did you mean 'lat'"),
         ("cos(time)", "no coordinate of numbers 'time'"),
-        ("lat", "-90 at sst(lat=-90, lon=0) (4 such value(s)): expected finite numbers of at least 0"),
+        ("lat", "-90 at sst(lat=-90, lon=0) (4 such values): expected finite numbers of at least 0"),
         *((text, "is not understood: expected the name of a coordinate, or its cosine") for text in OTHERS),
     ],
 )

@@ -173,7 +173,7 @@ def test_a_broken_ceiling_and_equal_rows_are_said(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rows=np.ones((20, 3)), k=2)
     _, page = audit(change(run, memory__peak_bytes=400 * MIB, source__missing_chunks_filled=2))
     text = page.text.replace("\u00a0", " ")
-    assert "more than the 384 MiB allowed" in text
+    assert "above the 384 MiB allowed" in text
     assert "there is no variance to explain" in text
     assert "2 chunks missing" in text
 

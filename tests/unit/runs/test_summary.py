@@ -78,9 +78,9 @@ def test_a_tolerance_that_was_met_or_may_still_be_met_is_no_warning() -> None:
 
 def test_unresolved_clusters_are_named_from_one() -> None:
     (warning,) = warnings_of_pca(said(unresolved_clusters=[[2, 4, None], [9, 9, None]]), SIZES)
-    assert warning.startswith("components 3 to 5, 10 are not told apart")
+    assert warning.startswith("components 3 to 5, 10 are not separated")
     (warning,) = warnings_of_pca(said(unresolved_clusters=[[9, 9, None]]), SIZES)
-    assert warning.startswith("component 10 is not told apart")
+    assert warning.startswith("component 10 is not separated")
     converted = said(unresolved_clusters=[[0, 9, None]], eigen_solver="conversion")
     assert warnings_of_pca(converted, SIZES) == []
     many = said(unresolved_clusters=[[i, i, None] for i in range(0, 40, 2)])
@@ -95,12 +95,10 @@ def test_fewer_components_than_asked_for_is_a_warning() -> None:
 
 def test_accuracy_in_a_few_words() -> None:
     assert accuracy(sp.PCA(2).fit(np.eye(4)).error_, None) is None
-    assert (
-        accuracy(said(), None) == "eigenvalues certified to within 1%, 10 of 10 components told apart, after one pass"
-    )
+    assert accuracy(said(), None) == "eigenvalues certified to within 1%, 10 of 10 components separated, after one pass"
     told = accuracy(said(unresolved_clusters=[[1, 3, None]]), SIZES | {"tolerance": 0.02, "pilot_rows": 500})
     assert told == (
-        "eigenvalues certified to within 1% (2% asked), 7 of 10 components told apart, after one pass of at most 2 and a "
+        "eigenvalues certified to within 1% (2% asked), 7 of 10 components separated, after one pass of at most 2 and a "
         "sample of 500 rows"
     )
     unknown = said(largest_relative_width=None, eigenvalue_intervals=None, n_passes=2)

@@ -136,7 +136,7 @@ def test_it_is_named_where_it_was_not_asked_for() -> None:
     source = Unread((200_000, 12_000), chunk_rows=100)
     process = sp.PCA(2).plan(np.eye(3)).memory["process"]
     with pytest.raises(
-        PlanError, match=r"solver='covariance', asked for by name, would take \d passes and 595 MiB of disk"
+        PlanError, match=r"solver='covariance', asked for by name, would need \d passes and 595 MiB of disk"
     ):
         sp.PCA(1000, memory=process + 1000 * MIB).plan(source)
     with pytest.raises(PlanError) as refused:
@@ -264,7 +264,7 @@ def test_no_state_is_kept(tmp_path: Path) -> None:
     with pytest.raises(MergeError, match="in memory, not on disk"):
         sp.merge([pca, sp.PCA(5, solver="covariance").fit(rows)])
     np.testing.assert_array_equal(sp.load(pca.save(tmp_path / "model")).components_, pca.components_)
-    with pytest.raises(PlanError, match="would be on disk, where it is not a state"):
+    with pytest.raises(PlanError, match="would be on disk, where no rows can be added"):
         sp.PCA(5, solver="covariance", memory=tight()).partial_fit(rows)
 
 

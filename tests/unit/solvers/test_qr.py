@@ -62,7 +62,7 @@ def test_each_certificate_says_what_can_be_trusted() -> None:
     for name, about in (("float64", 1e-7), ("float32", 1e-7), ("float32, many features", 5e-4)):
         singular = np.sqrt(trusted[name]["trusted_above"])
         assert about / 3 < singular < 3 * about
-        assert f"trusted above {singular:.0e} of the first" in trusted[name]["statement"]
+        assert f"reliable above {singular:.0e} of the first" in trusted[name]["statement"]
     assert trusted["float64"]["numerical_rank"] in (7, 8)
     for certificate in trusted.values():
         low, high = certificate["relative_residual_interval"]

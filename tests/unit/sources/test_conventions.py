@@ -280,7 +280,7 @@ def test_stored_values_out_of_the_valid_range_are_missing(
     expected[(stored < low) | (stored > high)] = np.nan
     np.testing.assert_allclose(table.read(0, 30)[0], expected, rtol=1e-6)
     notes = " ".join(table.plan_notes())
-    assert "attribute(s) of missing values apply" in notes
+    assert "missing values are marked by" in notes
     assert all(name in notes for name in attributes if name.startswith("valid"))
     raw = open_source(place, decode="raw")
     np.testing.assert_array_equal(raw.read(0, 30)[0], stored)

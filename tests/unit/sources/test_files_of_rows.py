@@ -269,7 +269,7 @@ def test_a_delta_table_of_files_without_an_ending_is_refused(tmp_path):
     log = tmp_path / "table" / "_delta_log" / f"{0:020}.json"
     log.write_text(log.read_text().replace(file.name, "rows"))
     file.rename(file.with_name("rows"))
-    with pytest.raises(NotAvailableError, match=r"1 file\(s\) without the ending .parquet, the first rows"):
+    with pytest.raises(NotAvailableError, match=r"1 file without the ending .parquet, the first rows"):
         sp.open(tmp_path / "table")
 
 
