@@ -72,7 +72,7 @@ def __getattr__(name: str) -> object:
         return value
     if name in _MODULES:
         return import_module(_MODULES[name])
-    ended = ": it is no longer there; copy the directory as any other, by obstore or the command line of the store"
+    ended = ": it was removed; copy the directory like any other, with obstore or the command line of the store"
     raise AttributeError(f"module 'streampca' has no attribute {name!r}{ended if name in ('publish', 'fetch') else ''}")
 
 

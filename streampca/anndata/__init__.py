@@ -106,7 +106,7 @@ def pca(
     if residuals is not None:
         normalize = {**(normalize or {}), "residuals": residuals}
     if wanted is not None and mask_var is not None:
-        raise ParameterError("hvg and mask_var both say which genes are used: leave one out")
+        raise ParameterError("hvg and mask_var both choose the genes: leave one out")
     of_genes: tuple[Any, ...] = ()
 
     def fitted(data: Any) -> Source:
@@ -161,7 +161,7 @@ def _chosen(
     sparse = {name: value for name, value in normalize.items() if name not in dense}
     table = open_source(data, normalize=sparse, **options)
     if not isinstance(table, CellsTable):
-        raise DataError(f"{table.description}: genes are chosen of AnnData, which this is not")
+        raise DataError(f"{table.description}: hvg is only for AnnData, and this is not AnnData")
     columns = choose_genes(table, wanted, memory)
     known = {} if table.normalization is None else table.normalization.to_dict()
     known |= {name: value for name, value in normalize.items() if name in dense}

@@ -464,7 +464,7 @@ def _local_fit(x: FloatArray, y: FloatArray, place: float, n_local: int) -> tupl
     near = distance < radius
     if not near.any():
         raise DataError(
-            f"loess: {n_local} of {len(x)} points are at one place, {place:g}: expected others; a larger span has more"
+            f"loess: {n_local} of {len(x)} points are all at {place:g}: expected different ones; use a larger span"
         )
     weight = (1 - (distance[near] / radius) ** 3) ** 1.5
     powers = weight[:, None] * (x[near] - place)[:, None] ** np.arange(3)

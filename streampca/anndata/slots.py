@@ -253,7 +253,7 @@ class HDF5Slots(Slots):
             after = self.path.stat()
             if (before.st_ino, before.st_mtime_ns, before.st_size) != (after.st_ino, after.st_mtime_ns, after.st_size):
                 raise OutputError(
-                    f"{self.path} was changed while results were written to a copy of it: it is left as it is"
+                    f"{self.path} was changed while results were written to a copy of it: it is left unchanged"
                 )
             os.rename(copy, self.path)
             flush_one(self.path.parent)
@@ -301,7 +301,7 @@ def require_features_of_var(layer: str | None) -> None:
     """Raise `NotAvailableError` for results of ``raw``, whose features are not those of ``varm``."""
     if layer == RAW:
         raise NotAvailableError(
-            f"layer {RAW}: results are written beside X, and raw has features of its own: write adata.raw.to_adata() and name that, or fit "
+            f"layer {RAW}: results are written beside X, but raw has its own features: write adata.raw.to_adata() and name that, or fit "
             "sp.PCA to it and write nothing"
         )
 
@@ -309,7 +309,7 @@ def require_features_of_var(layer: str | None) -> None:
 def require_free(taken: list[str], label: object, cure: str) -> None:
     """Raise `OutputError` if places of results are taken."""
     if taken:
-        raise OutputError(f"{label} holds {', '.join(taken)} already: it is left as it is; {cure}")
+        raise OutputError(f"{label} already holds {', '.join(taken)} and is left unchanged; {cure}")
 
 
 def require_slots(path: str, source: Source, run_id: str, *, replace: bool) -> None:
@@ -324,11 +324,11 @@ def require_slots(path: str, source: Source, run_id: str, *, replace: bool) -> N
     """
     if not is_cells(source):
         raise ConfigError(
-            f"output.anndata: {source.description} is no AnnData: expected an AnnData store, or output.anndata: false"
+            f"output.anndata: {source.description} is not AnnData: expected an AnnData store, or output.anndata: false"
         )
     if isinstance(getattr(source, "source", None), StackedCells):
         raise ConfigError(
-            "output.anndata: source.path names several AnnData, and results are written into one: set it to false"
+            "output.anndata: source.path names several AnnData stores, but results are written into one: set it to false"
         )
     layer = source.describe().get("layer")
     require_features_of_var(layer if isinstance(layer, str) else None)

@@ -25,7 +25,7 @@ _SET = click.option(
     multiple=True,
     metavar="KEY.SUB=VALUE",
     shell_complete=complete_key,
-    help="Change a key of the configuration; may be given again.",
+    help="Change a key of the configuration; may be repeated.",
 )
 _DEVICE = click.option(
     "--device",
@@ -61,13 +61,13 @@ def cli() -> None:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with a run that was stopped; a finished one is kept, and it is an error if there is neither.",
+    help="Resume a stopped run; keep a finished one; fail if there is neither.",
 )
-@click.option("--fresh", is_flag=True, help="Start over even if a stopped run could go on.")
+@click.option("--fresh", is_flag=True, help="Start over even if a stopped run could be resumed.")
 def run(config: Path, overrides: tuple[str, ...], device: str | None, resume: bool, fresh: bool) -> Result:
     """Carry out a configuration file.
 
-    CONFIG is a YAML file. The directory of the run gets the model, the scores, a manifest and a report. A run that was stopped goes on from where it was stopped.
+    CONFIG is a YAML file. The directory of the run gets the model, the scores, a manifest and a report. A stopped run continues where it stopped.
     """
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
@@ -206,12 +206,12 @@ def report(run_directory: Path, rows: tuple[int, ...]) -> Result:
 @_RUN
 @_SET
 def update(run_directory: Path, overrides: tuple[str, ...]) -> Result:
-    """Add the rows that are new since a run, reading only these.
+    """Add the rows that are new since a run, and read only these.
 
-    RUN was made of files of rows or of zarr arrays, with output.state: true. It becomes the run that all rows make; scores, if it has
-    them, are written again from all rows. The status is 5 if a file or a chunk that was read before is missing or was changed. An
-    update that was stopped goes on from where it was stopped, with as much memory and as many threads as before; with others the
-    reading that was stopped may begin again. Without new rows the run stays as it is, and --set output.scores,
+    RUN read files of rows or zarr arrays, with output.state: true. It becomes the run of all rows; scores, if it has
+    them, are written again from all rows. The status is 5 if a file or a chunk that was read before is missing or was changed. A
+    stopped update continues where it stopped, with as much memory and as many threads as before; with others the
+    stopped reading may begin again. Without new rows the run stays as it is, and --set output.scores,
     output.reconstruction and output.report have no effect.
     """
     from streampca.runs.update import update as carry_out
@@ -235,7 +235,7 @@ def _updated(directory: Path, result: Update) -> Line:
 
     rows, read = result.run.manifest["source"]["shape"][0], result.run.manifest["reads"]
     if not result.n_rows:
-        return f"{directory}: nothing is new: it has all {rows:,} rows of the source"
+        return f"{directory} is up to date: it has all {rows:,} rows of the source"
     scores = "; all rows were read once more for the scores" if read["scores"] else ""
     of_files = f" of {len(result.files):,} files" if result.files else ""
     text = f"{result.n_rows:,} new rows{of_files} added, {rows:,} in all"

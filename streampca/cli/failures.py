@@ -31,7 +31,7 @@ _HINTS = {
     2: "correct what the message names; `{command} --help` describes the options, `streampca schema` the keys of a configuration",
     3: "look at the logs and the memory of the workers, then start the same command again",
     4: "free some space, or write to another file system, then start the same command again",
-    5: "`streampca inspect PATH` says what is there",
+    5: "`streampca inspect PATH` shows what is there",
     6: "give another place, or allow replacing what is there: --overwrite, or output.overwrite: true",
     7: "allow more memory (resources.memory, --memory) or ask for less, as `streampca plan CONFIG` shows",
 }
@@ -80,11 +80,11 @@ def _described(error: BaseException, arguments: Sequence[str], command: str) -> 
         note, hint = checkpoint_note(error), _HINTS.get(error.exit_status, "").format(command=command)
         if note is None:
             return kind, str(error), error.exit_status, hint or None
-        again = "the same command goes on from there"
+        again = "the same command continues from there"
         return kind, f"{error}; {note}: {again}", error.exit_status, f"{hint}; {again}" if hint else again
     if isinstance(error, MemoryError):
-        message = f"the system gave no more memory ({error}): allow less with resources.memory, or free some"
-        return kind, message, 7, "allow less with resources.memory, or free some memory"
+        message = f"out of memory ({error}): lower resources.memory, or free some memory"
+        return kind, message, 7, "lower resources.memory, or free some memory"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return kind, f"{str(error.filename)[:60]}… is too long a name for the file system", 2, "give a shorter path"
     debug = "set STREAMPCA_DEBUG=1 to see where, and please report it"
@@ -114,5 +114,5 @@ def _stopped(stop: StopSignalError, arguments: Sequence[str]) -> tuple[str, int,
         return f"stopped by {name}: nothing was changed; {again}", 128 + stop.number, again
     given = [argument for argument in arguments if argument != "--fresh"]
     resume = ["--resume"] if given[:1] == ["run"] and "--resume" not in given else []
-    again = f"start the same command again to go on: {shlex.join(['streampca', *given, *resume])}"
+    again = f"start the same command again to continue: {shlex.join(['streampca', *given, *resume])}"
     return f"stopped by {name}: {note}; {again}", 128 + stop.number, redacted(again)

@@ -93,7 +93,9 @@ class Group(click.Group):
             near = nearest(name, self.commands, 2)
             also = f": did you mean {' or '.join(near)}?" if near else ""
             if name in ("publish", "fetch"):
-                also = ": it is no longer there; copy the directory as any other, by obstore or the command line of the store"
+                also = (
+                    ": it was removed; copy the directory like any other, with obstore or the command line of the store"
+                )
             raise click.UsageError(f"No such command {name!r}{also}", ctx)
         return super().resolve_command(ctx, args)
 

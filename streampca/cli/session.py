@@ -182,7 +182,7 @@ class _File(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Stop writing to a file that cannot be written, such as one on a full disk: the run goes on."""
         logging.getLogger(ROOT).removeHandler(self)
-        write_line(f"streampca: the log file {self.baseFilename} cannot be written any more: {sys.exc_info()[1]}")
+        write_line(f"streampca: the log file {self.baseFilename} can no longer be written: {sys.exc_info()[1]}")
 
 
 def terminal_handler(level: int) -> logging.Handler:
@@ -204,9 +204,7 @@ def file_handler(path: Path, level: int) -> logging.Handler:
         if path.exists() and not path.is_file():
             raise OutputError(f"--log-file {path} is not a file: expected the name of a new file or of an earlier log")
         if path.exists() and not _is_log(path):
-            raise OutputError(
-                f"--log-file {path} holds something else than a log of streampca: expected a new file or an earlier log"
-            )
+            raise OutputError(f"--log-file {path} is not a log of streampca: expected a new file or an earlier log")
         handler = _File(path, encoding="utf-8", errors="backslashreplace")
     except OutputError:
         raise

@@ -33,8 +33,8 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
 _OF_SOURCE = (
     click.option("--array", help="Name of the array within a group."),
     click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, read side by side."),
-    click.option("--samples", metavar="NAME,…", callback=_names, help="Dimensions whose places are the rows."),
-    click.option("--features", metavar="NAME,…", callback=_names, help="Dimensions whose places are the columns."),
+    click.option("--samples", metavar="NAME,…", callback=_names, help="Dimensions that form the rows."),
+    click.option("--features", metavar="NAME,…", callback=_names, help="Dimensions that form the columns."),
     click.option("--columns", metavar="NAME,…", callback=_names, help="Columns of Parquet files that are read."),
     click.option("--id-column", help="Column of Parquet files that names the rows."),
     click.option("--mask", help="Features that are used: observed, survey, an .npy file or the name of an array."),
@@ -44,7 +44,7 @@ _OF_SOURCE = (
     click.option(
         "--missing-value",
         type=float,
-        help="Stored number that counts as missing, beside what the data declare.",
+        help="Stored number that counts as missing, besides those that the data declare.",
     ),
     click.option(
         "--missing-chunks",

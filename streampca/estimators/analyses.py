@@ -70,7 +70,7 @@ class StateEstimator(Continuing):
         errors = self._model.strength_errors
         if errors is None:
             raise NotComputedError(
-                "there are no sampling errors: they are computed by a fit of all rows with sampling_errors=20, not from a state"
+                "there are no sampling errors: they need a fit of all rows with sampling_errors=20, not a state"
             )
         return errors
 
@@ -345,7 +345,7 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
     def _absent(self, name: str) -> AttributeError:
         if name == "rotate":
             return NotComputedError(
-                "rotate: factors are rotated by the fit, FactorAnalysis(k, rotation='varimax'); its from_state(fitted) does it without "
-                "another reading"
+                "rotate: the fit rotates factors: use FactorAnalysis(k, rotation='varimax'), or its from_state(fitted), which reads "
+                "no rows"
             )
         return super()._absent(name)

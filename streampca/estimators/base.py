@@ -189,7 +189,7 @@ class StreamEstimator(BaseEstimator):
         """Return the error for an attribute that there is not; `__getattr__` is asked for properties that raise one, too."""
         if name == "sampling_error_" and "_model" in vars(self):
             return NotComputedError(
-                "there are no sampling errors: they are computed by a fit of all rows with sampling_errors=20, not by partial_fit, "
+                "there are no sampling errors: they need a fit of all rows with sampling_errors=20, not partial_fit, "
                 "partial_unfit or merge, nor are they in models of earlier versions"
             )
         return AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

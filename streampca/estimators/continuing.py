@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _Estimator = TypeVar("_Estimator", bound="Continuing")
 _NO_STATE = (
-    "the model holds no state that rows could be added to: fit it with solver 'covariance' (its matrix in memory, not on disk, and no "
+    "the model holds no state to add rows to: fit it with solver 'covariance' (its matrix in memory, not on disk, and no "
     "n_components='cross_validation'), 'qr' or 'sketch' and, if it was loaded, save it with state=True (output.state: true in a run)"
 )
 

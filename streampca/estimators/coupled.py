@@ -368,14 +368,14 @@ class Coupled(StateEstimator):
             joint.feature_names = (*one.feature_names, *two.feature_names)
         if self.first is not None and self._features_of_first(joint.labels) != one.shape[1]:
             raise ParameterError(
-                f"first={self.first!r}, and X has {one.shape[1]:,} features: expected one of them, fit(X, Y) or first"
+                f"first={self.first!r}, and X has {one.shape[1]:,} features: give one of them, fit(X, Y) or first"
             )
         return joint
 
     def partial_fit(self, X: Input, Y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
         """Add rows of both tables to those of the fit; see `PCA.partial_fit`."""
         if self.n_pca is not None:
-            raise NotAvailableError("n_pca keeps no state that rows could be added to: the components would be others")
+            raise NotAvailableError("n_pca keeps no state to add rows to: new rows would change the components")
         return super().partial_fit(self._table(X, Y), sample_weight=sample_weight)
 
     def partial_unfit(self, X: Input, Y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:

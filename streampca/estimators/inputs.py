@@ -166,6 +166,6 @@ def require_lazy_output(estimator: BaseEstimator, X: Input) -> None:
     if wants_frame(estimator):
         chosen = transform_output(estimator)
         raise ParameterError(
-            f"set_output(transform={chosen!r}) makes a data frame of all scores in memory, whatever the ceiling, and this input is "
+            f"set_output(transform={chosen!r}) makes a data frame of all scores in memory, whatever the ceiling, but this input is "
             'not in memory: use set_output(transform="default"), which gives a lazy Dask array, or transform_to(X, path)'
         )

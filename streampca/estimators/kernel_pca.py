@@ -267,11 +267,11 @@ class KernelPCA(StreamEstimator):
         named["n_components"] = from_plain(named["n_components"])
         if isinstance(named["n_components"], Frobenius | str):
             raise ParameterError(
-                f"n_components={self.n_components!r} is for PCA alone: expected an int, a float in (0, 1) (a share of the trace), "
+                f"n_components={self.n_components!r} is for PCA only: expected an int, a float in (0, 1) (a share of the trace), "
                 "streampca.Threshold(eps) or None"
             )
         if self.scale not in (True, False):
-            raise ParameterError(f"scale={self.scale!r} is for PCA alone: expected True or False")
+            raise ParameterError(f"scale={self.scale!r} is for PCA only: expected True or False")
         given = None if isinstance(self.sampling, str) else given_landmarks(self.sampling)
         if given is None and self.sampling not in SAMPLINGS:
             raise ParameterError(f"sampling={self.sampling!r}: expected one of {', '.join(SAMPLINGS)}")

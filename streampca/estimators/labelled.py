@@ -53,7 +53,7 @@ def scores_array(X: object, labels: Labels, scores: Array | da.Array) -> xr.Data
     """Return the scores of `X`, ``(n_samples, k)``, as a DataArray with the dimensions and coordinates of its samples."""
     dims, sizes = [d.name for d in labels.samples], [d.size for d in labels.samples]
     if MODE in dims:
-        raise ParameterError(f"scores have the dimension {MODE!r}, and so have the samples: rename theirs")
+        raise ParameterError(f"scores add the dimension {MODE!r}, which the samples already have: rename theirs")
     k = scores.shape[1]
     values = scores if len(sizes) == 1 else scores.reshape(*sizes, k)
     array: xr.DataArray = _xarray().DataArray(values, dims=[*dims, MODE], name="scores")
@@ -114,7 +114,7 @@ def of_all_modes(X: xr.DataArray, k: int) -> xr.DataArray:
         X = X if MODE in X.dims else X.expand_dims(MODE)
         modes, all_modes = np.atleast_1d(X.coords[MODE].values), np.arange(1, k + 1)
         if len(set(modes.tolist())) < len(modes) or not np.isin(modes, all_modes).all():
-            raise ParameterError(f"scores of the modes {modes.tolist()[:12]}: expected different ones of 1 to {k}")
+            raise ParameterError(f"scores of the modes {modes.tolist()[:12]}: expected different modes from 1 to {k}")
         X = X if np.array_equal(modes, all_modes) else X.reindex({MODE: all_modes}, fill_value=0)
     return X.transpose(..., MODE) if MODE in X.dims else X
 
@@ -124,7 +124,7 @@ def dataset_of(model: Model) -> xr.Dataset:
     xarray, labels, k = _xarray(), _labels_of(model), model.n_components
     if any(dimension.name == MODE for dimension in labels.features):
         raise ParameterError(
-            f"to_xarray: components have the dimension {MODE!r}, and so have the features: rename theirs before the fit"
+            f"to_xarray: components add the dimension {MODE!r}, which the features already have: rename theirs before the fit"
         )
     if model.on_disk:
         raise NotAvailableError(
@@ -152,7 +152,7 @@ def labelled_maps(model: PCAModel, labels: Labels) -> xr.DataArray | xr.Dataset:
     modes = np.arange(1, model.n_components + 1)
     if any(dimension.name == MODE for dimension in labels.features):
         raise ParameterError(
-            f"maps have the dimension {MODE!r}, and so have the features: rename theirs before the fit"
+            f"maps add the dimension {MODE!r}, which the features already have: rename theirs before the fit"
         )
     arrays = {
         name: _field(part, (MODE,), labels, variable).assign_coords({MODE: modes})

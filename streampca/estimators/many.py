@@ -249,11 +249,11 @@ def subset_of(source: Source, chosen: object, name: str) -> Source:
         return source
     if source.sparse:
         raise NotAvailableError(
-            f"features: {name}: {source.description} has sparse rows, of which some features are not taken: open them with a mask"
+            f"features: {name}: {source.description} has sparse rows, whose features cannot be selected here: open them with a mask"
         )
     if source.normalized:
         raise NotAvailableError(
-            f"features: {name}: {source.description} has rows that are normalised by all features: open those of the model, with a mask or "
+            f"features: {name}: {source.description} has rows normalised over all features: open those of the model, with a mask or "
             "columns beside normalize, and fit it by itself"
         )
     return with_features(source, used)
@@ -284,7 +284,7 @@ def _used(source: Source, chosen: object, what: str) -> BoolArray:
             f"{what} are of shape {places.shape} and type {places.dtype}: expected names, {d} truth values or different places"
         )
     if len(places) and not -d <= int(places.min()) <= int(places.max()) < d:
-        raise ParameterError(f"{what} have a place outside of the {d} features")
+        raise ParameterError(f"{what} name a place outside the {d} features")
     used[places] = True
     return used
 

@@ -161,7 +161,7 @@ def _require_rotatable(config: RunConfig) -> None:
         ("statistics.sampling_errors", bool(config.statistics.sampling_errors), "rotated components have none"),
     ):
         if asked:
-            raise ConfigError(f"{key} does not go together with model.rotation: {why}; leave one of them out")
+            raise ConfigError(f"{key} cannot be combined with model.rotation: {why}; leave one of them out")
 
 
 @contextmanager
@@ -221,9 +221,7 @@ def obstacle_to_update(
 ) -> str | None:
     """Return why a run of `config` keeps no state that rows could be added to; None where it does: see `obstacle_to_state`."""
     if isinstance(config.model, PCAConfig) and config.model.rotation is not None:
-        return (
-            "model.rotation keeps no state that rows could be added to: a state has the components before the rotation"
-        )
+        return "model.rotation keeps no state to add rows to: a state has the components before the rotation"
     return obstacle_to_state(parameters, plan)
 
 

@@ -133,7 +133,7 @@ def _of_array(path: str, array: str | None) -> Description:
         entry = next((entry for entry in listing.arrays if entry.get("name") == array), None)
         if entry is None:
             raise
-        meaning = f"it is not read as a table: {error}"
+        meaning = f"it cannot be read as a table: {error}"
         return {"kind": "array", "path": path, **entry, "meaning": meaning, **_proposed(path, listing)}
 
 
@@ -163,7 +163,7 @@ def _of_checkpoint(place: Path) -> Description:
     return {
         "kind": "checkpoint",
         "path": str(place),
-        "meaning": "a run that was stopped goes on from here" if checkpoint else "nothing whole is left of it",
+        "meaning": "a stopped run continues from here" if checkpoint else "nothing intact is left of it",
         "readings": {entry["key"]: f"{entry['next_leaf']} of {entry['n_leaves']} leaves" for entry in readings},
         "chunks_read": sum(entry["count"]["chunks"] for entry in readings),
         "attempts": checkpoint["attempts"] if checkpoint else 0,

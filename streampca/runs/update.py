@@ -232,7 +232,7 @@ def update(
         identity = strategy.identity() | {UPDATED: manifest["run_id"]}
         other = _begun(place) not in (None, identity)
         if other:
-            notice("an update that was stopped began with other files or another run: starting over")
+            notice("the stopped update began with other files or another run: starting over")
         run = written(strategy, place, identity, fresh=other)
     return Update(run, added.n_rows, added.files)
 
@@ -257,7 +257,7 @@ def _begun(place: Place) -> Json | None:
 def _without_new_rows(place: Place, config: RunConfig | ModelsConfig, manifest: Manifest, notice: Notice) -> Update:
     """Return the run as it is; what a stopped update left is removed, and outputs that `config` would change are named."""
     if place.stopped is not None and _begun(place) is not None:
-        notice(f"an update that was stopped has no new rows any more: {place.checkpoint.path} is removed")
+        notice(f"the stopped update no longer has new rows: {place.checkpoint.path} is removed")
         place.checkpoint.remove()
         tidy_after(place.directory, place.stopped)
     now, before = (common_of(each).output for each in (config, _config_of(place.directory, ())))
@@ -305,9 +305,7 @@ def _continued_fit(directory: Path, job: OneModel) -> _ContinuedFit:
         raise ConfigError(f"{directory} cannot be updated: {obstacle}")
     fitted: FittedState | None = vars(load(directory)).get("_fitted_state")
     if fitted is None:
-        raise ConfigError(
-            f"{directory} kept no state that rows could be added to: run it once more with output.state: true"
-        )
+        raise ConfigError(f"{directory} kept no state to add rows to: run it once more with output.state: true")
     added = _new_rows(job.source, fitted, manifest, directory)
     assert isinstance(configured.estimator, Continuing)  # noqa: S101 for the type checker: no other has a state
     assert isinstance(configured.parameters, Parameters)  # noqa: S101
@@ -329,7 +327,7 @@ def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory
     before, d = manifest["source"]["shape"]
     if of_files and sum(each.n_rows for each in fitted.fragments) != before + manifest["source"].get("n_left_out", 0):
         raise DataError(
-            f"{directory}: the files that its state has a record of do not make its {before:,} rows: run again in full"
+            f"{directory}: the files recorded in its state do not add up to its {before:,} rows: run again in full"
         )
     if source.shape[1] != d or str(source.dtype) != manifest["source"]["dtype"]:
         raise DataError(
@@ -363,12 +361,12 @@ def _require_continuable(config: RunConfig, fit: _ContinuedFit) -> None:
         (
             config.source.where is not None and config.source.where.endswith(".npy"),
             f"source.where: {config.source.where}",
-            "a mask does not say which of the rows that were read before it has left out; give a condition",
+            "a mask does not say which earlier rows it left out; give a condition",
         ),
         (
             config.preprocess.sample_weight is not None,
             "preprocess.sample_weight",
-            "weights of the rows before may be others",
+            "the weights of earlier rows may have changed",
         ),
         (
             config.statistics.sampling_errors > 0,

@@ -150,7 +150,7 @@ def require_together(source: Source | None, parameters: Parameters, way: str = "
     for name, table in CONFLICTS.items():
         for trait, instead in table.items():
             if name in present and trait in present:
-                raise NotAvailableError(f"{present[name]} and {present[trait]} do not go together: {instead}")
+                raise NotAvailableError(f"{present[name]} and {present[trait]} cannot be combined: {instead}")
     for trait, instead in WAYS.get(way, {}).items():
         if trait in present:
             raise NotAvailableError(f"{way} do not take {present[trait]}: {instead}")

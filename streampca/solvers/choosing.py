@@ -54,17 +54,17 @@ def obstacle_to_state(wanted: Any, plan: Plan | None = None) -> str | None:
     None where it keeps one; without a plan, whatever the rows.
     """
     if hasattr(wanted, "kernel"):
-        return "kernel PCA keeps no state that rows could be added to: fit all rows at once, or use PCA"
+        return "kernel PCA keeps no state to add rows to: fit all rows at once, or use PCA"
     solver = wanted.solver if plan is None else plan.solver
     if solver in SOLVERS and solver not in CONTINUABLE:
-        return f"solver={solver!r} keeps no state that rows could be added to: use one of {', '.join(CONTINUABLE)}"
+        return f"solver={solver!r} keeps no state to add rows to: use one of {', '.join(CONTINUABLE)}"
     if plan is not None and plan.tile_groups:
-        return "a covariance matrix that is on disk, because it does not fit in memory, keeps no state that rows could be added to: give more memory"
+        return "a covariance matrix that is on disk, because it does not fit in memory, keeps no state to add rows to: allow more memory"
     own = CONTINUABLE[solver].refuses_state if solver in CONTINUABLE else {}
     for trait, instead in {**own, **WAYS["states that rows can be added to"]}.items():
         if (found := TRAITS[trait](None, wanted)) is not None:
             named = f"solver={solver!r} with {found}" if trait in own else found
-            return f"{named} keeps no state that rows could be added to: {instead}"
+            return f"{named} keeps no state to add rows to: {instead}"
     return None
 
 

@@ -79,7 +79,7 @@ class Grouping(SparseTransform):
                 f"size={self.size} groups of {self.n_features} features: expected at most as many groups"
             )
         if (self.picture is None) != (self.factor is None):
-            raise ParameterError("picture and factor go together: give both, by Grouping.of_pictures, or neither")
+            raise ParameterError("picture and factor belong together: give both, by Grouping.of_pictures, or neither")
         if self.membership is not None:
             given = np.asarray(self.membership)
             if self.picture is not None or given.shape != (self.n_features,) or given.dtype.kind not in "iu":

@@ -50,7 +50,7 @@ BROKEN_CONFIGURATIONS = [
     (GOOD + "preprocess: {missing: drop_rows}\nmodel: {solver: gram}", 2, ["missing", "gram"]),
     (GOOD + "resources: {memory: lots}", 2, ["resources.memory", "2GiB"]),
     (GOOD + "resources: {memory: 64MiB}", 7, ["projected", "exceeds the allowed 64 MiB", "memory of at least"]),
-    (GOOD + "cluster: {kind: kubernetes}", 2, ["cluster: kind kubernetes is no longer there", "kind: address"]),
+    (GOOD + "cluster: {kind: kubernetes}", 2, ["cluster: kind kubernetes was removed", "kind: address"]),
     (GOOD + "seed: -1", 2, ["seed: found -1"]),
     (GOOD + "seed: 1\nseed: 2", 2, ["line 4: seed is given twice"]),
     (GOOD + "name: !!python/name:os.system x", 2, ["line 3: tags"]),

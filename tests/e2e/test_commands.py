@@ -105,7 +105,7 @@ def test_check_refuses_what_plan_refuses(call, seed, tmp_path, monkeypatch):
         ("model: {solver: qr, forgetting: 0.9}", "solver='qr' does not take forgetting=0.9"),
         ("model: {kind: cca}\noutput: {diagnostics: true}", "output.diagnostics: true, but kind: cca has no T² and Q"),
         ("model: {kind: mca}\noutput: {anndata: true}", "output.anndata: true, but kind: mca"),
-        ("preprocess: {sample_weight: w.npy, missing: mean}\nmodel: {forgetting: 0.9}", "do not go together"),
+        ("preprocess: {sample_weight: w.npy, missing: mean}\nmodel: {forgetting: 0.9}", "cannot be combined"),
         ("preprocess: {missing: mean}\nmodel: {group_by: time.month}\noutput: {scores: false}", "missing"),
         ("model: {n_components: parallel, forgetting: 0.9}", "n_components='parallel' does not apply"),
         ("model: {kind: kernel_pca, method: nystrom_extension, sampling: rpcholesky}", "chance of being drawn"),

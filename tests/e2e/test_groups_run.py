@@ -291,7 +291,7 @@ def test_more_groups_than_fit_are_refused_before_anything_is_read(tmp_path: Path
 @pytest.mark.parametrize(
     ("more", "status", "message"),
     [
-        ({"output": {"scores": True}}, 2, "output.scores does not go together with model.group_by: leave it out"),
+        ({"output": {"scores": True}}, 2, "output.scores cannot be combined with model.group_by: leave it out"),
         ({"model": {"solver": "sketch"}}, 2, "solver='sketch' does not take groups: use solver='covariance'"),
         ({"preprocess": {"missing": "mean"}}, 2, "fits of groups do not take missing='mean'"),
         (

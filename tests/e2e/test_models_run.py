@@ -309,7 +309,7 @@ def test_a_configuration_written_by_a_run_means_the_same(store: Path, tmp_path: 
         ("models: {a: {preprocess: {scal: true}}}", "in models.a: preprocess.scal is not a key of preprocess"),
         ('models: {"../a": {}}', "models: found the name the text '../a', allowed: letters, digits, dots, _ and -"),
         ("models: {a: {}}\nmodel: {n_components: 3}", "model and models: give one of them"),
-        ("models: {a: {}}\noutput: {anndata: true}", "output.anndata does not go together with models"),
+        ("models: {a: {}}\noutput: {anndata: true}", "output.anndata cannot be combined with models"),
     ],
 )
 def test_wrong_models_are_refused_on_one_line(models: str, message: str, tmp_path: Path, call: Command) -> None:

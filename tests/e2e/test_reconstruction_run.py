@@ -177,7 +177,7 @@ def test_kernel_pca_gives_back_rows_with_a_map_that_was_learned(tmp_path: Path) 
         (
             True,
             ["model.group_by=g.npy", "output.scores=true"],
-            r"output\.reconstruction does not go together with model\.group_by",
+            r"output\.reconstruction cannot be combined with model\.group_by",
         ),
     ],
 )

@@ -138,7 +138,7 @@ def test_an_update_makes_the_run_of_all_rows_and_reads_the_new_ones(kind, finish
     assert call.quietly("verify", "runs/job").status == 0
     assert sp.run("c.yaml", resume=True).manifest == manifest
     before = picture(Path())
-    assert "nothing is new: it has all 6,000 rows" in call.quietly("update", "runs/job").out.replace("\n ", "")
+    assert "is up to date: it has all 6,000 rows" in call.quietly("update", "runs/job").out.replace("\n ", "")
     assert picture(Path()) == before
 
 
@@ -387,7 +387,7 @@ def test_an_update_that_was_stopped_goes_on_and_counts_nothing_twice(phase, fini
     assert (result.n_rows, result.run.model.n_samples_seen_) == (2100, 6000)
     if phase == "scores":
         assert result.run.manifest["resumed"] is not None
-        assert "going on with the run that was stopped" in notices[0]
+        assert "resuming the stopped run" in notices[0]
     assert os.listdir("runs") == ["job"]
     np.testing.assert_allclose(
         result.run.model.explained_variance_, np.linalg.eigvalsh(np.cov(ROWS.T))[::-1][:3], rtol=1e-12
@@ -403,7 +403,7 @@ def test_a_stopped_update_whose_files_are_gone_leaves_nothing(finished, stop_at_
         Path(f"data/p-{index}.npy").unlink()
     notices: list[str] = []
     assert update("runs/job", notice=notices.append).n_rows == 0
-    assert ("no new rows any more" in notices[0], len(notices)) == (True, 1)
+    assert ("no longer has new rows" in notices[0], len(notices)) == (True, 1)
     assert (os.listdir("runs"), picture(Path("runs/job"))) == (["job"], before)
 
 
@@ -476,7 +476,7 @@ def test_an_update_of_several_models_reads_the_new_rows_once_for_all(several, ca
         assert [entry["n_samples_added"] for entry in of_model["updates"]] == [2100]
     assert call.quietly("verify", "runs/job").status == 0
     before = picture(Path("runs/job"))
-    assert "nothing is new: it has all 6,000 rows" in call.quietly("update", "runs/job").out.replace("\n ", "")
+    assert "is up to date: it has all 6,000 rows" in call.quietly("update", "runs/job").out.replace("\n ", "")
     assert picture(Path("runs/job")) == before
 
 
@@ -492,7 +492,7 @@ def test_an_update_of_several_models_that_was_stopped_goes_on(several, stop_at_s
     assert picture(Path("runs/job")) == before
     notices: list[str] = []
     result = update("runs/job", notice=notices.append)
-    assert "going on with the run that was stopped" in notices[0]
+    assert "resuming the stopped run" in notices[0]
     assert (result.n_rows, result.run.runs["z"].model.n_samples_seen_) == (2100, 6000)
     assert os.listdir("runs") == ["job"]
     scores = zarr.open_group("runs/job/models/raw/scores.zarr", mode="r")["scores"][:]

@@ -85,7 +85,7 @@ def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("merge model.zarr --out out", 2, "holds no state"),
         ("merge kernel.zarr --out out", 2, "found KernelPCA"),
         ("merge gone --out out", 5, "gone: no such model"),
-        ("publish model.zarr s3://a/b", 2, "No such command 'publish': it is no longer there; copy the directory"),
+        ("publish model.zarr s3://a/b", 2, "No such command 'publish': it was removed; copy the directory"),
     ],
 )
 def test_wrong_usage_is_one_line_and_a_status(
@@ -152,4 +152,4 @@ def test_inspect_says_what_a_named_array_is(capsys: pytest.CaptureFixture[str]) 
     assert run_command("inspect", "group.zarr", "--array", "deep/time", "--json") == 0
     axis = json.loads(capsys.readouterr().out)
     assert (axis["kind"], axis["shape"], axis["chunks"]) == ("array", [40], [40])
-    assert "it is not read as a table" in axis["meaning"]
+    assert "it cannot be read as a table" in axis["meaning"]

@@ -54,7 +54,10 @@ def test_a_worker_that_is_lost_while_it_starts_is_started_again(signal, harmed):
 
 def test_workers_that_never_start_are_a_named_error_within_wait(harmed):
     cluster = of("{kind: local, n_workers: 1, threads_per_worker: 1, wait: 6s}")
-    with harmed("SIGSTOP", 9), pytest.raises(ClusterError, match="0 of 1 workers came within 6s: they ended") as found:  # noqa: SIM117
+    with (
+        harmed("SIGSTOP", 9),
+        pytest.raises(ClusterError, match="0 of 1 workers started within 6s: they exited") as found,
+    ):
         with impatient_clusters(attempts=2), cluster_of(cluster):
             pytest.fail("it went on")
     assert found.value.exit_status == 3

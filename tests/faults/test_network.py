@@ -306,6 +306,8 @@ def test_nobody_answers_and_nobody_comes(tmp_path, store, capsys):
 
     with LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=50) as cluster:
         path = write(tmp_path, f"{{kind: address, address: '{cluster.scheduler_address}', wait: 3s}}")
-        Command(capsys)("run", "--quiet", path).refused(3, "0 of 1 workers came within 3s: the scheduler has none")
+        Command(capsys)("run", "--quiet", path).refused(
+            3, "0 of 1 workers started within 3s: the scheduler has no workers"
+        )
     Command(capsys)("run", "--quiet", path).refused(3, "no scheduler answers at tcp://127.0.0.1:", "within 3s")
     assert not (tmp_path / "out").exists()

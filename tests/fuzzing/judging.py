@@ -92,7 +92,7 @@ def required_refusals(case: Case) -> list[str]:
     if isinstance(k, int) and k > limit:
         found.append(r"^ParameterError: n_components=\d+ must be between 1 and")
     if case.sparse and not plain:
-        found.append("^NotAvailableError: sparse rows and missing='.*' do not go together")
+        found.append("^NotAvailableError: sparse rows and missing='.*' cannot be combined")
     if case.sparse and not takes.sparse:
         found.append(f"^NotAvailableError: solver='{solver}' does not take sparse rows")
     if case.sparse and takes.sparse and case.container not in takes.sparse:
@@ -101,9 +101,9 @@ def required_refusals(case: Case) -> list[str]:
         found.append(f"^NotAvailableError: solver='{solver}' does not take missing=")
     if "remove" in given:
         if given.get("center", True) not in REMOVAL_WITH["center"]:
-            found.append("^NotAvailableError: remove and center=False do not go together")
+            found.append("^NotAvailableError: remove and center=False cannot be combined")
         if missing not in REMOVAL_WITH["missing"] or case.container not in REMOVAL_WITH["container"]:
-            found.append("^NotAvailableError: remove and .* do not go together")
+            found.append("^NotAvailableError: remove and .* cannot be combined")
     if (
         takes.approximate
         and solver != "auto"

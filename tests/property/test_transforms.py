@@ -320,7 +320,7 @@ def test_hashes_are_those_of_xxhash() -> None:
         (lambda: CountSketch(3, 4, names="abc"), "not one string"),
         (lambda: SparseSign(9, 7), "n_nonzeros=8"),
         (lambda: Grouping(3, 4), "at most as many groups"),
-        (lambda: Grouping(16, 4, picture=(4, 4)), "go together"),
+        (lambda: Grouping(16, 4, picture=(4, 4)), "belong together"),
         (lambda: Grouping(16, 5, picture=(4, 4), factor=2), "expected 16 and 4"),
         (lambda: Grouping(3, 2, membership=(0, 1)), "for each of 3"),
         (lambda: Grouping(3, 2, membership=(0, 2, 0)), "from 0 to 1"),

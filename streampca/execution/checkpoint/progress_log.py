@@ -312,7 +312,7 @@ FORMAT = "streampca-checkpoint"
 VERSION = 1
 _LEDGER = re.compile(r"ledger-(\d{1,9})\.json")
 _STATE = re.compile(r"state-\d{1,9}-\d{1,9}\.bin")
-_UNHARMED = "the output is as it was, and the checkpoint before is whole"
+_UNHARMED = "the output is unchanged, and the previous checkpoint is intact"
 
 
 @dataclass(frozen=True)
@@ -388,7 +388,12 @@ class CheckpointDirectory:
             return
         with writing(self.path, _UNHARMED):
             self.path.mkdir(exist_ok=True, parents=True)
-        record = {"format": FORMAT, "version": VERSION, "run_id": run_id, "meaning": "a stopped run goes on from here"}
+        record = {
+            "format": FORMAT,
+            "version": VERSION,
+            "run_id": run_id,
+            "meaning": "a stopped run continues from here",
+        }
         for name, text in {RECORD: json.dumps(record) + "\n", **texts}.items():
             write_atomically(self.path / name, [text.encode()])
 

@@ -168,14 +168,14 @@ def open_log(
                 f"--resume: no checkpoint of a stopped run at {place.path}: run without --resume to start"
             )
         if damaged:
-            notice(f"checkpoint {place.path}: nothing whole is left: starting over")
+            notice(f"checkpoint {place.path}: nothing intact is left: starting over")
         place.remove()
         return ProgressLog(place, identity, None, require_held)
     require_same(
-        stored["identity"], identity.identity, f"{place.path} is the checkpoint of a run that cannot be gone on with"
+        stored["identity"], identity.identity, f"{place.path} is the checkpoint of a run that cannot be resumed"
     )
     log = ProgressLog(place, replace(identity, run_id=stored["run_id"]), stored, require_held)
-    notice(f"going on with the run that was stopped: {log.progress} ({place.path})")
+    notice(f"resuming the stopped run: {log.progress} ({place.path})")
     return log
 
 
@@ -209,7 +209,7 @@ def plan_as_before(stored: Json, plan: _Plan) -> _Plan:
         return plan
     if before.projected_bytes > plan.allowed_bytes:
         raise PlanError(
-            f"the stopped run was planned with {before.projected_bytes:,} bytes and {plan.allowed_bytes:,} are allowed now: allow as "
+            f"the stopped run was planned with {before.projected_bytes:,} bytes, but only {plan.allowed_bytes:,} are allowed now: allow as "
             "much as it had, or start over with --fresh"
         )
     return replace(before, budget=replace(before.budget, allowed_bytes=plan.allowed_bytes))

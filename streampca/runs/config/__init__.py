@@ -431,7 +431,7 @@ class OutputConfig(Section):
             if output.get(key):
                 raise PydanticCustomError(
                     "rule",
-                    f"{key} is no longer there: leave it out, and copy the directory when the run is complete, by obstore or the command line of the store",
+                    f"{key} was removed: leave it out, and copy the directory when the run is complete, with obstore or the command line of the store",
                 )
         return {key: value for key, value in output.items() if key not in ("publish", "storage_options")}
 
@@ -481,9 +481,7 @@ class RunConfig(Section):
         output = self.output
         for key in ("reconstruction", "scores", "anndata"):
             if getattr(output, key):
-                raise PydanticCustomError(
-                    "rule", f"output.{key} does not go together with model.group_by: leave it out"
-                )
+                raise PydanticCustomError("rule", f"output.{key} cannot be combined with model.group_by: leave it out")
         return self
 
     def estimator_parameters(self) -> dict[str, object]:

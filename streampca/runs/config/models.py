@@ -83,7 +83,7 @@ def _validated(document: Document) -> RunConfig | ModelsConfig:
     common = validated(replace(document, tree=tree))
     models = _entries(document)
     if common.output.anndata:
-        raise document.refusal({("output", "anndata"): " does not go together with models: run the model by itself"})
+        raise document.refusal({("output", "anndata"): " cannot be combined with models: run the model by itself"})
     return ModelsConfig(common, {key: _config_of(document, tree, key, entry) for key, entry in models.items()})
 
 

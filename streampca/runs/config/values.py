@@ -304,9 +304,9 @@ KernelNComponents: TypeAlias = Annotated[
 _NOT_OPTIONS = {
     "asynchronous": "streampca does not work that way",
     "loop": "streampca has its own",
-    "n_workers": "cluster.n_workers says it",
-    "protocol": "it follows from the kind",
-    "security": "cluster.tls says it",
+    "n_workers": "cluster.n_workers sets it",
+    "protocol": "the kind sets it",
+    "security": "cluster.tls sets it",
     "silence_logs": "a log of a task would show its arguments",
 }
 _FileName: TypeAlias = Annotated[Text, Field(description="text on one line")]
@@ -412,7 +412,7 @@ def without_kubernetes(cluster: object) -> object:
     if isinstance(cluster, dict) and cluster.get("kind") == "kubernetes":
         raise PydanticCustomError(
             "rule",
-            "kind kubernetes is no longer there: have the Dask operator start scheduler and workers, and give the scheduler as kind: "
+            "kind kubernetes was removed: have the Dask operator start scheduler and workers, and give the scheduler as kind: "
             "address, address: tls://HOST:PORT, allow_remote: true",
         )
     return cluster

@@ -93,7 +93,7 @@ def cluster_of(config: RunConfig, notice: Notice | None = None) -> Iterator[None
     with dask.config.set(settings), _quiet() as background, ExitStack() as stack:
         if isinstance(cluster, AddressCluster):
             with _in_use(_scheduler_at(cluster)) as client:
-                _wait_for(client, 1, cluster.wait, "the scheduler has none: start some", background)
+                _wait_for(client, 1, cluster.wait, "the scheduler has no workers: start some", background)
                 yield
             return
         start, advice, seconds = _starting(config, cluster, settings, stack)
@@ -109,7 +109,7 @@ def cluster_of(config: RunConfig, notice: Notice | None = None) -> Iterator[None
                 workers = LocalStart(started, wanted)
             came = _wait_for(client, int(wanted), cluster.wait, advice, background, workers)
             if came < int(wanted):
-                notify(f"{came} of {wanted} workers have come: going on with them, others may join")
+                notify(f"{came} of {wanted} workers have started: continuing with them; others may join")
             yield
 
 
@@ -155,12 +155,12 @@ def _starting(
         import distributed
 
         options = _local_options(cluster)
-        advice = "they ended or stood still while they started; look at the memory and the load of this machine"
+        advice = "they exited or hung during startup; check the memory and the load of this machine"
         return lambda: distributed.LocalCluster(**options), advice, _CLOSE_SECONDS  # type: ignore[no-untyped-call]
     slurm = class_of("dask_jobqueue", "SLURMCluster", "slurm")
     if shutil.which("sbatch") is None:
         raise ClusterError("cluster.kind: slurm: there is no sbatch on this machine: run this where jobs are submitted")
-    advice = "squeue tells what the jobs wait for, and with options.log_directory they write down what they say"
+    advice = "squeue shows why the jobs wait, and options.log_directory makes them write logs"
     security = stack.enter_context(certificates_of(config, cluster))
     options = slurm_options(config, cluster, settings, security)
     if hasattr(slurm, "job_cls"):
@@ -262,7 +262,7 @@ def _close(started: StartedCluster, seconds: float, notify: Notice) -> None:
             started.close(timeout=_KILL_SECONDS)
     except Exception as error:  # noqa: BLE001 what the work came to does not depend on it
         started.status = distributed.Status.closed  # as far as it goes: Dask gives up at a job that was never begun
-        notify(f"the cluster was not closed in order: {_one_line(error)}")
+        notify(f"the cluster was not shut down cleanly: {_one_line(error)}")
 
 
 def _wait_for(
@@ -299,7 +299,7 @@ def _wait_for(
             client.wait_for_workers(n_present + 1, timeout=max(0.05, min(1.0, until - now)))
     if not n_present:
         reason = "" if background.error is None else f" ({_one_line(background.error)})"
-        raise ClusterError(f"0 of {wanted} workers came within {within}: {advice}{reason}")
+        raise ClusterError(f"0 of {wanted} workers started within {within}: {advice}{reason}")
     return n_present
 
 

@@ -147,7 +147,7 @@ def test_integers_have_no_missing_values() -> None:
 
 
 def test_forgetting_is_not_for_filled_means() -> None:
-    with pytest.raises(NotAvailableError, match=r"forgetting=0\.9 and missing='mean' do not go together"):
+    with pytest.raises(NotAvailableError, match=r"forgetting=0\.9 and missing='mean' cannot be combined"):
         PCA(missing="mean", forgetting=0.9).fit(holed())
 
 

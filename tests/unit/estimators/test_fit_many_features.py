@@ -136,7 +136,7 @@ def test_a_value_that_is_not_finite_counts_for_models_that_have_its_feature(rows
     [
         ({"c": [1]}, "there is no model 'c': expected some of a"),
         ({"a": []}, "a has none of the 12 features"),
-        ({"a": [12]}, "a have a place outside of the 12 features"),
+        ({"a": [12]}, "a name a place outside the 12 features"),
         ({"a": [1, 1]}, "expected names, 12 truth values or different places"),
         ({"a": [0, -12]}, "expected names, 12 truth values or different places"),
         ({"a": [[0], [1, 2]]}, "features: a are no array"),

@@ -147,7 +147,7 @@ def test_data_of_another_kind_are_refused(solver: str, scale: str, rows: Any, me
 
 @pytest.mark.parametrize("scale", EXPECTED)
 def test_residuals_have_no_means(scale: str) -> None:
-    with pytest.raises(NotAvailableError, match=f"remove and scale='{scale}' do not go together"):
+    with pytest.raises(NotAvailableError, match=f"remove and scale='{scale}' cannot be combined"):
         sp.PCA(2, scale=scale, remove={"groups": np.arange(300) % 3}).fit(rows_of(scale))
 
 

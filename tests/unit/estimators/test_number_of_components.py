@@ -210,9 +210,9 @@ def test_cross_validation_leaves_out_rows_with_missing_values(rows):
             {"solver": "sketch"},
             "solver='sketch' does not take n_components='cross_validation': use solver='covariance'",
         ),
-        ({"missing": "mean"}, "n_components='cross_validation' and missing='mean' do not go together: expected"),
-        ({"forgetting": 0.9}, "n_components='cross_validation' and forgetting=0.9 do not go together: expected"),
-        ({"remove": {"trend": 1}}, "n_components='cross_validation' and remove do not go together: expected"),
+        ({"missing": "mean"}, "n_components='cross_validation' and missing='mean' cannot be combined: expected"),
+        ({"forgetting": 0.9}, "n_components='cross_validation' and forgetting=0.9 cannot be combined: expected"),
+        ({"remove": {"trend": 1}}, "n_components='cross_validation' and remove cannot be combined: expected"),
     ],
 )
 def test_cross_validation_is_refused_before_reading_where_groups_are_not_accumulated(rows, parameters, found):
@@ -222,10 +222,10 @@ def test_cross_validation_is_refused_before_reading_where_groups_are_not_accumul
 
 def test_cross_validation_is_refused_for_wide_rows_batches_and_groups(rows):
     with pytest.raises(
-        NotAvailableError, match=r"and more than 1,536 features do not go together: expected .*at most 1,536"
+        NotAvailableError, match=r"and more than 1,536 features cannot be combined: expected .*at most 1,536"
     ):
         sp.PCA("cross_validation").plan(np.zeros((4, 1537)))
-    with pytest.raises(NotAvailableError, match="keeps no state that rows could be added to"):
+    with pytest.raises(NotAvailableError, match="keeps no state to add rows to"):
         sp.PCA("cross_validation").partial_fit(rows)
     with pytest.raises(NotAvailableError, match="fits of groups do not take n_components='cross_validation'"):
         sp.PCA("cross_validation").fit_groups(rows, np.arange(600) % 2)

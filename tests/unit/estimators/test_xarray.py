@@ -320,7 +320,7 @@ def test_rows_are_made_of_the_components_that_scores_have() -> None:
             assert rows.dims == ("time", "lat", "lon")
             np.testing.assert_allclose(flat(rows, "time"), want, atol=1e-12)
         np.testing.assert_array_equal(pca.inverse_transform(scores.sel(mode=3)), pca.inverse_transform(scores[:, [2]]))
-    with pytest.raises(ParameterError, match=r"scores of the modes \[1, 4\]: expected different ones of 1 to 3"):
+    with pytest.raises(ParameterError, match=r"scores of the modes \[1, 4\]: expected different modes from 1 to 3"):
         pca.inverse_transform(scores[:, :2].assign_coords(mode=[1, 4]))
     with pytest.raises(ParameterError, match=r"expected the dimension 'mode' of size 3"):
         pca.inverse_transform(scores.drop_vars("mode")[:, :2])

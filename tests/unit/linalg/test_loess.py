@@ -39,5 +39,5 @@ def test_ties_are_not_divided() -> None:
 def test_too_few_points_are_refused() -> None:
     with pytest.raises(DataError, match="3 in a local fit: expected at least 4"):
         fitted_by_loess(np.arange(10.0), np.arange(10.0))
-    with pytest.raises(DataError, match="at one place"):
+    with pytest.raises(DataError, match="are all at"):
         fitted_by_loess(np.repeat([0.0, 1.0], [60, 40]), np.zeros(100))

@@ -160,7 +160,7 @@ BROKEN = [
         SOURCE + "cluster: {kind: slurm, options: {n_workers: 3}}",
         "cluster: options may not hold n_workers: cluster.n",
     ),
-    (SOURCE + "cluster: {kind: kubernetes}", "cluster: kind kubernetes is no longer there: have the Dask operator"),
+    (SOURCE + "cluster: {kind: kubernetes}", "cluster: kind kubernetes was removed: have the Dask operator"),
     (SOURCE + "checkpoint: {every: 30}", "checkpoint.every: found 30, allowed: a duration such as 30s"),
     (SOURCE + "checkpoint: {every: 0s}", "checkpoint.every: found the text '0s', allowed: a duration"),
     (
@@ -334,11 +334,11 @@ def test_defaults():
 
 def test_copies_to_object_stores_are_no_longer_made():
     said = refusal(SOURCE + "output: {publish: 's3://bucket/runs/x', storage_options: {secret: abcdef}}")
-    assert said.startswith("output: publish is no longer there: leave it out, and copy the directory")
+    assert said.startswith("output: publish was removed: leave it out, and copy the directory")
     assert "abcdef" not in said
     earlier = parse(SOURCE + "output: {publish: null, storage_options: {}}")  # of a run of an earlier version
     assert earlier.output == parse(SOURCE).output
-    with pytest.raises(AttributeError, match=r"publish.: it is no longer there; copy the directory"):
+    with pytest.raises(AttributeError, match=r"publish.: it was removed; copy the directory"):
         sp.publish("runs/x", "s3://bucket/x")
 
 

@@ -135,7 +135,7 @@ def test_the_job_that_slurm_gets_and_its_cancelled_jobs_are_closed(run, tmp_path
     options = {"account": "me", "walltime": "1:00:00", "scheduler_options": {"host": "127.0.0.1"}}
     cluster = {"kind": "slurm", "n_workers": 1, "threads_per_worker": 3, "wait": "3s", "options": options}
     told: list[str] = []
-    with pytest.raises(ClusterError, match="0 of 1 workers came within 3s: squeue"):
+    with pytest.raises(ClusterError, match="0 of 1 workers started within 3s: squeue"):
         run(cluster, resources={"memory": "2GiB"}, notice=told.append)
     script = (tmp_path / "job").read_text()
     for part in (
@@ -154,7 +154,7 @@ def test_the_job_that_slurm_gets_and_its_cancelled_jobs_are_closed(run, tmp_path
         assert part in script, script
     assert (tmp_path / "mode").read_text() == "700\n"
     assert not list(tmp_path.glob(".streampca-tls-*"))
-    assert not [words for words in told if "not closed" in words]
+    assert not [words for words in told if "not shut down" in words]
 
 
 def test_settings_of_dask_hold_for_the_cluster_and_where_the_user_has_none(run, played):
@@ -181,10 +181,10 @@ def test_fewer_workers_than_asked_for_and_none(run, played, monkeypatch):
     told: list[str] = []
     played.come = 1
     run({"kind": "slurm", "n_workers": 3}, notice=told.append)
-    assert "1 of 3 workers have come: going on with them, others may join" in told
+    assert "1 of 3 workers have started: continuing with them; others may join" in told
     played.come = 0
     closed = played.closed
-    with pytest.raises(ClusterError, match="0 of 3 workers came within 300ms: squeue"):
+    with pytest.raises(ClusterError, match="0 of 3 workers started within 300ms: squeue"):
         run({"kind": "slurm", "n_workers": 3, "wait": "300ms"}, directory="none")
     assert played.closed > closed
 

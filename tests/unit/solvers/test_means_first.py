@@ -111,7 +111,7 @@ def test_what_does_not_go_together_is_refused(solver: str) -> None:
     rows = holed()
     pca = sp.PCA(3, missing="mean", solver=solver)
     assert not hasattr(pca, "partial_fit")
-    with pytest.raises(AttributeError, match=f"solver='{solver}'.* keeps no state that rows could be added to"):
+    with pytest.raises(AttributeError, match=f"solver='{solver}'.* keeps no state to add rows to"):
         pca.partial_fit(rows)
     with pytest.raises(sp.errors.MergeError, match="holds no state"):
         sp.merge([pca.fit(rows), pca.fit(rows)])

@@ -20,7 +20,7 @@ ROWS = np.random.default_rng(0).standard_normal((60, 20))
 def test_fit_has_a_state_only_if_rows_can_be_added(solver: str, tmp_path: Path) -> None:
     pca = PCA(2, solver=solver).fit(ROWS)
     if not CONTINUABLE[solver]:
-        with pytest.raises(MergeError, match="holds no state that rows could be added to"):
+        with pytest.raises(MergeError, match="holds no state to add rows to"):
             pca.save(tmp_path / "model", state=True)
         return
     loaded = load(pca.save(tmp_path / "model", state=True))

@@ -436,7 +436,7 @@ def test_raw_has_names_and_masks_of_its_own(tmp_path: Path, form: str) -> None:
     assert sp.open(stored).shape == (300, 7)
     pca = sp.PCA(2).fit(table)
     assert pca.transform(stored).shape == (300, 2)  # opened as the data of the fit
-    with pytest.raises(NotAvailableError, match="raw has features of its own"):
+    with pytest.raises(NotAvailableError, match="raw has its own features"):
         sp.anndata.pca(stored, 2, layer="raw/X")
     with pytest.raises(DataError, match="expected raw/X; did you mean raw/X"):
         sp.open(stored, layer="raw")

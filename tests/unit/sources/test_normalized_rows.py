@@ -256,7 +256,7 @@ def test_the_norm_is_that_of_the_features_that_are_used(tmp_path: Path) -> None:
     with pytest.raises(NotAvailableError, match="normalised by 12 features, and the fit used 9"):
         pca.transform(sp.open(path, normalize={"norm": "l2"}))
     whole = sp.open(ROWS, normalize={"norm": "l2"})
-    with pytest.raises(NotAvailableError, match="rows that are normalised by all features"):
+    with pytest.raises(NotAvailableError, match="rows normalised over all features"):
         sp.fit_many({"some": sp.PCA(2)}, whole, features={"some": USED})
 
 
