@@ -29,7 +29,7 @@ STATUSES = {
 """Meaning of the exit statuses."""
 _HINTS = {
     2: "correct what the message names; `{command} --help` describes the options, `streampca schema` the keys of a configuration",
-    3: "look at the logs and the memory of the workers, then start the same command again",
+    3: "check the logs and the memory of the workers, then start the same command again",
     4: "free some space, or write to another file system, then start the same command again",
     5: "`streampca inspect PATH` shows what is there",
     6: "give another place, or allow replacing what is there: --overwrite, or output.overwrite: true",

@@ -330,7 +330,7 @@ def read_with_retries(source: Source, start: int, stop: int, out: Array | None =
                 message = " ".join(str(error).split()) or type(error).__name__
                 tried = f" in {attempt} attempts" if attempt > 1 else ""
                 raise DataError(
-                    f"{source.description}: rows {start} to {stop - 1} could not be read{tried}: {message}; see that the store can be "
+                    f"{source.description}: rows {start} to {stop - 1} could not be read{tried}: {message}; check that the store can be "
                     "reached and read, and run again"
                 ) from error
             pause = _FIRST_SECONDS * 2.0 ** (attempt - 1) * _jitter.uniform(1.0, 1.5)

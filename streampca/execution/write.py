@@ -207,8 +207,8 @@ def require_writable_by_workers(client: DaskClient | None, directory: Path) -> N
             reason = None
         if reason is not None:
             raise OutputError(
-                f"{directory}: the worker at {address} cannot write there: {reason}; expected a place on a file system that all "
-                "machines of the cluster see under the same path: name one, or ask for no scores (output.scores: false)"
+                f"{directory}: the worker at {address} cannot write there: {reason}; expected a path on a file system that all "
+                "machines of the cluster share: name one, or ask for no scores (output.scores: false)"
             )
 
 
@@ -407,7 +407,7 @@ class _Reconstruction(Step):
             row, column = (int(index) for index in np.argwhere(refused)[0])
             found = f"dtype={dtype.name!r}: row {start + row}, feature {column} is {rows[row, column]:.6g}"
             if np.isnan(rows[row, column]):
-                raise ParameterError(f"{found}, which no integer says: give a floating point dtype")
+                raise ParameterError(f"{found}, which no integer can represent: give a floating point dtype")
             raise ParameterError(
                 f"{found}: expected {low} to {high}; give another dtype, or clip=True of inverse_transform_to, which writes the nearest of "
                 "these"
@@ -438,7 +438,7 @@ def reconstruction(
         If scores are sparse, or integers are to be written of features that a mask leaves out.
     """
     if scores.sparse:
-        raise NotAvailableError(f"{scores.description}: sparse scores: expected dense ones")
+        raise NotAvailableError(f"{scores.description}: scores are sparse: expected dense ones")
     try:
         wanted = model.score_dtype(scores.dtype) if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
     except TypeError:
@@ -447,11 +447,11 @@ def reconstruction(
         raise ParameterError(f"dtype={dtype!r}: expected integers, or floating point numbers of at most 64 bits")
     if clip and wanted.kind == "f":
         raise ParameterError(
-            f"clip=True is for integers, and dtype is {wanted}: leave it out, or give an integer dtype"
+            f"clip=True is for integers, but dtype is {wanted}: leave it out, or give an integer dtype"
         )
     if wanted.kind != "f" and model.labels is not None and model.labels.mask is not None:
         raise NotAvailableError(
-            f"dtype={wanted.name!r}: the fit left out features by a mask, which are NaN in its rows: give a floating point dtype"
+            f"dtype={wanted.name!r}: features that the mask of the fit left out are NaN in its rows: give a floating point dtype"
         )
     removed, fitted = None, removed_by(model, given)
     if fitted is not None and regressors is not None:

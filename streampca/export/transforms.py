@@ -76,7 +76,7 @@ def write_onnx(
     named = None if names is None else json.dumps(names)
     if (n_bytes := kind.itemsize * (k + 2) * d + len(named or "")) > _LARGEST_BYTES:
         raise NotAvailableError(
-            f"{k:,} x {d:,} components in {dtype} with the names of features take {as_text(n_bytes)}, and an ONNX file holds 2 GiB"
+            f"{k:,} x {d:,} components in {dtype} with the names of features take {as_text(n_bytes)}, but an ONNX file holds at most 2 GiB"
         )
     require_memory(model, memory, 6 * kind.itemsize, names)
     built = _model(onnx, model, kind, named)

@@ -123,7 +123,7 @@ def _checked_name(name: str) -> str:
         return name
     if name == "precomputed":
         raise ParameterError(
-            "kernel='precomputed': a matrix of kernel values is not taken: expected the rows, with a kernel that is a function of two "
+            "kernel='precomputed' is not supported: give the rows instead of a matrix of kernel values, with a kernel that is a function of two "
             f"blocks of rows, or one of {', '.join(_KERNELS)}"
         )
     raise ParameterError(f"kernel={name!r}: expected one of {', '.join(_KERNELS)}{did_you_mean(name, _KERNELS)}")

@@ -264,7 +264,9 @@ class RBF(ProductKernel):
     def __post_init__(self, sigma: float | None) -> None:
         if sigma is not None:
             if self.gamma is not None:
-                raise ParameterError(f"rbf kernel with gamma={self.gamma!r} and sigma={sigma!r}: expected one of them")
+                raise ParameterError(
+                    f"rbf kernel with gamma={self.gamma!r} and sigma={sigma!r}: expected only one of them"
+                )
             if not (isinstance(sigma, int | float | np.number) and np.isfinite(sigma) and sigma > 0):
                 raise ParameterError(f"rbf kernel with sigma={sigma!r}: expected a finite number above 0")
             object.__setattr__(self, "gamma", 0.5 / float(sigma) ** 2)

@@ -88,9 +88,9 @@ def sample_of(
     """
     (n, d), reason = shape, ""
     if weighted or weight != n:
-        reason = "rows have weights, for which no law of the eigenvalues of noise is known"
+        reason = "rows have weights, and no law of the eigenvalues of noise is known for them"
     elif n_missing:
-        reason = f"{n_missing:,} values are missing, and what stands in for them has no noise"
+        reason = f"{n_missing:,} values are missing, and the values that replace them have no noise"
     uneven = feature_weight is not None and bool(np.ptp(feature_weight) > 0)
     return Sample(n, max(0, n - n_means), d - n_constant, weight - ddof, reason, uneven, edge)
 
@@ -230,7 +230,7 @@ def _result(name: RuleName, known: Eigenvalues, sample: Sample) -> RuleResult:
         return RuleResult(
             name,
             None,
-            f"needs all eigenvalues, of which {len(known.values):,} are known: fit an exact solver with n_components={name!r}",
+            f"needs all eigenvalues, but only {len(known.values):,} are known: fit an exact solver with n_components={name!r}",
         )
     if not len(known.values) or known.total <= 0 or known.values[0] <= 0:
         return RuleResult(name, 0, "nothing varies")
@@ -328,11 +328,11 @@ def _cross_validation(known: Eigenvalues, sample: Sample) -> Found:
     statement = f"the least error of predicting each value of {N_GROUPS} groups of rows, left out in turn, from the others of its row"
     if count == len(errors) - 1 and 1 < count < MOST_COMPONENTS:
         statement += (
-            "; it falls to the last number that was tried, which is no number of factors: so it does where noise differs between "
-            "features, as it does after scaling"
+            "; it still falls at the last number tried, so it gives no number of factors: noise differs between features, as it does "
+            "after scaling"
         )
     if count == MOST_COMPONENTS:
-        statement += f"; more than {MOST_COMPONENTS} were not tried"
+        statement += f"; no more than {MOST_COMPONENTS} were tried"
     return count, statement, {"error": float(errors[count]) / unit, "tried": float(len(errors) - 1)}, False
 
 

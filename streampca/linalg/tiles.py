@@ -333,7 +333,7 @@ class TileFile(TileGrid):
         """Raise `PlanError`, because the matrix does not fit in memory."""
         raise PlanError(
             f"the {self.n_features:,} x {self.n_features:,} matrix is on disk because it does not fit in memory: expected "
-            "n_components of at most a tenth of its side, which are computed without forming it"
+            "n_components of at most a tenth of its side, which can be computed without forming it"
         )
 
     def multiply(self, flat: FloatArray, vectors: FloatArray, n_threads: int = 1) -> FloatArray:

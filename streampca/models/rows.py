@@ -85,7 +85,7 @@ def residuals_step(source: Source, model: Model, given: Given | None = None) -> 
 def removed_by(model: Model, given: Given | None) -> FittedRegression | None:
     """Return what `model` removes; `ParameterError` if something is `given` and it removes nothing."""
     if model.removal is None and given is not None:
-        raise ParameterError("remove was given, but the model was fitted without it: nothing is removed")
+        raise ParameterError("remove was given, but the model was fitted without it, so nothing is removed")
     return model.removal
 
 
@@ -188,8 +188,8 @@ def rows_of(
         return fitted.rows
     if unknown:
         raise ParameterError(
-            f"remove: {' and '.join(unknown)} of the {n_rows} rows of {table} are not known: they are not the rows of the fit, and no "
-            f"labels tell: give them, as in remove={{{unknown[0]!r}: …}} with one value for each row (for a trend its position)"
+            f"remove: {' and '.join(unknown)} of the {n_rows} rows of {table} are not known: these are not the rows of the fit and have "
+            f"no labels for this: give them, as in remove={{{unknown[0]!r}: …}} with one value for each row (for a trend its position)"
         )
     rows = RowValues(n_rows, found["groups"], found["trend"], found["covariates"])
     require_lengths(rows, table)

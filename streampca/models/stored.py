@@ -98,8 +98,8 @@ class StoredArray:
 
     def _missing_error(self) -> ModelError:
         return ModelError(
-            f"{self.path} is gone or not complete: {self.contents} of a fit lie in a temporary directory (Dask's temporary-directory) "
-            "that goes with the estimator, and that all workers have to share: save the model to keep them"
+            f"{self.path} is gone or incomplete: {self.contents} of a fit are in a temporary directory (Dask's temporary-directory), "
+            "which is deleted with the estimator and which all workers must share: save the model to keep them"
         )
 
     @contextmanager

@@ -200,7 +200,7 @@ def _notes(plans: Mapping[str, Plan], shape: WorkShape) -> tuple[str, ...]:
     apart = [name for name, plan in plans.items() if not shares_rows(plan)]
     if apart:
         notes.append(
-            f"{', '.join(apart)}: the solver does not read rows in their order, or keeps them all, and shares no such reading with others"
+            f"{', '.join(apart)}: the solver reads rows in another order or keeps them all, so it shares no reading with other models"
         )
     later = [name for name, plan in plans.items() if plan.shuffle_seed is not None and plan.passes > 1]
     if later:

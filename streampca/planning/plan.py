@@ -340,7 +340,7 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.waiting_threads:
         yield (
             "cores",
-            f"{plan.waiting_threads} of {plan.threads} will wait for memory; a ceiling of {as_text(plan.bytes_for_threads)} would use them",
+            f"{plan.waiting_threads} of {plan.threads} will wait for memory; a ceiling of {as_text(plan.bytes_for_threads)} would use all of them",
         )
     yield "merging", plan.merging
     if plan.expected_seconds is not None:

@@ -348,5 +348,5 @@ def repeated_reads_note(source: Source, reading: int, each: str = "") -> tuple[s
         return ()
     return (
         f"a band of whole chunks ({source.chunk_rows:,} rows) does not fit: chunks are decoded {times:.1f} times{each}; "
-        "fewer rows in a chunk or more memory would avoid it",
+        "chunks of fewer rows or more memory would avoid this",
     )

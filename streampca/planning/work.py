@@ -288,7 +288,7 @@ def scheduler_gone(client: DaskClient) -> ClusterError:
     """Return the error for a client that has given up its scheduler."""
     address = _addresses.get(client, "the address of the active client")
     return ClusterError(
-        f"the connection to the scheduler at {address} was lost: look whether it still runs, start it again if not, and run again, from "
+        f"the connection to the scheduler at {address} was lost: check that it is running, restart it if not, and run again, from "
         'Python with a new Client; dask.config.set(scheduler="threads") computes in this process instead'
     )
 
@@ -374,8 +374,8 @@ def for_workers(plan: Plan, limits: list[WorkerLimits], budget: MemoryBudget | N
     others = [each.other_kernels for each in limits if each.other_kernels]
     if others:
         note = (
-            f"{len(others)} of {len(limits)} workers, first {others[0]}, multiply by other BLAS kernels than this process "
-            f"({versions()['blas']}): equal bits rest on equal kernels, so the last digits may be others where other workers read"
+            f"{len(others)} of {len(limits)} workers, first {others[0]}, use other BLAS kernels than this process "
+            f"({versions()['blas']}), so the last digits of results may depend on which worker reads what"
         )
         plan = plan.with_notes([note])
     plan = replace(plan, n_workers=len(limits))

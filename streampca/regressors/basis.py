@@ -238,7 +238,7 @@ class Regressors:
         n_rows = n if counted is None else int(counted.sum())
         if n_rows <= orthogonal.size:
             raise ParameterError(
-                f"remove: {orthogonal.size} means and slopes are fitted to each feature, and there are {n_rows} rows: nothing would be left"
+                f"remove: {orthogonal.size} means and slopes would be fitted to each feature of only {n_rows} rows: nothing would be left"
             )
         return cls(basis, rows, orthogonal, group_weights, means, mixing, weights is not None)
 

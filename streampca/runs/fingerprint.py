@@ -84,7 +84,7 @@ def _require_no_files(path: str | Sequence[str]) -> None:
     for each in [path] if isinstance(path, str) else path:
         if is_files_path(each):
             raise DataError(
-                f"{each}: fingerprints are of zarr arrays, and these are files of rows, of which every run keeps a record in its manifest"
+                f"{each}: fingerprints are for zarr arrays, and these are files of rows, which every run records in its manifest"
             )
 
 
@@ -119,7 +119,7 @@ def write_fingerprint(
         If `source` is not a zarr array, or chunks are missing and were not to be filled.
     """
     if not isinstance(source, ZarrSource):
-        raise DataError(f"{source.description}: fingerprints are of zarr arrays, found {type(source).__name__}")
+        raise DataError(f"{source.description}: fingerprints are for zarr arrays, found {type(source).__name__}")
     place = default_place(source.description, source.name) if place is None else place
     _require_free(place, overwrite)
     counts = source.layout.chunk_counts
@@ -149,6 +149,6 @@ def _require_free(place: Path, overwrite: bool) -> None:
         ) from error
     if not overwrite:
         raise OutputError(
-            f"{place} holds a fingerprint already: --overwrite makes a new one, which forgets what the data were; "
-            "source.verify: manifest compares them with it"
+            f"{place} already holds a fingerprint: source.verify: manifest compares the data with it; --overwrite replaces it by one of "
+            "the present data"
         )

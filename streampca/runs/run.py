@@ -191,7 +191,7 @@ def further_rows(directory: Path, rows: Sequence[int]) -> FurtherRows | None:
     model = load_saved(directory / "model.zarr")[0]
     if model.linear is None:
         raise NotAvailableError(
-            f"{directory}: rows are rebuilt for PCA only, and this is a run of kernel PCA: give no --row"
+            f"{directory}: rows are rebuilt for PCA only, and this is a run of kernel PCA: leave --row out"
         )
     n = int(manifest["source"]["shape"][0])
     wrong = [row for row in rows if not 0 <= row < n]
@@ -203,7 +203,7 @@ def further_rows(directory: Path, rows: Sequence[int]) -> FurtherRows | None:
     source = source_of(load_config(directory / "config.yaml"), mask=mask)
     if source.fingerprint != manifest["source"]["fingerprint"]:
         raise DataError(
-            f"{source.description} is not what the run in {directory} has read: restore it, or run again, to draw rows of it"
+            f"{source.description} is not what the run in {directory} read: restore it, or run again, to draw its rows"
         )
     with source.reading():
         values = read_rows(source, list(rows))[0]

@@ -111,7 +111,7 @@ def _notes(
     times = times_decoded(features, reading)
     if copied:
         notes.append(
-            f"rows are copied to a temporary directory, {as_text(copied)}, of which features are read: chunks would be decoded "
+            f"rows are copied to a temporary directory ({as_text(copied)}) and read there by features: chunks would be decoded "
             f"{times:.0f} times in each reading, because a band of all samples and of whole chunks does not fit"
         )
     elif features.sparse or (isinstance(features, Transposed) and features.needs_all_rows):

@@ -74,8 +74,8 @@ def readings_of_batch(
         raise NotAvailableError(obstacle)
     if fitted is not None and source.unfitted:
         raise NotAvailableError(
-            f"{source.description} is normalised by figures of all its rows, which are others than those of the rows before: expected "
-            "the same for all; give numbers to normalize (target_sum) in place of words, or fit all rows anew"
+            f"{source.description} is normalised by figures of all its rows, which differ from those of earlier rows: give "
+            "numbers to normalize (target_sum) instead of words, or fit all rows again"
         )
     solver = "covariance" if parameters.solver == "auto" else parameters.solver
     if fitted is not None and parameters.scale == "block" and source.labels is None:

@@ -232,7 +232,7 @@ def _order(
         if nameless:
             return None
         raise ParameterError(
-            f"{what} has the labels {_some(place)}, and the {of} have none by which to find them: give "
+            f"{what} has the labels {_some(place)}, but the {of} have none to match them: give "
             f"{plain} of values in the order of the {of}"
         )
     if place.size != known.size or place.coordinate is None:

@@ -32,21 +32,24 @@ _ZARR = _PACKED | {"verify", "storage_options", "branch", "tag", "snapshot"}
 _CELLS = _TABLE | {"array", "mask", "layer", "mask_var"}
 _CHOICE = frozenset({"array", "variables"})
 _REFUSED = (
-    (b"\x0e\x03\x13\x01", "it is an HDF4 file, which is not read: convert it, for example by h4toh5 or nccopy -k nc4"),
+    (
+        b"\x0e\x03\x13\x01",
+        "it is an HDF4 file, which is not supported: convert it, for example by h4toh5 or nccopy -k nc4",
+    ),
     *(
-        (first, "it is a CDF file of NASA, which is not read: convert it, for example by cdf-to-netCDF or cdflib")
+        (first, "it is a CDF file of NASA, which is not supported: convert it, for example by cdf-to-netCDF or cdflib")
         for first in (b"\xcd\xf3\x00\x01", b"\xcd\xf2\x60\x02")
     ),
     (
         b"MATLAB 5.0",
-        "it is a MAT file of a version before 7.3, which is not read: save it with -v7.3, or write the array with numpy.save",
+        "it is a MAT file of a version before 7.3, which is not supported: save it with -v7.3, or write the array with numpy.save",
     ),
     (
         b"PK\x03\x04",
         "it is a zip archive: give it a name that ends in .zip if it holds a zarr store, or unpack it to a directory",
     ),
     (b"\x1f\x8b", "it is compressed by gzip: unpack it first"),
-    (b"GRIB", "it is a GRIB file, which is not read: convert it to NetCDF or zarr, for example with cfgrib"),
+    (b"GRIB", "it is a GRIB file, which is not supported: convert it to NetCDF or zarr, for example with cfgrib"),
 )
 """First bytes of other files, and what to do with them."""
 ICECHUNK = "icechunk:"
@@ -187,7 +190,7 @@ def found_in(path: Path) -> str:
     known = [*(pair for each in FORMATS for pair in each.first_bytes), *_REFUSED]
     # HDF5 may begin behind 512 bytes of the user.
     found = (what for first, what in known if begin.startswith(first) or begin[512:] == first)
-    text = "it is text, which is not read: convert a table to Parquet once, for example by pyarrow.csv.open_csv with ParquetWriter"
+    text = "it is text, which is not supported: convert a table to Parquet once, for example by pyarrow.csv.open_csv with ParquetWriter"
     return next(found, text if re.fullmatch(rb"[\t\r\n -~]+", begin) else "")
 
 

@@ -298,7 +298,7 @@ def _require_dense(frame: nw.DataFrame[Any]) -> None:
     """Raise `NotAvailableError` if columns that are features are of pandas' type Sparse."""
     if sparse := _sparse_columns(frame):
         raise NotAvailableError(
-            f"{_LABEL} has columns of pandas' type Sparse, which are not read: {listed(sparse)}; give the matrix data.sparse.to_coo(), whose "
+            f"{_LABEL} has columns of pandas' type Sparse, which are not supported: {listed(sparse)}; give the matrix data.sparse.to_coo(), whose "
             "rows stay sparse, or dense columns, data.astype('float64')"
         )
 
@@ -390,9 +390,7 @@ def _lists_of_objects(lists: Array, name: object) -> Array:
     present = np.array([not _is_missing(each) for each in lists], dtype=bool)
     values = [np.asarray(each) for each in lists[present]]
     if any(each.ndim != 1 for each in values):
-        raise DataError(
-            f"column {name} holds something else than lists of numbers in some rows: expected a list in every row"
-        )
+        raise DataError(f"column {name} does not hold a list of numbers in some rows: expected a list in every row")
     _width(np.array([len(each) for each in values]), name)
     rows = np.stack(values)
     if rows.dtype.kind == "O":

@@ -62,7 +62,7 @@ def open_like(data: object, labels: Labels | None, described: Json, given: Mappi
         codes = None
     if codes is not None and codes.get("scale", "") is None and "quantization" not in names:
         raise NotAvailableError(
-            "the fit had a scale for each of its rows as an array, which is not that of other rows: give the new ones with theirs, "
+            "the fit was given an array with a scale for each of its rows, which does not apply to other rows: give the new rows with theirs, "
             'sp.open(data, quantization={"scale": …}), or name the array or column of scales that is stored beside the codes'
         )
     of_fit = {
@@ -132,8 +132,8 @@ def require_decoded(data: object, described: Json) -> None:
     dtype: Any = getattr(data, "dtype", None)
     if described.get("quantization") and isinstance(dtype, np.dtype) and dtype.kind in "iu" and dtype.itemsize == 1:
         raise DataError(
-            f"rows are {dtype}, and the model was fitted to values that such codes stand for: give the path of the codes, which are decoded "
-            "as those of the fit were, sp.open(codes, quantization={…}), or the values as floats"
+            f"rows are {dtype}, but the model was fitted to values decoded from such codes: give the path of the codes, which are decoded "
+            "as in the fit, sp.open(codes, quantization={…}), or the values as floats"
         )
 
 
@@ -408,7 +408,7 @@ def _renamed(old: Fragment, fragments: Sequence[Fragment], taken: Container[int 
     if len(positions) > 1:
         names = ", ".join(fragments[position].name for position in positions)
         raise ChangedInputError(
-            f"{old.name} was renamed, and several files could be it: {names}; give it its name back, or run again in full"
+            f"{old.name} was renamed, and several files could be it: {names}; restore its name, or run again in full"
         )
     return positions[0]
 
@@ -417,9 +417,9 @@ def _require_same(old: Fragment, now: Fragment) -> None:
     """Raise `ChangedInputError` unless a file is what it was, by size, fingerprint and time of modification."""
     if (old.n_rows, old.n_bytes, old.fingerprint) != (now.n_rows, now.n_bytes, now.fingerprint):
         what = f"it had {old.n_rows:,} rows in {old.n_bytes:,} bytes and has {now.n_rows:,} in {now.n_bytes:,}"
-        what = "its content is another" if (old.n_rows, old.n_bytes) == (now.n_rows, now.n_bytes) else what
+        what = "its content changed" if (old.n_rows, old.n_bytes) == (now.n_rows, now.n_bytes) else what
     elif old.modified != now.modified:
-        what = "its time of modification is another"
+        what = "its modification time changed"
     else:
         return
     raise ChangedInputError(

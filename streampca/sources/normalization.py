@@ -56,7 +56,7 @@ class FittedCounts(FittedStep):
             found = np.shape(self.figures.get(name))
             if found != (n_features,):
                 raise DataError(
-                    f"normalize: {name} of the fit is of {found} features: expected the {n_features} of the table; give cells with the genes "
+                    f"normalize: {name} of the fit has {found} features: expected the {n_features} of the table; give cells with the genes "
                     "of the fit, in their order"
                 )
 
@@ -321,7 +321,7 @@ class Normalization:
         done = {key.name: key for key, value in values if value}
         for key in done.values():
             if others := [name for name in key.excludes if name in done]:
-                raise ParameterError(f"normalize: {key.name} is of counts as they are: leave out {', '.join(others)}")
+                raise ParameterError(f"normalize: {key.name} needs unchanged counts: leave out {', '.join(others)}")
         return cls(values) if done else None
 
     @cached_property
@@ -350,7 +350,7 @@ class Normalization:
         if others:
             takes = ", ".join(f"{key.name} ({key.allowed_of_rows})" for key in NORMALIZE if key.of_rows)
             raise NotAvailableError(
-                f"{label}: normalize: {', '.join(others)} has to know all rows first, and is for AnnData: expected {takes}"
+                f"{label}: normalize: {', '.join(others)} needs figures of all rows first, and is only for AnnData: expected {takes}"
             )
 
     def table(self, rows: Source, mask: BoolArray | None, table: type[_Table]) -> _Table:
@@ -479,7 +479,7 @@ class Counts(Step):
                 f"negative {found} is for counts, which are 0 or more; leave normalize out for data "
                 "that are normalised or centred already"
             )
-        raise DataError(f"{found}: log1p is of values above -1: leave log1p out")
+        raise DataError(f"{found}: log1p needs values above -1: leave log1p out")
 
 
 def _infinite(row: int, column: int) -> NotFiniteError:

@@ -88,8 +88,8 @@ def rows_of(data: Any, axes: Axes, label: str, max_reads: float | None) -> Sourc
         return ArraySource(values, label)
     if not np.may_share_memory(values, data):
         raise NotAvailableError(
-            f"{label} of shape {data.shape}: rows along these dimensions are not in one piece in the file: write it to zarr, of which "
-            "any dimensions are rows"
+            f"{label} of shape {data.shape}: rows along these dimensions are not contiguous in the file: write it to zarr, where "
+            "any dimensions can form rows"
         )
     return MappedSource(values, label)
 
@@ -196,7 +196,7 @@ class _Indexed:
         if type(found) is not np.ndarray and hasattr(found, "read"):  # tensorstore reads when it is asked to
             found = found.read().result()
         if not isinstance(found, np.ndarray):
-            raise DataError(f"{self.label} gives {type(found).__name__} where it is indexed: expected numpy arrays")
+            raise DataError(f"{self.label} returns {type(found).__name__} when indexed: expected numpy arrays")
         found = widened(np.asarray(found)) if is_bfloat16(found.dtype) else found
         if not isinstance(found, np.ma.MaskedArray):
             return found.astype(found.dtype.newbyteorder("="), copy=False)

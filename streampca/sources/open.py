@@ -202,7 +202,7 @@ def open_with(data: object, options: ReadOptions) -> Source:
         options.require_only("a table that is open", data.description)
         if options.normalize is not None and (data.normalized or is_cells(data) or data.describe().get("lags")):
             raise NotAvailableError(
-                f"{data.description}: normalize is for rows as they are stored, and this table is open with its options already: expected "
+                f"{data.description}: normalize is for rows as they are stored, and this table is already open: give "
                 "normalize where it is opened, sp.open(data, normalize=…), beside lags and what names its features"
             )
         source = data
@@ -249,7 +249,7 @@ def _hint(data: object) -> str:
     if package_of(data) == "h5py":
         return "; give one of its datasets, data['name'], or the path of the file"
     if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
-        return "; rows that come once cannot be read again: write them to Parquet or zarr, or give them in parts to partial_fit"
+        return "; an iterator cannot be read twice: write them to Parquet or zarr, or give them in parts to partial_fit"
     return "; make a data frame of it" if isinstance(data, Mapping) else ""
 
 

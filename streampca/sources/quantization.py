@@ -172,9 +172,9 @@ class Quantization:
                 f"quantization has the key {unknown[0]!r}: expected some of {', '.join(KEYS)}{did_you_mean(unknown[0], KEYS)}"
             )
         if not {"table", "power", "scale"} & set(said):
-            raise ParameterError(f"quantization={repr(given)[:60]} says no values of codes: {_EXPECTED}")
+            raise ParameterError(f"quantization={repr(given)[:60]} does not say what codes mean: {_EXPECTED}")
         if "power" in said and "table" in said:
-            raise ParameterError("quantization has both table and power, which say the same: leave one out")
+            raise ParameterError("quantization has both table and power, which both say what codes mean: leave one out")
         if "divisor" in said and "power" not in said:
             raise ParameterError("quantization has divisor without power: give both, such as power: 1, divisor: 127")
         numbers: dict[str, Any] = {name: number_of(said[name]) for name in ("power", "divisor") if name in said}
@@ -276,7 +276,7 @@ class Quantization:
         if values is None:
             names = () if columns is None else columns.names
             raise ParameterError(
-                f"{label}: {what}={given[:60]!r} is neither an .npy file nor there beside the codes (there are: "
+                f"{label}: {what}={given[:60]!r} is neither an .npy file nor an array beside the codes (found: "
                 f"{', '.join(names[:12]) or 'none'}): expected one of these, or an array"
             )
         return _floats(key, values)

@@ -370,7 +370,7 @@ class RemoteStore(GetOnlyStore):
 
     def _given_up(self, key: str, error: Exception, n_requests: int, asked: float) -> str:
         hint = (
-            f"the store asks for a wait of {asked:.0f} s; start again after it"
+            f"the store asks to wait {asked:.0f} s; start again after that"
             if asked
             else "the store does not answer; start again when it does"
         )

@@ -71,7 +71,7 @@ class Step(ABC):
             If the step is for dense rows.
         """
         raise NotAvailableError(
-            f"{type(self).__name__} is for dense rows: the rows are sparse, of which zeros are not stored"
+            f"{type(self).__name__} needs dense rows: these rows are sparse, and their zeros are not stored"
         )
 
     def dtype(self, dtype: DType) -> DType:
@@ -126,8 +126,8 @@ class FittedStep(Step):
         """Return the figures; `NotFittedError` if they have not been read."""
         if self.figures is None:
             raise NotFittedError(
-                f"{type(self).__name__} has to know something of all rows, which a fit reads first: expected a table that was fitted; "
-                "fit it, or give a path to transform, which takes the figures of the fit"
+                f"{type(self).__name__} needs figures of all rows, which a fit reads first: expected a table that was fitted; "
+                "fit it, or give its path to transform, which uses the figures of the fit"
             )
         return self.figures
 

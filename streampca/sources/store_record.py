@@ -105,7 +105,7 @@ def require_same_chunks(source: Source, comparison: Comparison) -> None:
     if changed:
         more = f" and {len(changed) - _MOST_NAMED:,} more" if len(changed) > _MOST_NAMED else ""
         raise ChangedInputError(
-            f"{source.description}: {len(changed):,} of {comparison.n_compared:,} chunks were changed since the run, which has their rows: "
+            f"{source.description}: {len(changed):,} of {comparison.n_compared:,} chunks have changed since the run read them: "
             f"{', '.join(changed[:_MOST_NAMED])}{more}; put them back as they were, or run again in full"
         )
 
@@ -272,7 +272,7 @@ def _require_grown(source: ZarrSource, record: ChunkDigests) -> None:
         )
     for name, one, other in record.differences(source.deciding_metadata()):
         raise ChangedInputError(
-            f"{source.label}: its {name} was {one} and is {other}: stored rows have another meaning than those that the run has read; "
+            f"{source.label}: its {name} was {one} and is {other}: stored rows no longer mean what the run read; "
             "run again in full"
         )
 

@@ -181,7 +181,7 @@ class _Observed(ChosenFeatures):
             row, column = (int(index) for index in np.argwhere(~missing)[0])
             raise PartlyMissingError(
                 f"{self.description}: feature {int(left_out[column])} was missing in every row of the first chunk, "
-                f"and has a value in row {start + rows.start + row}: mask='observed' leaves out features that are never observed; name "
+                f"but has a value in row {start + rows.start + row}: mask='observed' leaves out features that are never observed; name "
                 "those to use with a mask of your own (mask='survey' reads all rows once more beforehand to find them), and say with "
                 "missing= what the remaining missing values mean"
             )
@@ -337,7 +337,7 @@ class TableSource(Source):
     def plan_notes(self) -> tuple[str, ...]:
         """Return notes about reading the arrays; raise an error if no plan is possible."""
         values = ", ".join(map(str, self.missing_values))
-        notes = (f"{self.description}: missing are NaN and the stored numbers {values}",) if values else ()
+        notes = (f"{self.description}: NaN and the stored numbers {values} count as missing",) if values else ()
         of_attributes = (
             f"{part.source.description}: {note}" for part in self.parts if part.packing for note in part.packing.notes
         )
@@ -508,7 +508,7 @@ def side_by_side(first: Source, second: Source) -> TableSource:
         )
     if not _same_rows(first, second):
         raise DataError(
-            f"{first.description} and {second.description} have other samples by where: expected the same in both tables"
+            f"{first.description} and {second.description} keep different samples by where: expected the same in both tables"
         )
     parts = [part for source in (first, second) for part in _parts_of(source)]
     one, two = (_labels_of(source, name) for source, name in ((first, "x"), (second, "y")))

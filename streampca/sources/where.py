@@ -93,7 +93,7 @@ def rows_where(source: Source, where: Any) -> Source:
     if not len(rows):
         what = f"where={where!r}" if is_text else "where"
         raise DataError(
-            f"{source.description}: {what} leaves out all {source.shape[0]:,} samples: expected a condition that some fulfil"
+            f"{source.description}: {what} leaves out all {source.shape[0]:,} samples: expected a condition that some samples meet"
         )
     condition = str(where) if is_text else None
     if isinstance(source, ChosenRows):
@@ -146,11 +146,11 @@ class _Condition:
             tree = ast.parse(_QUOTED.sub(named, self.text), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             place = getattr(error, "offset", None)
-            raise self._error(f"is no condition{'' if place is None else f', from character {place} on'}") from None
+            raise self._error(f"is not a condition{'' if place is None else f', from character {place} on'}") from None
         try:
             return self._of(tree.body)
         except RecursionError:
-            raise self._error("has too many conditions in one another") from None
+            raise self._error("has too deeply nested conditions") from None
 
     def _error(self, found: str, node: ast.AST | None = None) -> ParameterError:
         part = ""
@@ -189,7 +189,7 @@ class _Condition:
         """Return where the comparison of a name with a constant, or of two names, holds."""
         if isinstance(op, ast.In | ast.NotIn):
             if not isinstance(right, ast.List | ast.Tuple | ast.Set):
-                raise self._error("is no list, such as [1, 2]", right)
+                raise self._error("is not a list, such as [1, 2]", right)
             some = [self._pair(node, left, ast.Eq(), each) for each in right.elts]
             found: BoolArray = reduce(np.logical_or, some, np.zeros(self.source.shape[0], dtype=bool))
             return found if isinstance(op, ast.In) else ~found
@@ -247,7 +247,7 @@ class _Condition:
             time = np.datetime64("NaT")
         if np.isnat(time):
             raise self._error(
-                "is no time: expected one in ISO 8601, such as '1990', '1990-06' or '1990-06-01T12:00'", node
+                "is not a time: expected one in ISO 8601, such as '1990', '1990-06' or '1990-06-01T12:00'", node
             )
         return time
 

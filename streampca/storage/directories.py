@@ -244,7 +244,7 @@ def require_apart(output: Path, source: str) -> None:
         return
     a, b = output.resolve(), Path(source).resolve()
     if a == b or a in b.parents or b in a.parents:
-        raise OutputError(f"output {output} and input {source} lie in each other: expected separate places")
+        raise OutputError(f"output {output} and input {source} contain one another: expected separate places")
 
 
 def require_space(path: Path, n_bytes: int) -> None:
@@ -403,7 +403,7 @@ class AtomicDirectory:
                 old.rename(self.path)
         except OSError as error:
             raise type(output_error(error, self.path))(
-                f"{self.path} cannot be renamed ({error.strerror}): the earlier {self.kind}, if any, is whole and stands at {old}"
+                f"{self.path} cannot be renamed ({error.strerror}): the earlier {self.kind}, if any, is intact at {old}"
             ) from error
 
 
@@ -433,7 +433,7 @@ def tidy_after(path: Path, run_id: str, *, keep_part: bool = False) -> None:
             elif (read_record(path) or {}).get("run_id") == run_id:
                 shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
-        raise output_error(error, path, f"the earlier output is whole and stands at {old}") from error
+        raise output_error(error, path, f"the earlier output is intact at {old}") from error
     if part.is_dir() and not part.is_symlink() and not keep_part:
         shutil.rmtree(part, ignore_errors=True)
     if not keep_part:

@@ -97,7 +97,7 @@ class Lock:
     def require_held(self) -> None:
         """Raise `OutputError` if the lock was lost: nothing may be written then."""
         if not self._is_there():
-            raise OutputError(f"{self.path} is not held by this run any more: it was removed; nothing was changed")
+            raise OutputError(f"{self.path} is no longer held by this run: it was removed; nothing was changed")
 
     def _acquire(self) -> None:
         for left in reversed(range(_TRIES)):
@@ -135,7 +135,7 @@ class Lock:
                 raise
             os.close(self._handle)
             time.sleep(0.05)
-        raise OutputError(f"{self.path} changes hands all the time: expected one run at a time; start again later")
+        raise OutputError(f"{self.path} keeps changing hands: expected one run at a time; start again later")
 
     def _is_locked_by_us(self, *, is_new: bool) -> bool:
         """Lock the file; return whether that was possible. Where the file system has no locks, only a file that `is_new` is held."""
@@ -148,8 +148,8 @@ class Lock:
                 raise OutputError(f"{self.path} cannot be locked: {error.strerror}; name another place") from error
             if not is_new:
                 raise OutputError(
-                    f"{self.path} is there, and its file system has no locks that would say whether its run is alive: remove it if no "
-                    "run is at work here"
+                    f"{self.path} exists, but its file system has no locks to tell whether its run is alive: remove it if no "
+                    "run is active here"
                 ) from error
         return True
 
@@ -183,4 +183,4 @@ def _read(content: bytes, path: Path) -> Json:
             return holder
     except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
         pass
-    raise OutputError(f"{path} is not a lock of streampca, or is damaged: if no run is at work here, remove it")
+    raise OutputError(f"{path} is not a lock of streampca, or is damaged: if no run is active here, remove it")

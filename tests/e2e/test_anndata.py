@@ -312,7 +312,7 @@ def test_configurations_that_cannot_write_into_anndata_are_refused(
     for changes, word in (
         (["output.scores=false"], "scores: true"),
         (["model.kind=kernel_pca"], "kind: pca"),
-        (["source.path=x.npy", "source.mask_var=null", "source.normalize=null"], "is no AnnData"),
+        (["source.path=x.npy", "source.mask_var=null", "source.normalize=null"], "is not AnnData"),
         (["source.normalize.target_sum=-1"], "a number above 0"),
         (["source.normalize={}"], "does nothing"),
         (["output.anndata=yes!"], "true, false or overwrite"),

@@ -151,5 +151,5 @@ def test_plans_use_more_cores_under_higher_ceilings() -> None:
     assert cores[1] >= 8
     assert [plan.waiting_threads for plan in busy.values()] == [16 - each for each in cores]
     assert busy[1024].bytes_for_threads > 2**30
-    assert "would use them" in str(busy[1024])
+    assert "would use all of them" in str(busy[1024])
     assert len({(plan.n_blocks, plan.n_leaves) for plan in busy.values()}) == 1

@@ -143,7 +143,7 @@ def test_a_plan_and_its_refusal(config: Path, capsys: Any) -> None:
 
 
 def test_what_kernel_runs_do_not_take(config: Path) -> None:
-    with pytest.raises(ParameterError, match="scale='block' is for PCA alone"):
+    with pytest.raises(ParameterError, match="scale='block' is for PCA only"):
         sp.run(config, overrides=["preprocess.scale=block"])
     with pytest.raises(NotAvailableError, match="kernel_pca"):
         sp.run(config, overrides=["preprocess.missing=mean"])

@@ -90,7 +90,11 @@ def test_raw_values_are_read_where_the_file_says_so(rows: NDArray[np.float32]) -
     [
         ("array: sst", 5, ["time (60)", "source.samples"]),
         ("array: sst, samples: tim", 2, ["did you mean 'time'"]),
-        ("array: sst, samples: time, orientation: samples_first", 2, ["source: orientation is said by samples"]),
+        (
+            "array: sst, samples: time, orientation: samples_first",
+            2,
+            ["source: samples and features already give the orientation"],
+        ),
         ("variables: [sst, ocean], samples: time", 2, ["ocean", "no dimension 'time'"]),
         ("array: sst, samples: time, mask: land", 5, ["neither an .npy file nor an array beside"]),
     ],

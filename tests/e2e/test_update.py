@@ -303,7 +303,7 @@ def _content() -> None:
 
 CHANGES: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "content": (_content, ("data/p-2.npy was changed since the run", "put it back")),
-    "time": (lambda: os.utime("data/p-0.npy", ns=(1, 1)), ("data/p-0.npy was changed", "time of modification")),
+    "time": (lambda: os.utime("data/p-0.npy", ns=(1, 1)), ("data/p-0.npy was changed", "modification time")),
     "rows": (lambda: np.save("data/p-3.npy", ROWS[:9]), ("data/p-3.npy was changed", "1,500 rows", "has 9")),
     "removed": (lambda: os.remove("data/p-3.npy"), ("data/p-3.npy is missing", "1,500 rows")),
     "copied": (lambda: shutil.copy("data/p-3.npy", "data/p-8.npy"), ("p-8.npy has the same content as data/p-3.npy",)),

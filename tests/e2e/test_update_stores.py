@@ -173,7 +173,7 @@ def _rewrite(values: NDArray[Any], **options: Any) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[], object], int, tuple[str, ...]]] = {
-    "chunk": (lambda: _replace(slice(20, 21)), 5, ("1 of 3 chunks were changed since the run", ": c/0/0;", "put them back")),
+    "chunk": (lambda: _replace(slice(20, 21)), 5, ("1 of 3 chunks have changed since the run", ": c/0/0;", "put them back")),
     "chunks": (lambda: _replace(slice(90, 120), more=False), 5, ("2 of 3 chunks", "c/0/0, c/1/0")),
     "old rows of the last chunk": (lambda: _replace(slice(210, 211)), 5, ("1 of 3 chunks", ": c/2/0;")),
     "removed": (lambda: chunk_files(STORE)[1].unlink(), 5, ("c/1/0",)),
@@ -369,8 +369,8 @@ def test_stores_of_cells_have_no_record(tmp_path):
 def test_verify_compares_the_chunks_with_the_record_of_the_run(job, call):
     said = call.quietly("verify", "runs/job")
     assert said.status == 0
-    assert "3 of 3 have the bytes that the run has read" in said.out.replace("\n ", "")
+    assert "3 of 3 have the bytes that the run read" in said.out.replace("\n ", "")
     _replace(slice(20, 21), more=False)
     said = call.quietly("verify", "runs/job")
     assert said.status == 5
-    assert "1 of 3 are others than the run has read: c/0/0" in " ".join(said.out.split())
+    assert "1 of 3 differ from those that the run read: c/0/0" in " ".join(said.out.split())

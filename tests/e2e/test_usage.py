@@ -63,7 +63,7 @@ def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("check --bogus run.yaml", 2, "No such option"),
         ("inspect gone", 5, "gone: no such file or directory"),
         ("inspect gone.npy", 5, "gone.npy: no such file"),
-        ("inspect text.txt", 5, "text.txt is a file that cannot be read as data: it is text, which is not read"),
+        ("inspect text.txt", 5, "text.txt is a file that cannot be read as data: it is text, which is not supported"),
         ("inspect texts", 5, "is not a zarr store"),
         ("inspect bad.yaml", 2, "did you mean path"),
         ("inspect group.zarr --array z", 5, "has no array 'z'"),

@@ -57,9 +57,10 @@ def test_workers_that_never_start_are_a_named_error_within_wait(harmed):
     with (
         harmed("SIGSTOP", 9),
         pytest.raises(ClusterError, match="0 of 1 workers started within 6s: they exited") as found,
+        impatient_clusters(attempts=2),
+        cluster_of(cluster),
     ):
-        with impatient_clusters(attempts=2), cluster_of(cluster):
-            pytest.fail("it went on")
+        pytest.fail("it went on")
     assert found.value.exit_status == 3
 
 

@@ -113,11 +113,11 @@ def test_a_file_system_without_locks_is_held_by_the_file_alone(tmp_path, monkeyp
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with Lock(tmp_path / "out", "1" * 16), pytest.raises(OutputError, match="remove it if no run is at work here"):
+    with Lock(tmp_path / "out", "1" * 16), pytest.raises(OutputError, match="remove it if no run is active here"):
         Lock(tmp_path / "out", "2" * 16).__enter__()
     assert list(tmp_path.iterdir()) == []
     lock_of(tmp_path / "out").touch()  # of a run that has not yet said who it is
-    with pytest.raises(OutputError, match="remove it if no run is at work here"):
+    with pytest.raises(OutputError, match="remove it if no run is active here"):
         Lock(tmp_path / "out", "2" * 16).__enter__()
     assert lock_of(tmp_path / "out").exists()
 
@@ -133,7 +133,7 @@ def test_a_lock_that_is_not_ours_is_left_alone_and_one_that_was_lost_is_noticed(
         lock.require_held()
         place.unlink()
         place.write_text("of another")
-        with pytest.raises(OutputError, match="not held by this run any more"):
+        with pytest.raises(OutputError, match="no longer held by this run"):
             lock.require_held()
     assert place.read_text() == "of another"
 

@@ -440,6 +440,6 @@ def test_outputs_are_local_directories(tmp_path, monkeypatch):
 
 def test_an_address_where_nothing_answers_is_told_at_once(bucket):
     begin = time.monotonic()
-    with pytest.raises(StoreError, match=r"cannot be read: Connect, Connection refused: look at the address"):
+    with pytest.raises(StoreError, match=r"cannot be read: Connect, Connection refused: check the address"):
         open_source(bucket.url, storage_options=bucket.options() | {"endpoint": "http://127.0.0.1:9"})
     assert time.monotonic() - begin < 5

@@ -59,7 +59,7 @@ def test_a_block_that_kills_is_named(
     with caplog.at_level(logging.WARNING, logger="streampca"):
         assert workers.poisoned(inputs, client, 17, tmp_path / "attempts.log") == ""
     warned = [record.getMessage() for record in caplog.records if record.name.startswith("streampca")]
-    assert "leaves 4 to 4: 4 workers were lost with them; they are tried alone" in warned
+    assert "leaves 4 to 4: 4 workers were lost with them; each is tried alone" in warned
     restored(local)
     job = jobs.JOBS["covariance"]
     after = jobs.within(60, lambda: jobs.digest(jobs.fitted(inputs.source(job), job, client)))
@@ -248,7 +248,7 @@ def test_a_scheduler_that_is_gone_ends_the_run(tmp_path: Path, blocks_of: Any) -
     ("error", "times", "attempts", "ends_with"),
     [
         (MemoryError, 2, 3, None),
-        (MemoryError, 99, 4, r"leaf 4 of 32 \(rows 8000 to 9999\) failed 4 times, at last with MemoryError: injected"),
+        (MemoryError, 99, 4, r"leaf 4 of 32 \(rows 8000 to 9999\) failed 4 times, last with MemoryError: injected"),
         (OSError, 2, 3, None),
         (OSError, 99, 4, r"rows 8500 to 8999 could not be read in 4 attempts: injected"),
         (NotFiniteError, 99, 1, "injected"),

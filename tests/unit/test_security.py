@@ -220,7 +220,7 @@ def test_a_model_larger_than_memory_or_incomplete_is_refused(saved, tmp_path):
         ([2**45], 2**45, "bytes"),
         ([2**31], 1, "chunks"),
         ([2**20], 1, "does not exist"),
-        ([2**42], 2**27, "can be had"),
+        ([2**42], 2**27, "are available"),
     ):
         told = json.loads(whole)
         told["shape"], told["chunk_grid"]["configuration"]["chunk_shape"] = shape, [chunk]

@@ -95,7 +95,7 @@ def _usable_client() -> DaskClient | None:
         return None
     if (client is not None and client.asynchronous) or (in_task and _in_event_loop()):
         raise ClusterError(
-            "the active client is asynchronous and this is its event loop, which a fit would block: expected another thread; "
+            "a fit would block this event loop, on which the active asynchronous client runs: "
             "write await asyncio.to_thread(pca.fit, X), or close the client to compute on threads of this process"
         )
     if client is not None:

@@ -179,7 +179,7 @@ class _Reading(Generic[_State]):
         patience = parse_timedelta(dask.config.get("distributed.scheduler.worker-ttl") or "5 minutes")
         if self._unanswered > max(60.0, float(patience)):
             raise ClusterError(
-                f"the scheduler has not answered for {self._unanswered:.0f} s: look whether it still runs, and run again"
+                f"the scheduler has not answered for {self._unanswered:.0f} s: check that it is still running, and run again"
             )
         if self._n_workers == 0:
             self._meter.wait("the cluster has no workers")
@@ -272,7 +272,7 @@ class _Reading(Generic[_State]):
             advice = with_advice(found)
             if not isinstance(advice, ClusterError):  # no worker came, or its software is another
                 advice = ClusterError(
-                    f"Dask gave up a task: {_in_words(found)}; look at the logs and the memory of the workers, start workers and run again"
+                    f"Dask gave up on a task: {_in_words(found)}; check the logs and the memory of the workers, start workers and run again"
                 )
             raise advice from found
         elif whole:
@@ -296,7 +296,7 @@ class _Reading(Generic[_State]):
             self._conclude(piece, workers_killed(piece.tried, deaths, self._source, self._plan.axis))
             return
         first, last = piece.leaves[0].index, piece.leaves[-1].index
-        _log.warning("leaves %d to %d: %d workers were lost with them; they are tried alone", first, last, piece.deaths)
+        _log.warning("leaves %d to %d: %d workers were lost with them; each is tried alone", first, last, piece.deaths)
         if piece not in self._suspects:
             piece.divide()
             self._suspects.append(piece)
@@ -353,9 +353,9 @@ def workers_killed(leaves: Sequence[Leaf], deaths: tuple[int, int], source: Sour
     chunks = f", chunk{'s' if len(keys) > 1 else ''} {', '.join(keys[:_SHOWN_KEYS])}" if keys else ""
     more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
     return BlockFailedError(
-        f"{source.description}: {_rows(leaves, axis)}{chunks}{more}: {deaths[0]} workers died while they read this, the last "
-        f"{deaths[1]} with nothing else in hand; look at the logs of the workers and at their memory: a chunk on which the "
-        "decoder dies is damaged and has to be written again"
+        f"{source.description}: {_rows(leaves, axis)}{chunks}{more}: {deaths[0]} workers died while reading this, the last "
+        f"{deaths[1]} while reading nothing else; check the logs and the memory of the workers: a chunk that crashes the "
+        "decoder is damaged and must be written again"
     )
 
 
@@ -364,8 +364,8 @@ def retries_exhausted(leaves: Sequence[Leaf], error: BaseException, plan: Plan) 
     first, last = leaves[0].index, leaves[-1].index
     which = f"leaf {first}" if first == last else f"leaves {first} to {last}"
     return ClusterError(
-        f"{which} of {plan.n_leaves} ({_rows(leaves, plan.axis)}) failed {ATTEMPTS} times, at last with {_in_words(error)}; look "
-        "at the logs of the workers and at their memory, and run again"
+        f"{which} of {plan.n_leaves} ({_rows(leaves, plan.axis)}) failed {ATTEMPTS} times, last with {_in_words(error)}; check "
+        "the logs and the memory of the workers, and run again"
     )
 
 
@@ -374,7 +374,7 @@ def with_advice(error: BaseException) -> BaseException:
     message = " ".join(str(error).split())
     if isinstance(error, ImportError) or message.startswith("Error during deserialization of the task graph"):
         return ClusterError(
-            f"the cluster cannot run streampca: {message}; install the same versions where the scheduler and the workers are"
+            f"the cluster cannot run streampca: {message}; install the same versions for the scheduler and the workers"
         )
     return error
 

@@ -316,5 +316,5 @@ def require_array(array: object, kinds: str, label: str, *, in_memory: bool = Tr
     n_bytes, available = math.prod(int(n) for n in array.shape) * dtype.itemsize, available_bytes()
     if in_memory and n_bytes > available:
         raise ModelError(
-            f"{label} declares {as_text(n_bytes)}, of which {as_text(available)} can be had: free some memory"
+            f"{label} declares {as_text(n_bytes)}, but only {as_text(available)} are available: free some memory"
         )

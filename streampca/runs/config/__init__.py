@@ -96,7 +96,7 @@ class QuantizationConfig(Section):
     @model_validator(mode="after")
     def _says_what_codes_mean(self) -> QuantizationConfig:
         if self.table is None and self.power is None and self.scale is None:
-            raise PydanticCustomError("rule", "says no values of codes: give table, power or scale, or null")
+            raise PydanticCustomError("rule", "does not say what codes mean: give table, power or scale, or null")
         return self
 
 
@@ -182,7 +182,7 @@ class SourceConfig(Section):
         if self.array is not None and self.variables is not None:
             raise PydanticCustomError("rule", "array and variables both name what is read: give one of them")
         if self.orientation is not None and (self.samples is not None or self.features is not None):
-            raise PydanticCustomError("rule", "orientation is said by samples and features already: leave it out")
+            raise PydanticCustomError("rule", "samples and features already give the orientation: leave it out")
         return self
 
     @property
@@ -265,7 +265,7 @@ class KernelConfig(Section):
                 keys = ", ".join(("name", *accepted, "weight"))
                 raise PydanticCustomError("rule", f"kernel {self.name} has no {key} (keys: {keys})")
         if self.gamma is not None and self.sigma is not None:
-            raise PydanticCustomError("rule", "gamma and sigma say the same: give one of them")
+            raise PydanticCustomError("rule", "gamma and sigma both set the width: give one of them")
         return self
 
 

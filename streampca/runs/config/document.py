@@ -69,9 +69,9 @@ class StrictLoader(yaml.SafeLoader):
         above, is_key = self._path, isinstance(parent, yaml.MappingNode) and index is None
         self._n_nodes += 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            self._refuse(event, "anchors (&) and aliases (*) are refused: write the value out, or quote the text")
+            self._refuse(event, "anchors (&) and aliases (*) are not allowed: write the value out, or quote the text")
         if getattr(event, "tag", None) is not None:
-            self._refuse(event, "tags (!) are refused: write the plain value, or quote the text")
+            self._refuse(event, "tags (!) are not allowed: write the plain value, or quote the text")
         if self._n_nodes > MAX_NODES:
             self._refuse(event, f"more than {MAX_NODES} values, which is too many for a configuration")
         if is_key and not isinstance(event, yaml.ScalarEvent):
@@ -145,7 +145,7 @@ def load_strict(text: str, name: str) -> object:
             line = loader.line + 1
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        says = f"the control character {chr(error.character)!a} is refused"
+        says = f"the control character {chr(error.character)!a} is not allowed"
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else line
@@ -347,7 +347,7 @@ class Document:
         if not isinstance(node, str):
             return node
         if is_hidden(node, in_options="storage_options" in path):
-            problems[path] = ": was left out of this file, as it may be secret: give it, best as ${NAME}"
+            problems[path] = ": was left out of this file, as it may be secret: give it, preferably as ${NAME}"
         names = _REFERENCE.findall(node)
         unset = [name for name in names if name not in os.environ]
         if "${" in _REFERENCE.sub("", node):

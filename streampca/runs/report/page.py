@@ -121,8 +121,8 @@ def write_report(directory: Path, further: FurtherRows | None = None, model: Mod
     sections = [section for of in kind.sections if (section := of(shown)) is not None]
     if further is not None and all(section.identity != "reconstruction" for section in sections):
         raise NotAvailableError(
-            f"{directory}: the page of this run has no rows that are rebuilt, so that none can be added: it is a run of another kind than PCA, "
-            "without a report, with preprocess.remove, or with components on disk"
+            f"{directory}: no rebuilt rows can be added to the page of this run, because it is not a run of PCA, has no report, "
+            "uses preprocess.remove, or has its components on disk"
         )
     rotation = field(run.manifest, "result", "rotation", "method")
     page = {

@@ -292,7 +292,7 @@ def _sampling_chart(
         named = ", ".join(f"{first + 1:,} to {last + 1:,}" for first, last in groups[:6]) + (
             " …" if len(groups) > 6 else ""
         )
-        caption += f" Error bars by North's rule overlap for components {named}: these are mixtures of those of the population."
+        caption += f" Error bars by North's rule overlap for components {named}: they are mixtures of components of the population."
     alt = f"Chart of {words.plural(k, 'eigenvalue')} with error bars" + (
         f"; {largest} neighbours overlap." if groups else "."
     )
@@ -415,7 +415,7 @@ _FEWEST = 20
 
 _SAME = "The rule assumes that noise has the same variance in all features."
 _WHY = {
-    "cross_validation": "further components do not predict values better that were left out.",
+    "cross_validation": "further components do not predict the left-out values better.",
     "parallel": "{threshold} is the largest eigenvalue that independent features with the same variances would have. The rule does not assume "
     "that noise has the same variance in all features, and tends to give too few components rather than too many.",
     "tracy_widom": f"noise has a larger eigenvalue than {{threshold}} in 1 % of all samples. {_SAME}",

@@ -141,8 +141,8 @@ def verify_groups(
     n_groups = len(groups.names)
     if n_groups + (2 if n_groups > 1 else 1) != len(models) or any(len(m.mean) != source.shape[1] for m in models):
         raise DataError(
-            f"{source.description} has {n_groups} groups of rows of {source.shape[1]} features, and the run another number: "
-            "it is other data; run again"
+            f"{source.description} has {n_groups} groups of rows of {source.shape[1]} features, and the run has another number: "
+            "these are other data; run again"
         )
     parameters = with_columns(fit_of(config).parameters, source)
     if not isinstance(parameters, Parameters):
@@ -218,7 +218,7 @@ def _check_of_input(source: Source, manifest: Mapping[str, Any], overrides: Sequ
         return Check("input", before, shape, holds=shape == before, note="shape and data type")
     same = recorded["fingerprint"] == source.fingerprint
     if not same and not stored_as_zarr(source):
-        note = "size or time of the file are others: the numbers below decide"
+        note = "the size or time of the file differs: the numbers below decide"
         return Check("input", before, shape, note=note)
     return Check("input", recorded["fingerprint"], source.fingerprint, holds=same, note="metadata")
 
@@ -227,7 +227,7 @@ def _require_shape(source: Source, model: Model, manifest: Manifest) -> None:
     d, n, before = model.n_features, source.shape[0], manifest["source"]["shape"][0]
     if source.shape[1] != d or n != before:
         raise DataError(
-            f"{source.description} has shape {source.shape}, and the run was made from ({before}, {d}): it is other data; run again, or "
+            f"{source.description} has shape {source.shape}, and the run was made from ({before}, {d}): these are other data; run again, or "
             "streampca update if rows were appended"
         )
 
@@ -244,7 +244,7 @@ def _planned(
     These are `rows`, and of linear PCA then that of the covariance, with some components alone where products with all do not fit.
     """
     allowed, d, k = allowed_bytes(config.resources.memory_bytes), source.shape[1], model.n_components
-    threads, refusal = config.resources.n_threads or n_cores(), "blocks of rows do not fit in the memory"
+    threads, refusal = config.resources.n_threads or n_cores(), "blocks of rows do not fit in memory"
     for n_threads, columns in dict.fromkeys([(threads, k), (1, k), (1, max(1, k // 4)), (1, 1)]):
         joint = Joint((rows,))
         if model.linear is not None and isinstance(parameters, Parameters):
@@ -284,10 +284,10 @@ def check_of_chunks(source: Source, record: StoreRecord | None = None) -> Check:
         return Check("chunks", whole, whole, holds=True, note=f"every chunk is as in {beside}")
     arrays = arrays_of(source)
     if record is None or len(arrays) != len(record.arrays):
-        return Check("chunks", note="there is no fingerprint of them: streampca fingerprint makes one")
+        return Check("chunks", note="there is no fingerprint: streampca fingerprint makes one")
     forms = [(array.layout.shape, array.deciding_metadata()) for array in arrays]
     if forms != [(each.shape, each.metadata) for each in record.arrays]:
-        return Check("chunks", note="the store was written with other metadata than those that the run has read")
+        return Check("chunks", note="the metadata of the store differ from those that the run read")
     n_chunks = n_read = 0
     changed = list[str]()
     for array, each in zip(arrays, record.arrays, strict=True):
@@ -297,12 +297,8 @@ def check_of_chunks(source: Source, record: StoreRecord | None = None) -> Check:
         changed += keys_where(array, noted & (read != each.digests).any(axis=-1))
     if changed:
         more = f" and {len(changed) - _MOST_NAMED:,} more" if len(changed) > _MOST_NAMED else ""
-        note = (
-            f"{len(changed):,} of {n_read:,} are others than the run has read: {', '.join(changed[:_MOST_NAMED])}{more}"
-        )
+        note = f"{len(changed):,} of {n_read:,} differ from those that the run read: {', '.join(changed[:_MOST_NAMED])}{more}"
         return Check("chunks", holds=False, note=note)
     if not n_read:
-        return Check(
-            "chunks", note="none was read whole here: streampca fingerprint makes digests that are compared in any case"
-        )
-    return Check("chunks", holds=True, note=f"{n_read:,} of {n_chunks:,} have the bytes that the run has read")
+        return Check("chunks", note="none was read whole here: with digests by streampca fingerprint all are compared")
+    return Check("chunks", holds=True, note=f"{n_read:,} of {n_chunks:,} have the bytes that the run read")

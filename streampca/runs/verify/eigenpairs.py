@@ -160,7 +160,7 @@ class Verification:
     def summary(self) -> str:
         """Return the outcome in a sentence."""
         rows, features = self.shape
-        outcome = f"different: {', '.join(self.failed)}" if self.failed else "all that was measured agrees"
+        outcome = f"different: {', '.join(self.failed)}" if self.failed else "everything measured agrees"
         return f"{self.directory}: {rows:,} x {features:,} read again in {self.seconds:.1f} s: {outcome}"
 
 
@@ -300,7 +300,7 @@ def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) 
         apart = np.maximum(recorded[:count] - values, 0.0) if approximate else np.abs(recorded[:count] - values)
         note = "of component {}, the worst, relative to the first eigenvalue"
         note += "; an approximation may carry more than it says" if approximate else ""
-        note += f"; the memory takes the first {count} of {len(axes)} alone" if count < len(axes) else ""
+        note += f"; memory allows only the first {count} of {len(axes)}" if count < len(axes) else ""
         checks.append(
             compared("variances of components", recorded[:count], values, allowed, note, scale=first, apart=apart)
         )
@@ -396,7 +396,7 @@ def checks_of_analysis(model: AnalysisModel, measured: Measured, scaling: Scalin
         ),
     ]
     if measured.products is None or measured.products.shape[1] < model.n_components:
-        return [*checks, Check("components", note="the memory does not take the products with all of them")]
+        return [*checks, Check("components", note="memory does not allow the products with all of them")]
     weights = np.asarray(model.components)
     covariance = weights @ measured.products
     variances = np.diag(covariance)
@@ -647,7 +647,7 @@ def checks_of_figures(directory: Path, record: Json, expected: Mapping[str, Json
         stated = stated if isinstance(stated, dict) else {}
         for inner, value in (entries or {}).items():
             if (inner in stated or digests is not None) and stated.get(inner, _ABSENT) != value:
-                name, note = f"manifest {outer}.{inner}", "is not what follows from the model"
+                name, note = f"manifest {outer}.{inner}", "does not follow from the model"
                 differing[name] = Check(name, shown(stated.get(inner)), shown(value), holds=False, note=note)
     for document, figure in () if digests is None else changed_figures(directory, digests):
         name = f"{document.partition('.')[0]} {figure}".strip()

@@ -142,7 +142,7 @@ def given_landmarks(sampling: ArrayLike) -> Array:
     given = np.asarray(sampling)
     if given.ndim == 2 and (is_indexed(sampling) or is_xarray(sampling)):
         raise ParameterError(
-            "sampling has landmarks with labels, by which their features are not found: give .to_numpy() of landmarks whose features are "
+            "sampling has labelled landmarks, but labels are not used here: give .to_numpy() of landmarks whose features are "
             "in the order of the data"
         )
     indices = given.ndim == 1 and given.dtype.kind in "iu" and len(given) and given.min() >= 0

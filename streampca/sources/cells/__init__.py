@@ -65,7 +65,7 @@ def open_anndata(data: Any, options: ReadOptions, opened: Callable[[object], Sou
     else:
         matrix = part.X if options.layer in (None, RAW) else layers[options.layer]
         if matrix is None:
-            raise DataError(f"{label} has no X: name a layer to read that")
+            raise DataError(f"{label} has no X: name a layer to read instead")
         rows = opened(matrix)
         rows.description = label
     mask = None
@@ -108,7 +108,7 @@ def open_several_cells(paths: Sequence[str], options: ReadOptions) -> Source:
         node, name = node_at(path, options)
         if not isinstance(node, zarr.Group) or not is_anndata_group(node):
             raise DataError(
-                f"{name} is no AnnData store: expected AnnData, the only stores of zarr that make one table"
+                f"{name} is not an AnnData store: expected AnnData, the only zarr stores that can form one table"
             )
         stored.append(ZarrCells(strict_group(node), options, name))
     of_each = replace(options, genes="same")

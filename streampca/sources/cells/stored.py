@@ -119,7 +119,7 @@ class StoredCells(ABC):
         node, label = self.child(root, name), f"{self.label}/{name}"
         encoding = None if node is None else str(node.attrs.get("encoding-type", ""))
         if encoding in (None, "null"):
-            raise DataError(f"{self.label} has no {name}: expected a matrix; name a layer to read that")
+            raise DataError(f"{self.label} has no {name}: expected a matrix; name a layer to read instead")
         if hasattr(node, "shape"):
             return self.table(node, name)
         # A slice of `sparse_dataset` decodes a chunk for every block that has some of it, and looks at no column number.

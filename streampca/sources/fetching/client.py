@@ -344,6 +344,6 @@ def hint_of(error: BaseException, options_key: str, *, is_s3: bool) -> str:
     if isinstance(error, RequestError) and error.kind == "credentials":
         return f"give them in {options_key} or the environment, or skip_signature: true for a store that is open to all"
     if status not in (401, 403, 407) and not isinstance(error, PermissionError):
-        return f"look at the address and at {options_key}"
+        return f"check the address and {options_key}"
     where = " and the region" if is_s3 else ""
-    return f"look at the credentials{where} in {options_key}; some stores also refuse keys that do not exist"
+    return f"check the credentials{where} in {options_key}; some stores also refuse keys that do not exist"

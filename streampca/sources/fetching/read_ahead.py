@@ -268,9 +268,9 @@ class ReadAhead:
         answer = run.answer.result() if run.answer is not None else None
         if answer is not None and answer.version.differs(run.version):
             raise ChangedInputError(
-                f"{self.store.shown_url}/{run.key}: {self._change}, because its entity tag or size is another: read again when "
-                "it does not change any more; if several servers answer at this address, name one of them, or give their copies the same "
-                "times of modification"
+                f"{self.store.shown_url}/{run.key}: {self._change}, because its entity tag or size differs: read again when "
+                "it no longer changes; if several servers answer at this address, name one of them, or give their copies the same "
+                "modification times"
             )
         try:
             yield answer

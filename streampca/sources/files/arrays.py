@@ -181,7 +181,7 @@ class BoxReader(FragmentReader):
         with self.file.opened_file(), damage_named(what, self.file.causes):
             array = required(self.file, self.name)
             if array.shape != layout.shape or array.dtype != self.stored_dtype:
-                raise DamagedChunkError(f"{self.label}: {self.name} has another shape or type than when it was opened")
+                raise DamagedChunkError(f"{self.label}: {self.name} changed its shape or type after it was opened")
             for whole, boxes in layout.readings(start, stop):
                 place = tuple(slice(span.start, span.stop) for span in whole)
                 if self._fills_rows(layout) and out.flags.c_contiguous and out.dtype == self.dtype:
@@ -252,7 +252,7 @@ class ArrayFiles(NamedArrays):
         for file, one in arrays:
             if one.packed != array.packed:
                 raise DataError(
-                    f"{label}: packed by other attributes in {file.label} than in {self.files[0].label}: expected the same in all files"
+                    f"{label}: packed with other attributes in {file.label} than in {self.files[0].label}: expected the same in all files"
                 )
         each = [file.read(one, label) for file, one in arrays]
         return each[0] if len(each) == 1 else np.concatenate(each, array.dims.index(self._joined))
@@ -352,7 +352,7 @@ class ArrayFiles(NamedArrays):
                 packings.append(None if raw else Packing.of_attributes(one.packed, dtype, label, single=one.single))
             if packings[-1] != packings[0]:
                 raise DataError(
-                    f"{file.label}: {name} is packed by other attributes than in {self.files[0].label}: expected the same in all files"
+                    f"{file.label}: {name} is packed with other attributes than in {self.files[0].label}: expected the same in all files"
                 )
         packing, declared = packings[0], array.packed if options.decode == "raw" else {}
         details: dict[str, object] = {

@@ -126,7 +126,7 @@ def _with_width(column: Column, label: str, chunks: Any) -> Column:
             if width == 0:
                 raise DataError(f"{label}: column {column.name} begins with an empty list: expected numbers")
             return replace(column, shape=(width,))
-    raise DataError(f"{label}: column {column.name} has no list that is not null")
+    raise DataError(f"{label}: column {column.name} has only null lists")
 
 
 def _write(chunk: ArrowArray, column: Column, out: Array, name: str) -> None:
@@ -309,7 +309,7 @@ class ArrowReader(FragmentReader):
                         break
             if row != len(out):
                 raise DamagedChunkError(
-                    f"{self.label}: {self.chunk_name} {index} holds {row:,} rows, and {len(out):,} by the footer: write it again"
+                    f"{self.label}: {self.chunk_name} {index} holds {row:,} rows, but the footer says {len(out):,}: write it again"
                 )
         return ReadCount(1, out.nbytes, self.stored[index])
 
@@ -392,7 +392,7 @@ def _with_length(column: Column, paths: Sequence[StoredFile]) -> Column:
                     chunk = batch.column(column.name)
                     if chunk.null_count < len(chunk):
                         return _with_width(column, str(path), [chunk])
-    raise DataError(f"{paths[0]}: column {column.name} has no list that is not null")
+    raise DataError(f"{paths[0]}: column {column.name} has only null lists")
 
 
 def _require_same_columns(

@@ -62,7 +62,7 @@ class FragmentReader(ABC):
             status = self.place.status()
         except OSError as error:
             raise ChangedInputError(
-                f"{self.label} was there when it was opened, and cannot be read now: {error.strerror}"
+                f"{self.label} could be opened but can no longer be read: {error.strerror}"
             ) from error
         if status != (self.record.n_bytes, self.record.modified):
             raise ChangedInputError(
@@ -139,7 +139,7 @@ class FragmentedRows(Source):
         notes, exchanged, unclear = [], self.details.get("exchanged_alleles"), self.details.get("palindromic_variants")
         if isinstance(exchanged, Mapping):
             counts = ", ".join(f"{n:,} of {name}" for name, n in exchanged.items())
-            notes.append(f"alleles of variants are exchanged, and counted as in the first file: {counts}")
+            notes.append(f"variants with exchanged alleles are counted as in the first file: {counts}")
         if isinstance(unclear, int):
             notes.append(note_on_strands(unclear))
         return tuple(f"{self.description}: {note}" for note in notes)

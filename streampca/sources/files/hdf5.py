@@ -44,7 +44,7 @@ class Netcdf3File(ArrayFile):
         with self.path.open("rb") as stored:
             if stored.read(4) not in _BEGINS:
                 raise DataError(
-                    f"{self.label} is of the 64-bit data format of NetCDF (CDF-5), which is not read: convert it to NetCDF 4, for example "
+                    f"{self.label} is in the 64-bit data format of NetCDF (CDF-5), which is not supported: convert it to NetCDF 4, for example "
                     f"by nccopy -k nc4 {self.path.name} FILE"
                 )
             stored.seek(0)

@@ -104,8 +104,8 @@ def files_of(data: Paths, storage_options: StorageOptions | None = None) -> File
         others = [name for name in names if name not in (shards or names)]
         if others and len(others) < len(names):
             raise DataError(
-                f"{directory / others[0]} is no shard of the data set in {directory}, by its {_STATE}, and its rows would count twice: "
-                f"name the directory, whose shards are read"
+                f"{directory / others[0]} is not a shard of the data set in {directory}, by its {_STATE}, so its rows would count twice: "
+                "name the directory to read its shards"
             )
     return _files(paths, labels[0] + (f" and {len(given) - 1} more" if len(given) > 1 else ""))
 
@@ -215,7 +215,7 @@ def _format_of_url(url: str) -> Format | None:
 def _require_read_behind_urls(url: str, formats: Iterable[Format | None]) -> None:
     if others := {each.name for each in formats if each is not None and not each.behind_urls}:
         raise NotAvailableError(
-            f"{shown(url)}: files behind a URL are read where they are Parquet or Arrow, and these are {', '.join(sorted(others))}: copy them "
+            f"{shown(url)}: only Parquet and Arrow files can be read from a URL, and these are {', '.join(sorted(others))}: copy them "
             "to a local path, or write them to Parquet or zarr"
         )
 
@@ -319,7 +319,7 @@ def _of_delta(directory: Path) -> list[StoredFile]:
         raise DataError(f"{directory}: the log of the Delta table cannot be read: {one_line(error)}") from error
     if others := sorted(set(features) - _DELTA_FEATURES):
         raise NotAvailableError(
-            f"{directory} is a table of Delta with {', '.join(others)}, which are not read: rows are not those of its files; write the "
+            f"{directory} is a Delta table with {', '.join(others)}, which are not supported: its rows are not those of its files; write the "
             "current rows to Parquet"
         )
     if not found:
@@ -442,6 +442,6 @@ def _csv(path: Path) -> DataError | NotAvailableError:
         f"out = p.ParquetWriter({out!r}, rows.schema); [out.write_batch(b) for b in rows]; out.close()"
     )
     return NotAvailableError(
-        f"{path}: CSV is not read, because text says neither its types nor where rows begin, and would be parsed in every pass: convert it "
+        f"{path}: CSV is not supported, because text declares neither types nor where rows begin and would be parsed in every pass: convert it "
         f"once: python -c {shlex.quote(code)}"
     )

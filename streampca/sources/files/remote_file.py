@@ -161,8 +161,8 @@ class RemoteFile:
     def changed(self) -> ChangedInputError:
         """Return the error for an answer of another version."""
         return ChangedInputError(
-            f"{self} was changed while it was read: its entity tag or size is another; a result would belong to neither version: run again when "
-            "nothing writes to it; if several servers answer at this address, name one of them, or give their copies the same times of modification"
+            f"{self} was changed while it was read: its entity tag or size differs; a result would belong to neither version: run again when "
+            "nothing writes to it; if several servers answer at this address, name one of them, or give their copies the same modification times"
         )
 
     async def _requested(self, spans: Sequence[Span]) -> list[bytes]:
@@ -182,7 +182,7 @@ class RemoteFile:
             raise DataError(f"{self}: no such file")
         if not answer.is_range:
             raise NotAvailableError(
-                f"{self}: the server sends no ranges of files, or others than are requested, and Parquet and Arrow are read by these: copy the file "
+                f"{self}: the server does not send the byte ranges that are requested, which Parquet and Arrow need: copy the file "
                 "to a local path"
             )
         if self.version is None:

@@ -613,7 +613,7 @@ class Shards:
         stored_ = offsets != _NONE
         beyond = (lengths > self.most) | (lengths < 1) | (offsets > total) | (offsets + lengths > total)
         if bool((stored_ & beyond).any()):
-            raise ValueError("its index has a chunk outside of it, or of a size that none can have")
+            raise ValueError("its index places a chunk outside the shard, or gives it an impossible size")
         return index
 
     def index_of(self, stored: memoryview) -> memoryview:

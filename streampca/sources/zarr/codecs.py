@@ -506,7 +506,7 @@ def blosc_size(stored: NDArray[np.uint8]) -> int:
         raise ValueError(f"{len(stored)} bytes stored, {n_stored} expected by its header")
     known = 1 <= version <= 2 and not flags & _BLOSC_RESERVED and flags >> 5 < _BLOSC_COMPRESSORS
     if not known or value_size == 0:
-        raise ValueError("its Blosc header is not one")
+        raise ValueError("its Blosc header is invalid")
     if n_bytes == 0:
         return 0
     if flags & _BLOSC_MEMCPY:
@@ -571,7 +571,7 @@ def _zstd_frame(stored: NDArray[np.uint8], at: int) -> tuple[int | None, int, in
         header = number_at(stored, at, 3)
         is_last, kind, length = bool(header & 1), header >> 1 & 3, header >> 3
         if kind == 3:
-            raise ValueError("a Zstandard block is of no known kind")
+            raise ValueError("a Zstandard block is of an unknown kind")
         bound += largest if kind == 2 else length
         at += 3 + (1 if kind == 1 else length)
     return size, bound, at + 4 * has_checksum

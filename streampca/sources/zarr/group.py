@@ -28,7 +28,9 @@ from streampca.sources.zarr.strictness import StrictStore, as_stored, read_label
 from streampca.storage.zarr_interface import MetadataValidationError, ZarrArray, has_regular_chunks, sync
 from streampca.typing import Array, Json
 
-IRREGULAR = "has chunks of several shapes, which are not read: write it with chunks of one shape (a regular chunk grid)"
+IRREGULAR = (
+    "has chunks of several shapes, which are not supported: write it with chunks of one shape (a regular chunk grid)"
+)
 """What messages say of an array with a rectilinear chunk grid."""
 _DEPTH = 4
 _ENDINGS = (".zarr", ".h5ad", ".bed", ".npy", ".parquet", ".arrow", ".h5")  # which are often left out

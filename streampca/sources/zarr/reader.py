@@ -219,7 +219,7 @@ class ZarrSource(Source):
         if not self._known_missing():
             return ()
         return (
-            f"{self.missing_chunks_filled:,} of {math.prod(self.layout.chunk_counts):,} chunks were never written: they are the fill "
+            f"{self.missing_chunks_filled:,} of {math.prod(self.layout.chunk_counts):,} chunks were never written: they hold the fill "
             f"value, {self.array.fill_value}, and are not read",
         )
 

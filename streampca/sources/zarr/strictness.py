@@ -86,7 +86,7 @@ def require_document(data: bytes, key: str) -> dict[str, JsonValue]:
         raise DataError(f"{key} takes {len(data):,} bytes: expected at most {limit:,} of metadata")
     if bytes(data[:64]).lstrip()[:1] == b"<":
         raise DataError(
-            f"{key} is a page of HTML or XML: expected JSON; look at the address, and whether its server asks for a login"
+            f"{key} is a page of HTML or XML: expected JSON; check the address, and whether its server asks for a login"
         )
     depth = n_values = 0
     for token in _TOKEN.finditer(data):
@@ -158,7 +158,7 @@ def require_readable(metadata: ArrayMetadata, item_bytes: int, label: str, *, mo
         if name in _OBJECT_CODECS:
             raise DataError(f"{label} is stored with codec {name}, which makes objects: expected codecs of numbers")
     if getattr(metadata, "storage_transformers", ()):
-        raise DataError(f"{label} is stored with storage transformers, which are not known here: write it without")
+        raise DataError(f"{label} is stored with storage transformers, which are not supported: write it without")
     shape, inner = (tuple(int(n) for n in sizes) for sizes in (metadata.shape, metadata.chunks))
     stored = tuple(int(n) for n in metadata.shards or inner)
     if len(inner) != len(shape) or len(stored) != len(shape) or min((1, *inner, *stored)) < 1:

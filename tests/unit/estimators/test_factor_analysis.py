@@ -150,7 +150,7 @@ def test_varimax_of_factors_is_that_of_correlations_with_features_of_one_communa
     assert loadings.columns.tolist() == ["factoranalysis0", "factoranalysis1", "factoranalysis2"]
     np.testing.assert_array_equal(loadings.to_numpy(), rotated.components_.T)
     assert not hasattr(plain, "rotate")
-    with pytest.raises(NotComputedError, match="FactorAnalysis\\(k, rotation='varimax'\\); its from_state"):
+    with pytest.raises(NotComputedError, match="FactorAnalysis\\(k, rotation='varimax'\\), or its from_state"):
         getattr(plain, "rotate")  # noqa: B009
 
 

@@ -241,7 +241,7 @@ def test_fill_value_counts_where_dimensions_have_names_and_it_is_not_the_default
 
 
 def test_plan_says_what_counts_as_missing() -> None:
-    assert any("missing are NaN and the stored numbers -1" in n for n in sp.PCA(2, missing_value=-1).plan(X).notes)
+    assert any("NaN and the stored numbers -1" in n for n in sp.PCA(2, missing_value=-1).plan(X).notes)
     silent = sp.PCA(2, missing="mean").plan(X)
     assert any("no value is missing, because int8 has no NaN" in note for note in silent.notes)
     assert not sp.PCA(2, missing="mean").plan(HOLED).notes

@@ -102,7 +102,7 @@ def test_where_data_have_no_labels_values_with_some_are_refused(data: Any, use: 
     np.testing.assert_array_equal(fit(data, plain), fit(data, values))
     np.testing.assert_array_equal(fit(data, unnamed), fit(data, values))
     for labelled in (series(values, index), plain[::-1], data_array(values, index)):
-        with pytest.raises(ParameterError, match=r"have none by which to find them: give \.(to_numpy\(\)|values)"):
+        with pytest.raises(ParameterError, match=r"have none to match them: give \.(to_numpy\(\)|values)"):
             fit(data, labelled)
 
 
@@ -133,7 +133,7 @@ def test_batches_and_saved_models_have_the_weights_of_their_features(tmp_path: P
     np.testing.assert_allclose(pca.explained_variance_, want.explained_variance_, rtol=1e-12)
     pca.save(tmp_path / "model.zarr")
     np.testing.assert_array_equal(sp.load(tmp_path / "model.zarr").feature_weight, AREA)
-    with pytest.raises(ParameterError, match="have none by which to find them"):
+    with pytest.raises(ParameterError, match="have none to match them"):
         pca.partial_fit(sp.open(ROWS))
 
 
@@ -190,7 +190,7 @@ def test_masks_of_named_features_are_found_by_their_names() -> None:
 
 
 def test_landmarks_with_labels_are_refused() -> None:
-    with pytest.raises(ParameterError, match="landmarks with labels"):
+    with pytest.raises(ParameterError, match="labelled landmarks"):
         sp.KernelPCA(2, sampling=FRAME[:10]).fit(FRAME)
 
 
@@ -249,7 +249,7 @@ def test_names_of_covariates_that_the_fit_did_not_have_are_refused() -> None:
         np.testing.assert_array_equal(pca.transform(ROWS, remove={"covariates": given}), want)
     for make in COVARIATES.values():
         with pytest.raises(
-            ParameterError, match=r"nino, soi, and the columns of the fit have none .* give \.to_numpy\(\)"
+            ParameterError, match=r"nino, soi, but the columns of the fit have none .* give \.to_numpy\(\)"
         ):
             pca.transform(ROWS, remove={"covariates": make(SLOPE, PAIR)})
     one = sp.PCA(3, remove={"covariates": pd.Series(SLOPE[:, 0], name="nino")}).fit(ROWS)

@@ -96,7 +96,7 @@ def test_workers_with_other_software_are_a_cluster_error_with_advice(client: Any
     blocks_of(256)
     with (
         client.as_current(),
-        pytest.raises(ClusterError, match=r"cannot run streampca: .*; install the same versions where"),
+        pytest.raises(ClusterError, match=r"cannot run streampca: .*; install the same versions for"),
     ):
         sp.PCA(2, solver="covariance").fit(Elsewhere())
 
@@ -133,7 +133,7 @@ def test_workers_with_another_streampca_are_refused_and_other_kernels_said(clien
         client.run(_another, sp.__version__, "mkl 2026.1 (avx512)")
         with Client(address, set_as_default=False) as asked:
             (note,) = fit(asked).notes
-            assert "mkl 2026.1 (avx512), multiply by other BLAS kernels than this process" in note
+            assert "mkl 2026.1 (avx512), use other BLAS kernels than this process" in note
     finally:
         client.run(_another, sp.__version__, "")
 

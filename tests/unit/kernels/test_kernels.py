@@ -297,7 +297,7 @@ def test_kernels_by_name() -> None:
         kernel_of("laplace")
     with pytest.raises(ParameterError, match="did you mean 'rbf'"):
         kernel_of("RBF")
-    with pytest.raises(ParameterError, match="'precomputed': a matrix of kernel values is not taken"):
+    with pytest.raises(ParameterError, match="'precomputed' is not supported"):
         kernel_of("precomputed")
     for wrong in (None, 3, ["rbf"]):
         with pytest.raises(ParameterError, match="expected one of linear, rbf"):
@@ -310,7 +310,7 @@ def test_kernels_by_name() -> None:
         (lambda: RBF(-1.0), "rbf kernel with gamma=-1.0: expected a finite number of at least 0"),
         (lambda: RBF(float("nan")), "expected a finite number"),
         (lambda: RBF("scale"), "gamma='scale'"),  # type: ignore[arg-type]
-        (lambda: RBF(1.0, sigma=1.0), "gamma=1.0 and sigma=1.0: expected one of them"),
+        (lambda: RBF(1.0, sigma=1.0), "gamma=1.0 and sigma=1.0: expected only one of them"),
         (lambda: RBF(sigma=0.0), "expected a finite number above 0"),
         (lambda: RBF(True), "gamma=True"),
         (lambda: Polynomial(-1), "degree=-1"),

@@ -84,7 +84,7 @@ def test_leading_eigenvalues_and_the_trace_give_the_same_as_all():
         assert leading[name].n_components == every[name].n_components
         assert leading[name].figures == pytest.approx(every[name].figures, rel=2e-5)
     assert not leading["gavish_donoho"].applies
-    assert "needs all eigenvalues, of which 8 are known" in leading["gavish_donoho"].statement
+    assert "needs all eigenvalues, but only 8 are known" in leading["gavish_donoho"].statement
 
 
 def test_number_is_a_lower_bound_where_all_known_eigenvalues_pass():

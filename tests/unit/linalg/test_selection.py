@@ -107,7 +107,7 @@ def test_frobenius_is_refused_by_solvers_without_the_matrix(solver):
 
 
 def test_frobenius_is_refused_by_kernel_pca():
-    with pytest.raises(ParameterError, match="is for PCA alone"):
+    with pytest.raises(ParameterError, match="is for PCA only"):
         sp.KernelPCA(sp.Frobenius(0.9)).fit(np.eye(4))
 
 

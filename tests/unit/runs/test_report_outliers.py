@@ -107,4 +107,4 @@ def test_a_page_without_rebuilt_rows_refuses_further_ones(tmp_path: Path, call: 
     rows = np.random.default_rng(0).standard_normal((60, 5))
     run = finished_run(tmp_path, rows, 2, preprocess={"remove": {"trend": 1}})
     assert "Outliers" in (run.directory / "report.html").read_text(encoding="utf-8")
-    call("report", run.directory, "--row", "3").refused(2, "no rows that are rebuilt")
+    call("report", run.directory, "--row", "3").refused(2, "no rebuilt rows can be added")

@@ -111,7 +111,7 @@ def test_the_model_is_saved_with_its_rows(rows: NDArray[np.float64], tmp_path: P
     np.testing.assert_array_equal(sp.load(tmp_path / "again.zarr").transform(rows[:50]), expected)
 
     shutil.rmtree(tmp_path / "model.zarr" / "landmarks" / "c")
-    with pytest.raises(ModelError, match=r"landmarks.*gone or not complete"):
+    with pytest.raises(ModelError, match=r"landmarks.*gone or incomplete"):
         there.transform(rows[:50])
     with pytest.raises(ModelError, match="landmarks"):
         sp.load(tmp_path / "model.zarr")

@@ -166,7 +166,7 @@ def test_refused_request_is_sent_once_and_names_the_credentials(storage):
     [
         ("ExpiredToken", "ExpiredToken, The provided token has expired.: the credentials have expired: give new ones"),
         ("RequestTimeTooSkewed", "RequestTimeTooSkewed, .*: set the clock of this machine"),
-        ("AccessDenied", "AccessDenied, .*: look at the credentials and the region"),
+        ("AccessDenied", "AccessDenied, .*: check the credentials and the region"),
     ],
 )
 def test_a_refusal_has_the_code_and_the_message_of_the_store(storage, code, message):

@@ -531,7 +531,7 @@ def test_files_that_differ_are_named_errors(tmp_path: Path) -> None:
             "mask_var differs .* at feature 0",
         ),
         "names": (cells.write_cells(tmp_path / "f.zarr", COUNTS), {}, "var_names at place 3 is x, .*gene3"),
-        "no AnnData": (tmp_path / "g.zarr", {}, "is no AnnData store"),
+        "no AnnData": (tmp_path / "g.zarr", {}, "is not an AnnData store"),
         "nothing": (tmp_path / "h.zarr", {}, "no such file"),
     }
     zarr.open_group(tmp_path / "f.zarr/var", mode="r+")["_index"][3] = "x"  # type: ignore[index]

@@ -94,7 +94,7 @@ def test_zstandard_frames_of_every_form():
             zstd_size(_array(whole[:cut]))
     with pytest.raises(ValueError, match="begins where one should"):
         zstd_size(_array(whole + b"more"))
-    with pytest.raises(ValueError, match="no known kind"):
+    with pytest.raises(ValueError, match="an unknown kind"):
         zstd_size(_array(_frame((3, b"", 0))))
 
 

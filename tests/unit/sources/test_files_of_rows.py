@@ -99,7 +99,7 @@ def test_a_file_that_is_replaced_is_named(shards, values):
     with pytest.raises(ChangedInputError, match=r"part-1\.npy was changed"):
         sp.PCA(2).fit(table)
     shards[1].unlink()
-    with pytest.raises(ChangedInputError, match=r"part-1\.npy .* cannot be read now"):
+    with pytest.raises(ChangedInputError, match=r"part-1\.npy .* can no longer be read"):
         table.read(0, 200)
 
 
@@ -175,11 +175,11 @@ def test_a_file_that_is_named_twice_is_refused_by_whichever_path(tmp_path, shard
         ("nothing-*.npy", DataError, r"no file of rows \(.npy, .parquet, .arrow, .h5, .bed\) matches"),
         (["a.npy", "x.txt"], DataError, "x.txt: expected files of rows"),
         (["a.npy", "b.parquet"], DataError, "several kinds"),
-        ("s3://bucket/x.h5", NotAvailableError, "are Parquet or Arrow, and these are HDF5"),
+        ("s3://bucket/x.h5", NotAvailableError, "Parquet and Arrow files can be read from a URL, and these are HDF5"),
         (
             "table.csv",
             NotAvailableError,
-            "CSV is not read.*would be parsed in every pass: convert it once: python -c .*ParquetWriter",
+            "CSV is not supported.*would be parsed in every pass: convert it once: python -c .*ParquetWriter",
         ),
         ("gone.csv", DataError, "no such file"),
     ],
@@ -219,7 +219,7 @@ def test_fingerprints_of_files_of_rows_are_refused_as_such(tmp_path, values, cap
     config.write_text(f"source: {{path: {tmp_path}}}\noutput: {{directory: run}}\n")
     for path in (tmp_path / "a.npy", tmp_path, tmp_path / "*.npy", config):
         called = Command(capsys)("fingerprint", path)
-        called.refused(5, "fingerprints are of zarr arrays, and these are files of rows")
+        called.refused(5, "fingerprints are for zarr arrays, and these are files of rows")
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_an_update_takes_the_new_files_of_a_delta_table(tmp_path):
 def test_a_delta_table_that_cannot_be_read_from_its_files_is_refused(tmp_path):
     place = tmp_path / "table"
     delta_table(place, make_values(400, 3), configuration={"delta.enableDeletionVectors": "true"})
-    with pytest.raises(NotAvailableError, match=r"with deletionVectors.*, which are not read"):
+    with pytest.raises(NotAvailableError, match=r"with deletionVectors.*, which are not supported"):
         sp.open(place)
     log = next((place / "_delta_log").glob("*.json"))
     log.write_text("{")
@@ -343,7 +343,7 @@ def test_shards_are_those_that_the_state_of_a_data_set_names(tmp_path, values):
     for data in (tmp_path, tmp_path / "data-*.arrow"):
         np.testing.assert_array_equal(sp.open(data).to_dask().compute()[:, 0], np.r_[values[:, 0], values[:, 1]])
     for data in (tmp_path / "*.arrow", sorted(tmp_path.glob("*.arrow"))):
-        with pytest.raises(DataError, match=r"cache-1f.arrow is no shard of the data set .* by its state.json"):
+        with pytest.raises(DataError, match=r"cache-1f.arrow is not a shard of the data set .* by its state.json"):
             sp.open(data)
     (tmp_path / "state.json").write_text(json.dumps(state | {"_indices_data_files": [{"filename": "i.arrow"}]}))
     with pytest.raises(NotAvailableError, match="flatten_indices"):

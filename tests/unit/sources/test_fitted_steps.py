@@ -133,7 +133,7 @@ def test_groups_batches_kernels_and_lazy_scores_read_them_first(tmp_path: Path) 
     batch = sp.PCA(2, solver="covariance").partial_fit(sp.open(path, normalize=normalize))
     np.testing.assert_allclose(batch.explained_variance_, cells.components(expected, 2)[1], rtol=1e-5)
     table = sp.open(path, normalize=normalize)
-    with pytest.raises(NotFittedError, match="PearsonResiduals has to know something of all rows"):
+    with pytest.raises(NotFittedError, match="PearsonResiduals needs figures of all rows"):
         table.read(0, 10)
     kernel = sp.KernelPCA(2, kernel="linear").fit(table)
     assert kernel.n_components_ == 2
@@ -160,7 +160,7 @@ def test_a_stopped_fit_goes_on(tmp_path: Path) -> None:
     [
         ({"target_sum": "mean"}, "target_sum='mean': expected a number above 0, median, or None"),
         ({"residuals": "deviance"}, "residuals='deviance': expected pearson, or None"),
-        ({"residuals": "pearson", "log1p": True}, "residuals is of counts as they are: leave out log1p"),
+        ({"residuals": "pearson", "log1p": True}, "residuals needs unchanged counts: leave out log1p"),
         ({"max_value": 0}, "max_value='0': expected a number above 0, or None"),
         ({"idf": 3}, "idf='3': expected True or False"),
     ],

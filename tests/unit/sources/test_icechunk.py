@@ -192,7 +192,7 @@ def test_rows_that_were_changed_between_two_snapshots_are_refused(repository: Re
 
     repository.commit(change)
     repository.append(VALUES[1000:])
-    with pytest.raises(ChangedInputError, match=r"1 of 10 chunks were changed .*c/2/0"):
+    with pytest.raises(ChangedInputError, match=r"1 of 10 chunks have changed .*c/2/0"):
         sp.update(tmp_path / "run")
 
 
@@ -210,7 +210,7 @@ def test_an_array_that_was_made_anew_is_compared_by_its_bytes(
     if same:
         assert sp.update(tmp_path / "run").n_rows == 10
     else:
-        with pytest.raises(ChangedInputError, match="10 of 10 chunks were changed"):
+        with pytest.raises(ChangedInputError, match="10 of 10 chunks have changed"):
             sp.update(tmp_path / "run")
 
 

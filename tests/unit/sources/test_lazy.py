@@ -75,7 +75,7 @@ def test_lazy_arrays_that_do_not_give_numpy_arrays_are_refused() -> None:
         def __getitem__(self, key: Any) -> Any:
             return self.values[key].tolist()
 
-    with pytest.raises(DataError, match="gives list where it is indexed"):
+    with pytest.raises(DataError, match="returns list when indexed"):
         sp.PCA(2).fit(Frames(ROWS))
 
 

@@ -172,7 +172,7 @@ def test_values_beside_the_data_are_packed_alike_in_all_files(tmp_path: Path, cu
         "preprocess": {"sample_weight": "importance"},
         "output": {"directory": str(tmp_path / "out")},
     }
-    with pytest.raises(DataError, match=r"importance.*packed by other attributes in .*2\.nc"):
+    with pytest.raises(DataError, match=r"importance.*packed with other attributes in .*2\.nc"):
         sp.run(config)
 
 

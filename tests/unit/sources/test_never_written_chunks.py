@@ -129,7 +129,7 @@ def test_only_what_is_stored_is_read_and_multiplied_and_the_plan_says_so(tmp_pat
     path, filled = with_holes(tmp_path, dtype="f8")
     pca = sp.PCA(3).fit(opened(path))
     assert pca.bytes_read_ == pca.plan_.bytes_to_read == 5 * 300 * D * 8
-    note = "15 of 20 chunks were never written: they are the fill value, 0.0, and are not read"
+    note = "15 of 20 chunks were never written: they hold the fill value, 0.0, and are not read"
     assert note in pca.plan_.notes
     pca.transform_to(opened(path), tmp_path / "scores.zarr", diagnostics=True)
     stored = zarr.open_group(tmp_path / "scores.zarr")

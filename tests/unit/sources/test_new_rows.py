@@ -53,4 +53,4 @@ def test_one_renamed_file_is_known_by_its_content_and_time(tmp_path: Path, capsy
     command = finished(tmp_path, capsys)
     first.rename(tmp_path / "z.npy")
     called = command("update", tmp_path / "out")
-    assert (called.status, "nothing is new" in called.out) == (0, True), called
+    assert (called.status, "is up to date" in called.out) == (0, True), called

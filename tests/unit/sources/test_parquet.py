@@ -184,7 +184,7 @@ BROKEN = {
         "lists of different lengths: 1 numbers",
     ),
     "empty list": (lambda p: write_parquet(p, _lists([], [3.0])), "begins with an empty list"),
-    "only nulls": (lambda p: write_parquet(p, _lists(None, None)), "no list that is not null"),
+    "only nulls": (lambda p: write_parquet(p, _lists(None, None)), "only null lists"),
     "text": (lambda p: write_parquet(p, {"a": [1.0], "s": ["x"]}), r"not numbers: s \(string\).*columns: \[a\]"),
     "no columns": (lambda p: write_parquet(p, {"s": ["x"]}), "not numbers"),
     "no rows": (lambda p: write_parquet(p, {"a": np.zeros(0)}), "0 sample"),
