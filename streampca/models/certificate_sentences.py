@@ -221,7 +221,7 @@ def warnings_of_pca(certificate: ExactCertificate, sizes: Mapping[str, Any]) -> 
 def _narrower(certificate: ApproximateCertificate, sizes: Mapping[str, Any]) -> str:
     """Return what would narrow the intervals, in words."""
     if certificate.converted:
-        return "recovery: conversion gives no better; use recovery: nystrom"
+        return "recovery: conversion cannot narrow this; use recovery: nystrom"
     again = "set max_passes higher" if sizes["tolerance"] is not None else "set tolerance (such as 0.01) to read again"
     other = "" if sizes["rows_per_update"] else ", or use solver: adaptive"
     return f"{again}, set a larger sketch_size (it was {sizes['columns']}){other}"

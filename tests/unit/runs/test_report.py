@@ -142,10 +142,13 @@ def test_rows_with_missing_values_are_drawn(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_notes_are_not_warnings(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", n=30, k=2, samples=False)
-    html, _ = audit(change(run, warnings=["Eigenvalues are uncertain."], notes=["2 features never vary."]))
+    html, _ = audit(change(run, warnings=["eigenvalues are uncertain."], notes=["2 features never vary."]))
     assert "Please note" not in html
     warnings, notes = html.index('class="warnings"'), html.index('class="warnings notes"')
     assert warnings < html.index("Eigenvalues are uncertain.") < notes < html.index("2 features never vary.")
+    assert (
+        "n_components=5: only 3" in audit(change(run, warnings=["n_components=5: only 3"]))[0]
+    )  # a name keeps its case
     _, page = audit(change(run, warnings=[]))
     assert 'class="warnings"' not in page.text
     assert "Warning" not in page.text
