@@ -71,25 +71,88 @@ def _row(parameter: Parameter) -> str:
 
 
 def keys() -> str:
-    """Return the tables of the keys of a configuration file, one for each section."""
+    """Return the tables of the keys of a configuration file, one for each section; kinds of models with the same keys share one."""
     schema = json_schema()
     sections: dict[str, list[str]] = {}
+    meanings: dict[str, str] = {}
     for path, entry in _entries(schema, schema, ""):
-        default = f"`{_yaml(entry['default'])}`" if "default" in entry else ""
         section, _, key = path.rpartition(".")
-        sections.setdefault(section, []).append(f"| `{key}` | {default} | {_cell(entry.get('description', ''))} |")
-    return "\n\n".join("\n".join([_heading(name), "", *_HEAD, *rows]) for name, rows in sections.items())
+        rows = sections.setdefault(section, [])
+        meaning = _cell(entry.get("description", "")).partition(" Allowed: ")[0]
+        if key == "kind":
+            meanings[section] = meaning.partition(";")[0].removeprefix("Says that ").rstrip(".")
+            continue
+        default = f"`{_yaml(entry['default'])}`" if "default" in entry else ""
+        values = _values(entry, schema["$defs"])
+        rows.append(f"| `{key}` | {default} | {values} | {_parameter(section, key) or meaning} |")
+    together: dict[str, list[str]] = {}
+    for section, rows in sections.items():
+        together.setdefault("\n".join(rows) or section, []).append(section)
+    return "\n\n".join(_section(names, sections[names[0]], meanings) for names in together.values())
 
 
-_HEAD = ["| key | default | meaning |", "|---|---|---|"]
+def _section(names: list[str], rows: list[str], meanings: dict[str, str]) -> str:
+    """Return heading and table of sections with the same keys, such as `model(mca)` and `model(cca)`, two kinds of `model`."""
+    name = names[0].partition("(")[0]
+    kinds = " or ".join(f"`kind: {each.partition('(')[2].rstrip(')')}`" for each in names if "(" in each)
+    heading = (f"### `{name}`" + (f", {kinds}" if kinds else "")) if name else "### At the top of the file"
+    meaning = " ".join(f"{meanings[each][:1].upper()}{meanings[each][1:]}." for each in names if each in meanings)
+    table = "\n".join([*_HEAD, *rows]) if rows else ""
+    return "\n\n".join(part for part in (heading, meaning, table) if part)
 
 
-def _heading(section: str) -> str:
-    """Return the heading of a section such as `model(pca)`, a kind of the section `model`."""
+_HEAD = ["| key | default | values | meaning |", "|---|---|---|---|"]
+_ESTIMATORS = {
+    "PCA": PCA_PARAMETERS,
+    "KernelPCA": KERNEL_PCA_PARAMETERS,
+    "MCA and CCA": COUPLED_PARAMETERS,
+    "FactorAnalysis": FACTOR_PARAMETERS,
+}
+"""Sections of parameters.md, and their parameters."""
+_OF_KINDS = {"kernel_pca": "KernelPCA", "mca": "MCA and CCA", "cca": "MCA and CCA", "factor_analysis": "FactorAnalysis"}
+_IN_SHORT = {
+    "a whole number of bytes": "bytes",
+    r"a whole number of at least (\d+)": r"integer ≥ \1",
+    "a number above 0 and at most 1": "number > 0 and ≤ 1",
+    r"a number above (\d+)": r"number > \1",
+    r"a number of at least (\d+)": r"number ≥ \1",
+    r"a duration such as .*\)": "duration",
+    "^true or false": "bool",
+    "a mapping of options": "mapping",
+    r"(^|, |, or )(?:an?|the) (?=\w)": r"\1",
+}
+"""What the tables have in place of the words of error messages."""
+
+
+def _values(entry: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """Return the values of a key beside a default of null: what errors call allowed, or else the names or keys of its schema."""
+    text = entry.get("description", "").partition(" Allowed: ")[2].removesuffix(".")
+    if entry.get("default", "") is None:
+        text = re.sub(",? or null$", "", text)
+    either = [each for each in entry.get("anyOf", [entry]) if each.get("type") != "null"]
+    if not text:
+        keys = [key for each in either for key in definitions.get(each.get("$ref", "")[8:], {}).get("properties", ())]
+        names = [name for each in either for name in each.get("enum", ())]
+        return ", ".join(names) or (f"mapping with {', '.join(keys)}" if keys else "")
+    if either and all(each.get("type") == "string" for each in either) and not re.search("[,:]", text):
+        return "string"
+    for long, short in _IN_SHORT.items():
+        text = re.sub(long, short, text)
+    return _cell(text)
+
+
+def _parameter(section: str, key: str) -> str:
+    """Return a link to the parameter that a key stands for, or nothing."""
     name, _, kind = section.partition("(")
-    if not name:
-        return "### At the top of the file"
-    return f"### `{name}`" + (f", `kind: {kind.rstrip(')')}`" if kind else "")
+    title = _OF_KINDS.get(kind.rstrip(")"), "PCA")
+    path = f"{name}.{key}" if name else key
+    for parameter in _ESTIMATORS[title]:
+        if parameter.path == path:
+            same = _row(parameter) in {_row(each) for each in PCA_PARAMETERS}
+            title = "PCA" if same else title
+            anchor = title.lower().replace(" ", "-")
+            return f"[`{title.partition(' ')[0]}.{parameter.name}`](parameters.md#{anchor})"
+    return ""
 
 
 def _entries(schema: dict[str, Any], section: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -110,6 +173,9 @@ def _cell(text: str) -> str:
 
 
 def _yaml(value: Any) -> str:
+    """Return a default as YAML; a kernel without its keys that are null."""
+    if isinstance(value, list):
+        value = [{key: one for key, one in each.items() if one is not None} for each in value]
     return value if isinstance(value, str) else json.dumps(value)
 
 
