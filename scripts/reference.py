@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from streampca.accumulators.quality import Quality
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
 from streampca.parameters import (
     COUPLED_PARAMETERS,
     FACTOR_PARAMETERS,
@@ -27,7 +24,6 @@ from streampca.parameters import (
     PCA_PARAMETERS,
     Parameter,
 )
-from streampca.planning import scores
 from streampca.planning.memory import (
     PURPOSES,
     Purpose,
@@ -39,15 +35,14 @@ from streampca.planning.memory import (
 )
 from streampca.planning.work import Work
 from streampca.runs.config.models import json_schema
-from streampca.solvers import gram
 from streampca.solvers.approximate import ApproximateSolver
 from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.choosing import CONTINUABLE, SOLVERS
 from streampca.solvers.covariance import CovarianceSolver, OnDisk
+from streampca.solvers.gram import GramSolver
 from streampca.solvers.kernel.empirical_map import EmpiricalMapMethod
-from streampca.solvers.kernel.exact import ExactMethod, PairsMethod
+from streampca.solvers.kernel.exact import ExactMethod
 from streampca.solvers.kernel.landmarks import LandmarkMethod
-from streampca.solvers.removing import Removing
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -58,21 +53,20 @@ def table_of(parameters: tuple[Parameter, ...], known: tuple[Parameter, ...] = (
     """Return the table of the parameters of an estimator, with one line for those that another table has in the same words."""
     rows = {parameter.name: _row(parameter) for parameter in parameters}
     there = {_row(parameter) for parameter in known}
-    lines = ["| parameter | default | values | in a file | meaning |", "|---|---|---|---|---|"]
+    lines = ["| parameter | default | values | meaning |", "|---|---|---|---|"]
     lines += [row for row in rows.values() if row not in there]
     same = [f"`{name}`" for name, row in rows.items() if row in there]
     return "\n".join([*lines, "", f"As for `PCA`: {', '.join(same)}."] if same else lines)
 
 
 def _row(parameter: Parameter) -> str:
-    key = f"`{parameter.path}`" if parameter.path else ""
     values, text = _cell(parameter.domain.values), _cell(parameter.text)
-    return f"| `{parameter.name}` | `{parameter.default!r}` | {values} | {key} | {text} |"
+    return f"| `{parameter.name}` | `{parameter.default!r}` | {values} | {text} |"
 
 
 def keys() -> str:
     """Return the tables of the keys of a configuration file, one for each section; kinds of models with the same keys share one."""
-    schema = json_schema()
+    schema: dict[str, Any] = json_schema()
     sections: dict[str, list[str]] = {}
     meanings: dict[str, str] = {}
     for path, entry in _entries(schema, schema, ""):
@@ -218,27 +212,18 @@ def purposes() -> str:
 
 
 def formulas() -> str:
-    """Return the formulas of what each solver needs, and of what solvers share, as their docstrings state them."""
+    """Return the formulas of what fits need and of what solvers share, as their docstrings state them."""
     sections: dict[str, tuple[Callable[..., Any], ...]] = {
-        "All solvers": (Work.budget, buffer_bytes, reading_needs, eigenproblem_bytes, model_need, scores_bytes),
+        "All solvers": (buffer_bytes, reading_needs, eigenproblem_bytes, model_need, scores_bytes),
         "`covariance`": (CovarianceSolver.needs,),
         "`covariance` with the matrix on disk": (OnDisk.needs,),
-        "`gram`": (gram.GramSolver.needs, gram.components_bytes),
+        "`gram`": (GramSolver.needs,),
     }
     others: dict[str, tuple[Callable[..., Any], ...]] = {
         "`sketch` and `adaptive`": (ApproximateSolver.needs,),
-        "Kernel PCA by landmarks": (LandmarkMethod.needs, LandmarkMethod.scratch_bytes),
-        "Kernel PCA by pairs of rows": (
-            PairsMethod.needs,
-            ExactMethod.sizes,
-            EmpiricalMapMethod.sizes,
-            EmpiricalMapMethod.needs,
-        ),
-        "What comes along with any solver": (
-            Removing.needs,
-            Quality.state_bytes,
-        ),
-        "Scores only": (scores.ByFeatures.needs, PCAModel.encoding_bytes, KernelModel.encoding_bytes),
+        "Kernel PCA by landmarks": (LandmarkMethod.needs,),
+        "Kernel PCA by `exact`": (ExactMethod.sizes,),
+        "Kernel PCA by `empirical_map`": (EmpiricalMapMethod.sizes,),
     }
     listed = {function for functions in (sections | others).values() for function in functions}
     # Solvers whose formulas are one docstring need no entry here.
@@ -247,10 +232,17 @@ def formulas() -> str:
     lines = []
     for title, functions in sections.items():
         lines += ["", f"### {title}", ""]
-        for function in functions:
-            text = " ".join((inspect.getdoc(function) or "").split())
-            lines.append(f"- `{function.__qualname__}`: {text.removeprefix('Return ')}")
+        lines += [("- " if len(functions) > 1 else "") + _formula(function) for function in functions]
     return "\n".join(lines).strip()
+
+
+def _formula(function: Callable[..., Any]) -> str:
+    """Return the docstring of a formula as a note, such as "Components: 8 k d.", without what names parts of the code."""
+    text = " ".join((inspect.getdoc(function) or "").split())
+    text = re.sub(r"(?<=\.) [^.]*`[^.]*\.", "", re.sub(r" \(`\w+`\)", "", text))
+    text = re.sub(r"^Return (?:what )?(?:a fit takes\. )?", "", text)
+    text = re.sub(r" takes?(?: beside it)?(?=[.,:;])", "", text, count=1)
+    return text[:1].upper() + text[1:] if re.match(r"(?:a|[a-z]{2,})\b", text) else text
 
 
 def _below(kind: type) -> Iterator[Any]:
