@@ -40,9 +40,6 @@ from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.choosing import CONTINUABLE, SOLVERS
 from streampca.solvers.covariance import CovarianceSolver, OnDisk
 from streampca.solvers.gram import GramSolver
-from streampca.solvers.kernel.empirical_map import EmpiricalMapMethod
-from streampca.solvers.kernel.exact import ExactMethod
-from streampca.solvers.kernel.landmarks import LandmarkMethod
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -60,39 +57,63 @@ def table_of(parameters: tuple[Parameter, ...], known: tuple[Parameter, ...] = (
 
 
 def _row(parameter: Parameter) -> str:
-    values, text = _cell(parameter.domain.values), _cell(parameter.text)
+    values, text = _cell(parameter.domain.values.replace("}", "")), _cell(parameter.text)
     return f"| `{parameter.name}` | `{parameter.default!r}` | {values} | {text} |"
 
 
 def keys() -> str:
-    """Return the tables of the keys of a configuration file, one for each section; kinds of models with the same keys share one."""
+    """Return the keys of a configuration file, one table for each section; kinds of models with the same keys share one.
+
+    Keys that are parameters with the same default and values are named below the table.
+    """
     schema: dict[str, Any] = json_schema()
-    sections: dict[str, list[str]] = {}
+    sections: dict[str, str] = {}
     meanings: dict[str, str] = {}
-    for path, entry in _entries(schema, schema, ""):
-        section, _, key = path.rpartition(".")
-        rows = sections.setdefault(section, [])
-        meaning = _cell(entry.get("description", "")).partition(" Allowed: ")[0]
-        if key == "kind":
-            meanings[section] = meaning.partition(";")[0].removeprefix("Says that ").rstrip(".")
-            continue
-        default = f"`{_yaml(entry['default'])}`" if "default" in entry else ""
-        values = _values(entry, schema["$defs"])
-        rows.append(f"| `{key}` | {default} | {values} | {_parameter(section, key) or meaning} |")
+    for section, entries in _sections(schema).items():
+        rows: list[str] = []
+        same: dict[str, list[str]] = {}
+        for key, entry in entries.items():
+            meaning = _cell(entry.get("description", "")).partition(" Allowed: ")[0]
+            title, parameter = _parameter(section, key)
+            if key == "kind":
+                default = " (default)" if "default" in entry else ""
+                meanings[section] = meaning.partition(";")[0].removeprefix("Says that ").rstrip(".") + default
+            elif parameter is None:
+                rows.append(_key(key, entry, schema, meaning))
+            elif parameter.name == key and parameter.domain.schema and parameter.default == entry.get("default"):
+                same.setdefault(title, []).append(f"`{key}`")
+            else:
+                rows.append(_key(key, entry, schema, _link(title, f".{parameter.name}")))
+        named = "; of ".join(f"{_link(title)}: {', '.join(names)}" for title, names in same.items())
+        parts = ["\n".join([*_HEAD, *rows])] * bool(rows) + [f"Parameters of {named}."] * bool(same)
+        sections[section] = "\n\n".join(parts)
     together: dict[str, list[str]] = {}
-    for section, rows in sections.items():
-        together.setdefault("\n".join(rows) or section, []).append(section)
+    for section, text in sections.items():
+        together.setdefault(text or section, []).append(section)
     return "\n\n".join(_section(names, sections[names[0]], meanings) for names in together.values())
 
 
-def _section(names: list[str], rows: list[str], meanings: dict[str, str]) -> str:
-    """Return heading and table of sections with the same keys, such as `model(mca)` and `model(cca)`, two kinds of `model`."""
+def _sections(schema: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the entries of a schema by section and key."""
+    sections: dict[str, dict[str, dict[str, Any]]] = {}
+    for path, entry in _entries(schema, schema, ""):
+        section, _, key = path.rpartition(".")
+        sections.setdefault(section, {})[key] = entry
+    return sections
+
+
+def _key(key: str, entry: dict[str, Any], schema: dict[str, Any], meaning: str) -> str:
+    default = f"`{_yaml(entry['default'])}`" if "default" in entry else ""
+    return f"| `{key}` | {default} | {_values(entry, schema['$defs'])} | {meaning} |"
+
+
+def _section(names: list[str], text: str, meanings: dict[str, str]) -> str:
+    """Return heading and text of sections with the same keys, such as `model(mca)` and `model(cca)`, two kinds of `model`."""
     name = names[0].partition("(")[0]
     kinds = " or ".join(f"`kind: {each.partition('(')[2].rstrip(')')}`" for each in names if "(" in each)
     heading = (f"### `{name}`" + (f", {kinds}" if kinds else "")) if name else "### At the top of the file"
     meaning = " ".join(f"{meanings[each][:1].upper()}{meanings[each][1:]}." for each in names if each in meanings)
-    table = "\n".join([*_HEAD, *rows]) if rows else ""
-    return "\n\n".join(part for part in (heading, meaning, table) if part)
+    return "\n\n".join(part for part in (heading, meaning, text) if part)
 
 
 _HEAD = ["| key | default | values | meaning |", "|---|---|---|---|"]
@@ -135,18 +156,22 @@ def _values(entry: dict[str, Any], definitions: dict[str, Any]) -> str:
     return _cell(text)
 
 
-def _parameter(section: str, key: str) -> str:
-    """Return a link to the parameter that a key stands for, or nothing."""
+def _parameter(section: str, key: str) -> tuple[str, Parameter | None]:
+    """Return the parameter that a key stands for, and the section of parameters.md that has it."""
     name, _, kind = section.partition("(")
     title = _OF_KINDS.get(kind.rstrip(")"), "PCA")
     path = f"{name}.{key}" if name else key
     for parameter in _ESTIMATORS[title]:
         if parameter.path == path:
-            same = _row(parameter) in {_row(each) for each in PCA_PARAMETERS}
-            title = "PCA" if same else title
-            anchor = title.lower().replace(" ", "-")
-            return f"[`{title.partition(' ')[0]}.{parameter.name}`](parameters.md#{anchor})"
-    return ""
+            common = _row(parameter) in {_row(each) for each in PCA_PARAMETERS}
+            return ("PCA" if common else title), parameter
+    return "", None
+
+
+def _link(title: str, attribute: str = "") -> str:
+    """Return a link to a section of parameters.md."""
+    anchor = title.lower().replace(" ", "-")
+    return f"[`{title.partition(' ')[0]}{attribute}`](parameters.md#{anchor})"
 
 
 def _entries(schema: dict[str, Any], section: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -221,9 +246,6 @@ def formulas() -> str:
     }
     others: dict[str, tuple[Callable[..., Any], ...]] = {
         "`sketch` and `adaptive`": (ApproximateSolver.needs,),
-        "Kernel PCA by landmarks": (LandmarkMethod.needs,),
-        "Kernel PCA by `exact`": (ExactMethod.sizes,),
-        "Kernel PCA by `empirical_map`": (EmpiricalMapMethod.sizes,),
     }
     listed = {function for functions in (sections | others).values() for function in functions}
     # Solvers whose formulas are one docstring need no entry here.
