@@ -135,6 +135,9 @@ _IN_SHORT = {
     "^true or false": "bool",
     "a mapping of options": "mapping",
     r"(^|, |, or )(?:an?|the) (?=\w)": r"\1",
+    "path of an .npy file": ".npy file",
+    "name of an array beside": "array beside",
+    "different names": "names",
 }
 """What the tables have in place of the words of error messages."""
 
