@@ -71,7 +71,7 @@ class RepeatedReadsError(ParameterError):
 
 
 class NotAvailableError(StreamPCAError, NotImplementedError, ValueError):
-    """This version does not support a feature of the public interface, or a combination of parameters and data."""
+    """A feature of the public interface, or a combination of parameters and data, is not supported by this version."""
 
     exit_status = 2
 
@@ -142,7 +142,7 @@ class StoreError(DataError):
 
 
 class PackedDataError(DataError):
-    """The attributes of an array declare its stored numbers as packed values; names these attributes."""
+    """The attributes of an array declare packed values, but these cannot be decoded; names the attributes."""
 
 
 class PartlyMissingError(DataError):
