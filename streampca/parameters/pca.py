@@ -199,7 +199,7 @@ PCA_PARAMETERS = (
         "pilot",
         "auto",
         whole(0, auto=True),
-        "Rows read before the first pass to choose the test matrix; auto: ten per column and at least 500, or none if this would decode more than a tenth of the data; 0: none.",
+        "Rows read before the first pass to choose the test matrix; auto: ten per column and at least 500, but decoding at most a tenth of the data; 0: none.",
         "model",
     ),
     Parameter(
