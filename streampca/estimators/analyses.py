@@ -87,7 +87,7 @@ class StateEstimator(Continuing):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `PCA.fit` takes.
+            Anything that `PCA.fit` accepts.
         Y : array-like, shape (n_samples, n_features_y), optional
             The second table, for estimators of two tables.
         sample_weight : array-like, shape (n_samples,), optional
@@ -209,7 +209,7 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
     heywood_features_ : list of int
         Features whose uniqueness is at its lower bound, 1e-6 of their variance: the factors explain them completely.
     mean_, scale_, total_variance_, n_samples_seen_, n_features_in_, constant_features_, plan_, n_passes_, bytes_read_
-        As those of `PCA`.
+        As for `PCA`.
     error_, certificate_ : ExactCertificate
         How closely the maximum was reached, and from how many starts.
 
@@ -258,7 +258,7 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `PCA.fit` takes.
+            Anything that `PCA.fit` accepts.
         y : ignored
         sample_weight : array-like, shape (n_samples,), optional
             Weights of the rows, as in `PCA.fit`.
@@ -282,7 +282,7 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
         Returns
         -------
         ndarray of float64, shape (n_features, n_features)
-            8 d² bytes, which no plan counts.
+            8 d² bytes, which plans do not count.
         """
         check_is_fitted(self)
         covariance: FloatArray = self.components_.T @ self.correlation_ @ self.components_
@@ -295,7 +295,7 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
         Returns
         -------
         ndarray of float64, shape (n_features, n_features)
-            8 d² bytes, which no plan counts.
+            8 d² bytes, which plans do not count.
         """
         check_is_fitted(self)
         varying, loadings, unique = self._of_varying()

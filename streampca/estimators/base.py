@@ -318,7 +318,7 @@ class StreamEstimator(BaseEstimator):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes.
+            Anything that `fit` accepts.
         y : ignored
         **params
             Further arguments of `fit`, such as `sample_weight`.
@@ -445,7 +445,7 @@ class StreamEstimator(BaseEstimator):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes, with the features of the fit.
+            Anything that `fit` accepts, with the features of the fit.
         path : str or Path
             Directory of the group. Its array ``scores`` has shape (n_samples, k) and is float32 for float16 and
             float32 input, otherwise float64.

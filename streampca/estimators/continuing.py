@@ -1,4 +1,4 @@
-"""Going on after a fit: rows added, rows taken out again, models merged; solved when the result is asked for."""
+"""Continuing after a fit: adding rows, removing rows, merging models; the eigenproblem is solved when a result is accessed."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class Continuing(StreamEstimator):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes.
+            Anything that `fit` accepts.
         sample_weight : array-like, shape (n_samples,), optional
             Weights of these rows, as when they were added.
 

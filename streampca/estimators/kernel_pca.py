@@ -141,7 +141,7 @@ class KernelPCA(StreamEstimator):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes.
+            Anything that `fit` accepts.
 
         Returns
         -------

@@ -98,7 +98,7 @@ def fit_many(
     models : mapping of str to PCA or KernelPCA
         Estimators by name; they are fitted in place. Their `memory`, `checkpoint` and `progress` must be None.
     X : array-like, shape (n_samples, n_features), path, lazy array or table
-        Everything that `PCA.fit` takes.
+        Anything that `PCA.fit` accepts.
     features : mapping of str to names, places or truth values, optional
         By name of a model, the features that it uses; other models use all. Give the name of a variable or feature, a
         list of names, a slice, positions, or a boolean for each feature. Features keep the order of `X`.

@@ -305,7 +305,7 @@ class PCA(Continuing, Patterns):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes.
+            Anything that `fit` accepts.
         probe : bool
             Ignored with a `FutureWarning`, and removed in the next minor version: the expected time follows from
             nominal rates.
@@ -384,7 +384,7 @@ class PCA(Continuing, Patterns):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features), path, lazy array or table
-            Everything that `fit` takes.
+            Anything that `fit` accepts.
         labels : array-like, shape (n_samples,), or str
             Label of each row: numbers, times or text. Or the name of a sample coordinate, a part of its times such as
             ``"time.month"``, a column of ``obs`` of AnnData, or a column of a data frame or of Parquet files. That
@@ -416,7 +416,7 @@ class PCA(Continuing, Patterns):
         Returns
         -------
         ndarray of float64, shape (n_features, n_features)
-            8 d² bytes, which no plan counts.
+            8 d² bytes, which plans do not count.
 
         Raises
         ------
@@ -435,7 +435,7 @@ class PCA(Continuing, Patterns):
         Returns
         -------
         ndarray of float64, shape (n_features, n_features)
-            8 d² bytes, which no plan counts.
+            8 d² bytes, which plans do not count.
 
         Raises
         ------
@@ -710,7 +710,7 @@ class RotatedPCA(Patterns):
     pca_ : PCA
         The fit before the rotation. Its certificate bounds the errors of the components that were rotated.
     mean_, scale_, noise_variance_, total_variance_, n_components_, n_samples_seen_, n_features_in_
-        As those of `PCA`.
+        As for `PCA`.
 
     Examples
     --------
@@ -748,7 +748,7 @@ class RotatedPCA(Patterns):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `PCA.fit` takes.
+            Anything that `PCA.fit` accepts.
         y : ignored
         sample_weight : array-like, shape (n_samples,), optional
             Weights of the rows, as in `PCA.fit`.
