@@ -14,7 +14,7 @@ accumulator               rows                                             state
 `ExactIntegerCovariance`  8-bit integers, bool                             4 d² to 8 d² bytes, exact sums  n d² flops
 `CompleteRows`            rows with NaN are left out                       as `Covariance`                 n d² flops
 `PairwiseCovariance`      NaN is missing; pairs of observed values count   four times that                 up to 4 n d² flops
-`QRFactor`                singular values below 1e-8 of the first matter   8 d² bytes                      2 n d² flops, float64
+`QRFactor`                singular values below 1e-7 of the first matter   8 d² bytes                      2 n d² flops, float64
 `Moments`                 any numbers; mean and variance only              24 d bytes                      4 n d flops
 ========================  ===============================================  ==============================  ==========================
 
