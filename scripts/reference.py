@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from streampca.accumulators.quality import Quality
-from streampca.models.kernel import KernelModel
-from streampca.models.pca import PCAModel
 from streampca.parameters import (
     COUPLED_PARAMETERS,
     FACTOR_PARAMETERS,
@@ -27,7 +24,6 @@ from streampca.parameters import (
     PCA_PARAMETERS,
     Parameter,
 )
-from streampca.planning import scores
 from streampca.planning.memory import (
     PURPOSES,
     Purpose,
@@ -39,15 +35,11 @@ from streampca.planning.memory import (
 )
 from streampca.planning.work import Work
 from streampca.runs.config.models import json_schema
-from streampca.solvers import gram
 from streampca.solvers.approximate import ApproximateSolver
 from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.choosing import CONTINUABLE, SOLVERS
 from streampca.solvers.covariance import CovarianceSolver, OnDisk
-from streampca.solvers.kernel.empirical_map import EmpiricalMapMethod
-from streampca.solvers.kernel.exact import ExactMethod, PairsMethod
-from streampca.solvers.kernel.landmarks import LandmarkMethod
-from streampca.solvers.removing import Removing
+from streampca.solvers.gram import GramSolver
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -58,38 +50,131 @@ def table_of(parameters: tuple[Parameter, ...], known: tuple[Parameter, ...] = (
     """Return the table of the parameters of an estimator, with one line for those that another table has in the same words."""
     rows = {parameter.name: _row(parameter) for parameter in parameters}
     there = {_row(parameter) for parameter in known}
-    lines = ["| parameter | default | values | in a file | meaning |", "|---|---|---|---|---|"]
+    lines = ["| parameter | default | values | meaning |", "|---|---|---|---|"]
     lines += [row for row in rows.values() if row not in there]
     same = [f"`{name}`" for name, row in rows.items() if row in there]
     return "\n".join([*lines, "", f"As for `PCA`: {', '.join(same)}."] if same else lines)
 
 
 def _row(parameter: Parameter) -> str:
-    key = f"`{parameter.path}`" if parameter.path else ""
-    values, text = _cell(parameter.domain.values), _cell(parameter.text)
-    return f"| `{parameter.name}` | `{parameter.default!r}` | {values} | {key} | {text} |"
+    values, text = _cell(parameter.domain.values.replace("}", "")), _cell(parameter.text)
+    return f"| `{parameter.name}` | `{parameter.default!r}` | {values} | {text} |"
 
 
 def keys() -> str:
-    """Return the tables of the keys of a configuration file, one for each section."""
-    schema = json_schema()
-    sections: dict[str, list[str]] = {}
+    """Return the keys of a configuration file, one table for each section; kinds of models with the same keys share one.
+
+    Keys that are parameters with the same default and values are named below the table.
+    """
+    schema: dict[str, Any] = json_schema()
+    sections: dict[str, str] = {}
+    meanings: dict[str, str] = {}
+    for section, entries in _sections(schema).items():
+        rows: list[str] = []
+        same: dict[str, list[str]] = {}
+        for key, entry in entries.items():
+            meaning = _cell(entry.get("description", "")).partition(" Allowed: ")[0]
+            title, parameter = _parameter(section, key)
+            if key == "kind":
+                default = " (default)" if "default" in entry else ""
+                meanings[section] = meaning.partition(";")[0].removeprefix("Says that ").rstrip(".") + default
+            elif parameter is None:
+                rows.append(_key(key, entry, schema, meaning))
+            elif parameter.name == key and parameter.domain.schema and parameter.default == entry.get("default"):
+                same.setdefault(title, []).append(f"`{key}`")
+            else:
+                rows.append(_key(key, entry, schema, _link(title, f".{parameter.name}")))
+        named = "; of ".join(f"{_link(title)}: {', '.join(names)}" for title, names in same.items())
+        parts = ["\n".join([*_HEAD, *rows])] * bool(rows) + [f"Parameters of {named}."] * bool(same)
+        sections[section] = "\n\n".join(parts)
+    together: dict[str, list[str]] = {}
+    for section, text in sections.items():
+        together.setdefault(text or section, []).append(section)
+    return "\n\n".join(_section(names, sections[names[0]], meanings) for names in together.values())
+
+
+def _sections(schema: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the entries of a schema by section and key."""
+    sections: dict[str, dict[str, dict[str, Any]]] = {}
     for path, entry in _entries(schema, schema, ""):
-        default = f"`{_yaml(entry['default'])}`" if "default" in entry else ""
         section, _, key = path.rpartition(".")
-        sections.setdefault(section, []).append(f"| `{key}` | {default} | {_cell(entry.get('description', ''))} |")
-    return "\n\n".join("\n".join([_heading(name), "", *_HEAD, *rows]) for name, rows in sections.items())
+        sections.setdefault(section, {})[key] = entry
+    return sections
 
 
-_HEAD = ["| key | default | meaning |", "|---|---|---|"]
+def _key(key: str, entry: dict[str, Any], schema: dict[str, Any], meaning: str) -> str:
+    default = f"`{_yaml(entry['default'])}`" if "default" in entry else ""
+    return f"| `{key}` | {default} | {_values(entry, schema['$defs'])} | {meaning} |"
 
 
-def _heading(section: str) -> str:
-    """Return the heading of a section such as `model(pca)`, a kind of the section `model`."""
+def _section(names: list[str], text: str, meanings: dict[str, str]) -> str:
+    """Return heading and text of sections with the same keys, such as `model(mca)` and `model(cca)`, two kinds of `model`."""
+    name = names[0].partition("(")[0]
+    kinds = " or ".join(f"`kind: {each.partition('(')[2].rstrip(')')}`" for each in names if "(" in each)
+    heading = (f"### `{name}`" + (f", {kinds}" if kinds else "")) if name else "### At the top of the file"
+    meaning = " ".join(f"{meanings[each][:1].upper()}{meanings[each][1:]}." for each in names if each in meanings)
+    return "\n\n".join(part for part in (heading, meaning, text) if part)
+
+
+_HEAD = ["| key | default | values | meaning |", "|---|---|---|---|"]
+_ESTIMATORS = {
+    "PCA": PCA_PARAMETERS,
+    "KernelPCA": KERNEL_PCA_PARAMETERS,
+    "MCA and CCA": COUPLED_PARAMETERS,
+    "FactorAnalysis": FACTOR_PARAMETERS,
+}
+"""Sections of parameters.md, and their parameters."""
+_OF_KINDS = {"kernel_pca": "KernelPCA", "mca": "MCA and CCA", "cca": "MCA and CCA", "factor_analysis": "FactorAnalysis"}
+_IN_SHORT = {
+    "a whole number of bytes": "bytes",
+    r"a whole number of at least (\d+)": r"integer ≥ \1",
+    "a number above 0 and at most 1": "number > 0 and ≤ 1",
+    r"a number above (\d+)": r"number > \1",
+    r"a number of at least (\d+)": r"number ≥ \1",
+    r"a duration such as .*\)": "duration",
+    "^true or false": "bool",
+    "a mapping of options": "mapping",
+    r"(^|, |, or )(?:an?|the) (?=\w)": r"\1",
+    "path of an .npy file": ".npy file",
+    "name of an array beside": "array beside",
+    "different names": "names",
+}
+"""What the tables have in place of the words of error messages."""
+
+
+def _values(entry: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """Return the values of a key beside a default of null: what errors call allowed, or else the names or keys of its schema."""
+    text = entry.get("description", "").partition(" Allowed: ")[2].removesuffix(".")
+    if entry.get("default", "") is None:
+        text = re.sub(",? or null$", "", text)
+    either = [each for each in entry.get("anyOf", [entry]) if each.get("type") != "null"]
+    if not text:
+        keys = [key for each in either for key in definitions.get(each.get("$ref", "")[8:], {}).get("properties", ())]
+        names = [name for each in either for name in each.get("enum", ())]
+        return ", ".join(names) or (f"mapping with {', '.join(keys)}" if keys else "")
+    if either and all(each.get("type") == "string" for each in either) and not re.search("[,:]", text):
+        return "string"
+    for long, short in _IN_SHORT.items():
+        text = re.sub(long, short, text)
+    return _cell(text)
+
+
+def _parameter(section: str, key: str) -> tuple[str, Parameter | None]:
+    """Return the parameter that a key stands for, and the section of parameters.md that has it."""
     name, _, kind = section.partition("(")
-    if not name:
-        return "### At the top of the file"
-    return f"### `{name}`" + (f", `kind: {kind.rstrip(')')}`" if kind else "")
+    title = _OF_KINDS.get(kind.rstrip(")"), "PCA")
+    path = f"{name}.{key}" if name else key
+    for parameter in _ESTIMATORS[title]:
+        if parameter.path == path:
+            common = _row(parameter) in {_row(each) for each in PCA_PARAMETERS}
+            return ("PCA" if common else title), parameter
+    return "", None
+
+
+def _link(title: str, attribute: str = "") -> str:
+    """Return a link to a section of parameters.md."""
+    anchor = title.lower().replace(" ", "-")
+    return f"[`{title.partition(' ')[0]}{attribute}`](parameters.md#{anchor})"
 
 
 def _entries(schema: dict[str, Any], section: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -110,6 +195,9 @@ def _cell(text: str) -> str:
 
 
 def _yaml(value: Any) -> str:
+    """Return a default as YAML; a kernel without its keys that are null."""
+    if isinstance(value, list):
+        value = [{key: one for key, one in each.items() if one is not None} for each in value]
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -152,27 +240,15 @@ def purposes() -> str:
 
 
 def formulas() -> str:
-    """Return the formulas of what each solver needs, and of what solvers share, as their docstrings state them."""
+    """Return the formulas of what fits need and of what solvers share, as their docstrings state them."""
     sections: dict[str, tuple[Callable[..., Any], ...]] = {
-        "All solvers": (Work.budget, buffer_bytes, reading_needs, eigenproblem_bytes, model_need, scores_bytes),
+        "All solvers": (buffer_bytes, reading_needs, eigenproblem_bytes, model_need, scores_bytes),
         "`covariance`": (CovarianceSolver.needs,),
         "`covariance` with the matrix on disk": (OnDisk.needs,),
-        "`gram`": (gram.GramSolver.needs, gram.components_bytes),
+        "`gram`": (GramSolver.needs,),
     }
     others: dict[str, tuple[Callable[..., Any], ...]] = {
         "`sketch` and `adaptive`": (ApproximateSolver.needs,),
-        "Kernel PCA by landmarks": (LandmarkMethod.needs, LandmarkMethod.scratch_bytes),
-        "Kernel PCA by pairs of rows": (
-            PairsMethod.needs,
-            ExactMethod.sizes,
-            EmpiricalMapMethod.sizes,
-            EmpiricalMapMethod.needs,
-        ),
-        "What comes along with any solver": (
-            Removing.needs,
-            Quality.state_bytes,
-        ),
-        "Scores only": (scores.ByFeatures.needs, PCAModel.encoding_bytes, KernelModel.encoding_bytes),
     }
     listed = {function for functions in (sections | others).values() for function in functions}
     # Solvers whose formulas are one docstring need no entry here.
@@ -181,10 +257,17 @@ def formulas() -> str:
     lines = []
     for title, functions in sections.items():
         lines += ["", f"### {title}", ""]
-        for function in functions:
-            text = " ".join((inspect.getdoc(function) or "").split())
-            lines.append(f"- `{function.__qualname__}`: {text.removeprefix('Return ')}")
+        lines += [("- " if len(functions) > 1 else "") + _formula(function) for function in functions]
     return "\n".join(lines).strip()
+
+
+def _formula(function: Callable[..., Any]) -> str:
+    """Return the docstring of a formula as a note, such as "Components: 8 k d.", without what names parts of the code."""
+    text = " ".join((inspect.getdoc(function) or "").split())
+    text = re.sub(r"(?<=\.) [^.]*`[^.]*\.", "", re.sub(r" \(`\w+`\)", "", text))
+    text = re.sub(r"^Return (?:what )?(?:a fit takes\. )?", "", text)
+    text = re.sub(r" takes?(?: beside it)?(?=[.,:;])", "", text, count=1)
+    return text[:1].upper() + text[1:] if re.match(r"(?:a|[a-z]{2,})\b", text) else text
 
 
 def _below(kind: type) -> Iterator[Any]:

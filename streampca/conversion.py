@@ -1,7 +1,7 @@
 """Conversion between eigenvectors of the Gram matrix and of the covariance matrix.
 
-With X = U S Vᵀ (rows are samples, centred): X Xᵀ U = U S² and Xᵀ X V = V S². Either set of eigenvectors gives the other
-by one product with the data, divided by the singular values.
+With X = U S Vᵀ (rows are samples, centred): X Xᵀ U = U S² and Xᵀ X V = V S². One product with the data, divided by
+the singular values, turns either set of eigenvectors into the other.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ def components_from_gram(X: ArrayLike, gram_vectors: ArrayLike, gram_values: Arr
     Parameters
     ----------
     X : array, shape (n_samples, n_features)
-        Centred rows, or some of their columns; the result has the components in these columns.
+        Centred rows, or some of their columns; the components then have these columns only.
     gram_vectors : array, shape (n_samples, k)
         Orthonormal eigenvectors U of X Xᵀ, in columns.
     gram_values : array, shape (k,)
-        Their eigenvalues S², all positive.
+        Eigenvalues S² of these eigenvectors, all positive.
 
     Raises
     ------
     ParameterError
-        If shapes do not agree, or an eigenvalue is not positive, so that X does not determine its component.
+        If shapes do not match, or if an eigenvalue is not positive, since X then does not determine its component.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def gram_vectors_from_components(X: ArrayLike, components: ArrayLike, gram_value
     Parameters
     ----------
     X : array, shape (n_samples, n_features)
-        Centred rows, or some of them; the result has these rows of U.
+        Centred rows, or some of them; U then has these rows only.
     components : array, shape (k, n_features)
         Orthonormal eigenvectors V of Xᵀ X, in rows.
     gram_values : array, shape (k,)
@@ -61,7 +61,7 @@ def gram_vectors_from_components(X: ArrayLike, components: ArrayLike, gram_value
     Raises
     ------
     ParameterError
-        If shapes do not agree, or an eigenvalue is not positive.
+        If shapes do not match, or if an eigenvalue is not positive.
 
     Examples
     --------

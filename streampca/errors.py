@@ -45,7 +45,7 @@ def value_in_words(value: object) -> str:
 
 
 class StreamPCAError(Exception):
-    """Base of every error that streampca raises on purpose; URLs in messages have neither passwords nor queries."""
+    """Base class of all errors that streampca raises deliberately; URLs in messages omit passwords and queries."""
 
     exit_status: ClassVar[int] = 1
     """Exit status of a command that ends with this error."""
@@ -67,30 +67,30 @@ class ParameterError(StreamPCAError, ValueError):
 
 
 class RepeatedReadsError(ParameterError):
-    """One pass over a Dask array would read or make its chunks more often than allowed; names how often and the remedy."""
+    """One pass over a Dask array would read or compute its chunks more often than allowed; states how often, and the remedy."""
 
 
 class NotAvailableError(StreamPCAError, NotImplementedError, ValueError):
-    """A feature of the public interface, or a combination of parameters and data, that this version does not support."""
+    """A feature of the public interface, or a combination of parameters and data, is not supported by this version."""
 
     exit_status = 2
 
 
 class NotComputedError(NotAvailableError, AttributeError):
-    """An attribute that this fit did not compute, or a method that these parameters rule out.
+    """The fit did not compute an attribute, or its parameters rule out a method.
 
-    An `AttributeError`, so that `hasattr` and `dir` take it for absent.
+    It is an `AttributeError`, so `hasattr` and `dir` treat the attribute as absent.
     """
 
 
 class NotFittedError(StreamPCAError, ValueError, AttributeError):
-    """An estimator was used before `fit`; where scikit-learn is installed, its error of this name is raised."""
+    """An estimator was used before `fit`; if scikit-learn is installed, its error of this name is raised."""
 
     exit_status = 2
 
 
 class MergeError(StreamPCAError, ValueError):
-    """States or models that were made with different parameters, or whose states were not kept, cannot be merged."""
+    """States or models cannot be merged, because their parameters differ or their states were not kept."""
 
     exit_status = 2
 
@@ -102,11 +102,11 @@ class ClusterError(StreamPCAError, RuntimeError):
 
 
 class BlockFailedError(ClusterError):
-    """Every worker that read certain rows, alone on it, died in all attempts; names the rows and their chunks."""
+    """Some rows killed every worker that read them alone, in all attempts; names the rows and their chunks."""
 
 
 class NoSpaceError(StreamPCAError, OSError):
-    """The file system that the output goes to has, or will have, no room for it."""
+    """The file system has too little space for the output, or will run out of it."""
 
     exit_status = 4
 
@@ -142,11 +142,11 @@ class StoreError(DataError):
 
 
 class PackedDataError(DataError):
-    """The attributes of an array declare its stored numbers as packed values; names these attributes."""
+    """The attributes of an array declare packed values, but these cannot be decoded; names the attributes."""
 
 
 class PartlyMissingError(DataError):
-    """A feature that was taken for one that is never observed has a value; names feature and row."""
+    """A feature that appeared to be never observed has a value; names feature and row."""
 
 
 class ChangedInputError(DataError):
@@ -154,7 +154,7 @@ class ChangedInputError(DataError):
 
 
 class NotFiniteError(DataError):
-    """The data holds NaN or infinity, or overflows when squared; names the first row and column."""
+    """The data contains NaN or infinity, or overflows when squared; names the first row and column."""
 
 
 class OutputError(StreamPCAError, OSError):
@@ -170,7 +170,7 @@ class PlanError(StreamPCAError, ValueError):
 
 
 class ModelError(DataError):
-    """A saved model is not one, is incomplete, or fails a check on loading."""
+    """A path holds no saved model, or the model is incomplete or fails a check on loading."""
 
 
 class InterruptedRunError(StreamPCAError):

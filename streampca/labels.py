@@ -31,20 +31,20 @@ class Dimension:
     name: str
     """Name, such as ``time`` or ``lat``."""
     size: int
-    """Number of places along it."""
+    """Number of positions along it."""
     coordinate: Array | None = None
-    """Value at each place, ``(size,)``: numbers, ``datetime64`` or text; None where there are none."""
+    """Value at each position, ``(size,)``: numbers, ``datetime64`` or text; None without values."""
     attributes: Mapping[str, JsonValue] = field(default_factory=dict)
     """Attributes of the coordinate, such as ``units``."""
     others: Mapping[str, Dimension] = field(default_factory=dict)
-    """Further coordinates of numbers along it, such as the levels of a MultiIndex, by name; models on disk do not have them."""
+    """Further numeric coordinates along it by name, such as levels of a MultiIndex; not stored in models."""
     alleles: Array | None = None
-    """Alleles of each variant, ``(size,)``: the counted one, a slash and the other one, such as ``A/G``; None where they are not known."""
+    """Alleles of each variant, ``(size,)``: the counted one, a slash and the other one, such as ``A/G``; None if unknown."""
     note: str = ""
-    """Why a coordinate that is stored is not read, or not as times; models on disk do not have it."""
+    """Reason why a stored coordinate is not read, or not as times; not stored in models."""
 
     def value(self, index: int) -> str:
-        """Return the coordinate at a place as text, or the place itself where there is no coordinate."""
+        """Return the coordinate at a position as text, or the position itself without a coordinate."""
         if self.coordinate is None:
             return str(index)
         value = self.coordinate[index]
@@ -62,7 +62,7 @@ class Dimension:
         return None if times is None else str(times[0].isoformat()).removesuffix("T00:00:00")
 
     def describe(self) -> dict[str, JsonValue]:
-        """Return name and size, and first and last value and units of the coordinate where there is one."""
+        """Return name and size, and if there is a coordinate, its first and last value and units."""
         known: dict[str, JsonValue] = {"name": self.name, "size": self.size}
         if self.coordinate is not None and self.size:
             known |= {"first": self.value(0), "last": self.value(self.size - 1)}
@@ -104,14 +104,14 @@ class SampleColumns(ABC):
 
 @dataclass(frozen=True)
 class Variable:
-    """Consecutive features of one stored array: all places of its feature dimensions, in C order."""
+    """Consecutive features of one stored array: all positions along its feature dimensions, in C order."""
 
     name: str | None
-    """Name of the array; None where it has none."""
+    """Name of the array; None if it has none."""
     dims: tuple[str, ...]
     """Names of its feature dimensions, the slowest first."""
     shape: tuple[int, ...]
-    """Their sizes."""
+    """Sizes of these dimensions."""
     attributes: Mapping[str, JsonValue] = field(default_factory=dict)
     """Attributes of the array, such as ``units``."""
     beside: SampleColumns | None = field(default=None, compare=False, repr=False)
@@ -127,8 +127,9 @@ class Variable:
 class Labels:
     """Names of the rows and columns of a table.
 
-    A table has a row for every place of its sample dimensions, in C order, and for every place of each variable's feature
-    dimensions a column, in C order and one variable after another, without those that a mask leaves out.
+    A table has one row for each position along its sample dimensions, in C order. It has one column for each position
+    along the feature dimensions of each variable, in C order, one variable after another, except features that a mask
+    leaves out.
     """
 
     samples: tuple[Dimension, ...]
@@ -138,7 +139,7 @@ class Labels:
     variables: tuple[Variable, ...]
     """Variables in the order of their columns."""
     mask: BoolArray | None = None
-    """Which features are columns, ``(sum of the variables' sizes,)``; None where all are."""
+    """Which features are columns, ``(sum of the variables' sizes,)``; None if all are."""
 
     @property
     def n_samples(self) -> int:

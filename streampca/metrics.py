@@ -1,4 +1,4 @@
-"""Distances between two decompositions, and bounds of what a change of the features does to the eigenvalues."""
+"""Distances between two decompositions, and bounds of the change of eigenvalues when features change."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def relative_differences(a: ArrayLike, b: ArrayLike) -> FloatArray:
     Raises
     ------
     ParameterError
-        If the shapes differ, or a reference is not positive.
+        If the shapes differ, or if a reference eigenvalue is not positive.
 
     Examples
     --------
@@ -147,7 +147,7 @@ def relative_difference(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def dot_product_error(X: ArrayLike, Z: ArrayLike) -> float:
-    """Return the mean of ``|⟨xᵢ, xⱼ⟩ − ⟨zᵢ, zⱼ⟩| / |⟨xᵢ, xⱼ⟩|`` over pairs i ≤ j with a product that is not zero.
+    """Return the mean of ``|⟨xᵢ, xⱼ⟩ − ⟨zᵢ, zⱼ⟩| / |⟨xᵢ, xⱼ⟩|`` over pairs i ≤ j with nonzero ⟨xᵢ, xⱼ⟩.
 
     Parameters
     ----------
@@ -190,12 +190,12 @@ def principal_angles(V: ArrayLike, W: ArrayLike) -> FloatArray:
     Parameters
     ----------
     V, W : array, shape (k, n_features)
-        Bases of two subspaces, in rows; their numbers of rows may differ.
+        Bases of two subspaces, in rows; they may differ in their number of rows.
 
     Returns
     -------
     array
-        Angles in radians, the smallest first: as many as the smaller number of rows.
+        Angles in radians, smallest first; their number is the smaller number of rows.
 
     Raises
     ------
@@ -221,11 +221,12 @@ def principal_angles(V: ArrayLike, W: ArrayLike) -> FloatArray:
 def replacement_bound(
     covariance: ArrayLike, features: ArrayLike, replacements: ArrayLike, norm: Norm = "frobenius"
 ) -> float:
-    """Return a bound of the change of every eigenvalue if features are replaced by others.
+    """Return a bound of the change of any eigenvalue if features are replaced by others.
 
-    Where feature a takes the values of feature b, the Gram matrix changes by D = x_a x_aᵀ − x_b x_bᵀ, and no eigenvalue by
-    more than ‖D‖₂ ≤ ‖D‖_F = √(C_aa² + C_bb² − 2 C_ab²) (divided by the same number as the covariance C). For several
-    replacements D is the sum of w_j x_j x_jᵀ, with w_j = 1 less the number of features that have the values of j afterwards.
+    If feature a takes the values of feature b, the Gram matrix changes by D = x_a x_aᵀ − x_b x_bᵀ, and no eigenvalue
+    changes by more than ‖D‖₂ ≤ ‖D‖_F = √(C_aa² + C_bb² − 2 C_ab²) (divided by the same number as the covariance C).
+    For several replacements D is the sum of w_j x_j x_jᵀ, with w_j = 1 less the number of features that have the
+    values of j afterwards.
 
     Parameters
     ----------
@@ -235,7 +236,7 @@ def replacement_bound(
     features : int or array of ints, shape (r,)
         Features that are replaced, each once.
     replacements : int or array of ints, shape (r,)
-        The features whose values they take, before any replacement.
+        Features whose original values replace them.
     norm : {"frobenius", "spectral"}
         ‖D‖_F, as published, in O(n_features²); or ‖D‖₂, which is smaller, in O(n_features³).
 
@@ -286,12 +287,12 @@ def replacement_bound(
 
 
 def grouping_bound(covariance: ArrayLike, groups: ArrayLike, norm: Norm = "frobenius") -> float:
-    """Return a bound of the change of every eigenvalue if features are replaced by the mean of their group.
+    """Return a bound of the change of any eigenvalue if features are replaced by the mean of their group.
 
-    With P, the projection on vectors that are constant in every group (ΩΩᵀ of `streampca.transforms.Grouping`), the Gram
-    matrix loses X (1 − P) Xᵀ, which is positive semi-definite: eigenvalues decrease, and none by more than
-    ‖(1 − P) C (1 − P)‖₂ ≤ ‖(1 − P) C (1 − P)‖_F. It is small where the features of a group are highly correlated and
-    have similar variances.
+    Let P be the projection onto vectors that are constant in every group (ΩΩᵀ of `streampca.transforms.Grouping`).
+    The Gram matrix loses X (1 − P) Xᵀ, which is positive semi-definite. So eigenvalues decrease, and none by more
+    than ‖(1 − P) C (1 − P)‖₂ ≤ ‖(1 − P) C (1 − P)‖_F. The bound is small if the features of a group are highly
+    correlated and have similar variances.
 
     Parameters
     ----------
@@ -310,7 +311,7 @@ def grouping_bound(covariance: ArrayLike, groups: ArrayLike, norm: Norm = "frobe
     Raises
     ------
     ParameterError
-        If the covariance is not a symmetric matrix, or there is not one group for every feature.
+        If the covariance is not a symmetric matrix, or if `groups` does not have one entry per feature.
 
     References
     ----------

@@ -1,9 +1,10 @@
-"""States that other programs embed: accumulate rows as they come, merge what several processes have, solve at the end.
+"""States for embedding in other programs: accumulate rows as they arrive, merge states of several processes, solve at the end.
 
-Importing this module needs numpy and scipy, and no other package that streampca depends on. Each accumulator is a frozen configuration,
-see `Accumulator`: ``init(n_features)`` makes an empty state, ``update(state, rows)`` adds a block of any number of rows,
-``merge(states)`` joins states of the same configuration, and `principal_components` solves one. States are dataclasses of arrays
-and numbers, so that pickle sends them. Their size (`state_bytes`) does not depend on the number of rows.
+This module imports numpy and scipy, and no other dependency of streampca. An accumulator is a frozen configuration
+(see `Accumulator`): ``init(n_features)`` makes an empty state, ``update(state, rows)`` adds a block of any number of
+rows, and ``merge(states)`` joins states of the same configuration. `principal_components` solves a state. States are
+dataclasses of arrays and numbers, which can be pickled. Their size (`state_bytes`) does not depend on the number of
+rows.
 
 ========================  ===============================================  ==============================  ==========================
 accumulator               rows                                             state                           cost of n rows
@@ -13,12 +14,12 @@ accumulator               rows                                             state
 `ExactIntegerCovariance`  8-bit integers, bool                             4 d² to 8 d² bytes, exact sums  n d² flops
 `CompleteRows`            rows with NaN are left out                       as `Covariance`                 n d² flops
 `PairwiseCovariance`      NaN is missing; pairs of observed values count   four times that                 up to 4 n d² flops
-`QRFactor`                singular values below 1e-8 of the first matter   8 d² bytes                      2 n d² flops, float64
+`QRFactor`                singular values below 1e-7 of the first matter   8 d² bytes                      2 n d² flops, float64
 `Moments`                 any numbers; mean and variance only              24 d bytes                      4 n d flops
 ========================  ===============================================  ==============================  ==========================
 
-Here d is the number of features. Up to rounding, neither the division of the rows into blocks nor the order of merging changes a
-state; the same division and the same order give the same bits.
+Here d is the number of features. Dividing the rows into other blocks or merging in another order changes a state only
+by rounding. The same blocks in the same order give the same bits.
 
 Examples
 --------
@@ -82,15 +83,15 @@ class Components:
     """Principal components of the rows behind a state; scores are ``((rows - mean) * factors) @ components.T``."""
 
     components: FloatArray
-    """Orthonormal rows, largest variance first, the entry of largest modulus positive; shape ``(k, n_features)``."""
+    """Orthonormal rows, largest variance first, with the entry of largest modulus positive; shape ``(k, n_features)``."""
     explained_variance: FloatArray
-    """Variance along each component, shape ``(k,)``; its divisor is that of the accumulator, n − ddof."""
+    """Variance along each component, shape ``(k,)``; the divisor is n − ddof of the accumulator."""
     total_variance: float
     """Sum of the variances along all directions."""
     mean: FloatArray
-    """What is subtracted from each feature: its mean, or 0 with ``center=False``; shape ``(n_features,)``."""
+    """Mean of each feature, which is subtracted, or 0 with ``center=False``; shape ``(n_features,)``."""
     factors: FloatArray
-    """What centred features are multiplied by: 1, or with ``scale=True`` 1 / standard deviation and 0 for constant ones; ``(n_features,)``."""
+    """Factors of the centred features: 1, or with ``scale=True`` 1 / standard deviation, and 0 for constant features; ``(n_features,)``."""
     n_samples: int
     """Number of rows."""
 
@@ -98,17 +99,18 @@ class Components:
 def principal_components(accumulator: Solvable, state: Any, n_components: int | None = None) -> Components:
     """Return the principal components of the rows behind `state`, which is not changed.
 
-    LAPACK solves up to 1,536 features, and larger matrices of which more than a tenth of the components is asked for (4/3 d³ flops, 16 d²
-    bytes beside the state); block Lanczos with thick restart the others, in the memory of about 2 k + 600 vectors.
+    LAPACK solves matrices of up to 1,536 features, and larger ones if more than a tenth of the components is
+    requested (4/3 d³ flops, 16 d² bytes beside the state). Block Lanczos with thick restart solves the others, in the
+    memory of about 2 k + 600 vectors.
 
     Parameters
     ----------
     accumulator : Covariance, ExactIntegerCovariance, CompleteRows, PairwiseCovariance or QRFactor
-        What made the state; its `center`, `scale` and `ddof` count.
+        The accumulator that made the state; its `center`, `scale` and `ddof` apply.
     state : CovarianceState, IntegerState, CompleteRowsState, PairwiseState or TriangleState
-        What its `update` and `merge` returned.
+        A state that its `update` or `merge` returned.
     n_components : int, optional
-        How many, at most as many as features and rows; None for that many.
+        Number of components, at most the smaller of features and rows; None for all of these.
 
     Returns
     -------
@@ -117,7 +119,7 @@ def principal_components(accumulator: Solvable, state: Any, n_components: int | 
     Raises
     ------
     DataError
-        If there are not more rows than `ddof`.
+        If there are `ddof` rows or fewer.
     ParameterError
         If `n_components` is not positive, or the states of `accumulator` have no components.
 

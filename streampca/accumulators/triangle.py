@@ -98,7 +98,7 @@ class QRFactor(Accumulator[TriangleState, Factored]):
     A panel of centred rows X, and the step δ between the means, are annihilated against R by Householder reflections:
     ``R ← qr([R; X; √(n₁ n₂ / n) δ])`` (LAPACK ``tpqrt``, which uses that R is triangular). Two factors are merged in
     the same way (Demmel, Grigori, Hoemmen & Langou 2012). Nothing is squared, so singular values are accurate down to
-    1e-15 of the first, whereas those from a covariance matrix are lost below 1e-8. Always in float64. Cost: 2 n d² flops, two to
+    1e-15 of the first, whereas those from a covariance matrix are lost below 1e-7. Always in float64. Cost: 2 n d² flops, two to
     four times the time of float64 products; 8 d² bytes.
 
     References

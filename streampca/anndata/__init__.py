@@ -1,4 +1,4 @@
-"""PCA of AnnData with the interface of scanpy: results go to ``obsm``, ``varm`` and ``uns`` of the object, store or file."""
+"""PCA of AnnData with the interface of scanpy, which writes results to ``obsm``, ``varm`` and ``uns`` of the object, store or file."""
 
 from __future__ import annotations
 
@@ -48,25 +48,27 @@ def pca(
 ) -> PCA:
     """Fit PCA to AnnData, write the results into it, and return the fitted estimator.
 
-    ``obsm["X_pca"]`` are the scores, ``varm["PCs"]`` the components, zero for features that are not used, and ``uns["pca"]`` has
-    ``variance``, ``variance_ratio`` and ``params``, as `scanpy.pp.pca` writes them. Data in a store or a file are read by blocks of
-    rows, and all results are written there or none, also if the process is killed; the next call finishes what a killed
-    one had committed.
+    The results have the places that `scanpy.pp.pca` uses: scores in ``obsm["X_pca"]``, components in ``varm["PCs"]``
+    (zero for unused features), and ``variance``, ``variance_ratio`` and ``params`` in ``uns["pca"]``. Data in a store
+    or file are read in blocks of rows. Either all results are written there or none, even if the process is killed;
+    the next call completes results that a killed process had committed.
 
     Parameters
     ----------
     adata : AnnData, str or Path
-        Object, in memory or backed; ``.zarr`` store; or ``.h5ad`` file, which is written anew, so that its size must be free.
+        Object in memory or backed, ``.zarr`` store, or ``.h5ad`` file. A file is rewritten, which needs its size in
+        free disk space.
     n_comps : int or None
-        Number of components. None is scanpy's rule: 50, or one less than the number of cells or of features that are used
-        where the smaller of them is at most 50.
+        Number of components. None follows scanpy: 50, or if the smaller of the numbers of cells and used features is
+        at most 50, one less than that.
     layer : str, optional
-        Layer that is read in place of X.
+        Layer to read in place of X.
     mask_var : str or array-like of bool, optional
-        Column of truth values in ``var``, such as ``highly_variable``, or these values: features that are used; all by default.
+        Features to use: a boolean column of ``var``, such as ``highly_variable``, or the values themselves; all by
+        default.
     zero_center : bool
-        Whether means are subtracted. If not, variances are sums of squares over n − 1, of scores and of features; those of scanpy are of the scores
-        about their means.
+        Whether to subtract means. If False, variances of scores and features are sums of squares over n − 1, whereas
+        scanpy takes variances of scores about their means.
     key_added : str, optional
         Name for all three results in place of ``X_pca``, ``PCs`` and ``pca``.
     normalize : dict, optional
@@ -74,25 +76,25 @@ def pca(
     residuals : {"pearson"}, optional
         The key ``residuals`` of `normalize`: analytic Pearson residuals of the counts.
     hvg : dict, optional
-        Highly variable genes, which are chosen first and used alone, with scanpy's defaults ``{"n": 2000, "flavor": "seurat_v3",
-        "batch": None, "span": 0.3}``. ``seurat_v3`` ranks counts, in two readings; ``cell_ranger`` ranks normalised logarithms, in one.
-        ``batch`` is a column of ``obs``. Choice and columns, which are written into ``var``, are those of
-        ``scanpy.pp.highly_variable_genes``.
+        Select highly variable genes first and use only these, with scanpy's defaults ``{"n": 2000, "flavor":
+        "seurat_v3", "batch": None, "span": 0.3}``. ``seurat_v3`` ranks counts, in two passes; ``cell_ranger`` ranks
+        normalised logarithms, in one. ``batch`` is a column of ``obs``. The selected genes, and the columns written
+        to ``var``, are those of ``scanpy.pp.highly_variable_genes``.
     missing_chunks : {"error", "fill_labels", "fill"}
-        Whether chunks of a ``.zarr`` store that its writer left out are read as the fill value; see `streampca.open`.
+        Whether chunks missing from a ``.zarr`` store are read as the fill value; see `streampca.open`.
     memory : int or str, optional
         Ceiling for the memory of the process, such as ``"2GiB"``.
     overwrite : bool
-        Whether results that are there already are replaced.
+        Whether to replace existing results.
 
     Raises
     ------
     ParameterError
         If `hvg` is given together with `mask_var`, or has other keys or values.
     OutputError
-        If there are results already and `overwrite` is not set, or the store cannot be written to.
+        If results exist and `overwrite` is not set, or if the store is not writable.
     DataError
-        If it is no AnnData, or its matrix is damaged.
+        If `adata` is not AnnData, or if its matrix is damaged.
     NotAvailableError
         If `layer` is ``raw/X``, and if anndata is not installed.
     """

@@ -30,7 +30,7 @@ _SET = click.option(
 _DEVICE = click.option(
     "--device",
     metavar="NAME",
-    help="Where rows are multiplied, in place of resources.device: cpu, or cuda or cuda:1 for a graphics card.",
+    help="Device that multiplies rows, in place of resources.device: cpu, or cuda or cuda:1 for a graphics card.",
 )
 _CONFIG = click.argument("config", type=click.Path(path_type=Path))
 _RUN = click.argument("run_directory", metavar="RUN", type=click.Path(path_type=Path))
@@ -61,13 +61,14 @@ def cli() -> None:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Resume a stopped run; keep a finished one; fail if there is neither.",
+    help="Resume a stopped run. A finished run is kept; it is an error if neither exists.",
 )
 @click.option("--fresh", is_flag=True, help="Start over even if a stopped run could be resumed.")
 def run(config: Path, overrides: tuple[str, ...], device: str | None, resume: bool, fresh: bool) -> Result:
-    """Carry out a configuration file.
+    """Execute the run of a configuration file.
 
-    CONFIG is a YAML file. The directory of the run gets the model, the scores, a manifest and a report. A stopped run continues where it stopped.
+    CONFIG is a YAML file. The directory of the run receives the model, the scores, a manifest and a report. A stopped
+    run resumes where it stopped.
     """
     if resume and fresh:
         raise ConfigError("--resume and --fresh contradict each other: give one of them")
@@ -93,7 +94,7 @@ def run(config: Path, overrides: tuple[str, ...], device: str | None, resume: bo
 def plan(config: Path, overrides: tuple[str, ...], device: str | None, probe: bool) -> Result:
     """Print what a run would do, reading metadata only.
 
-    Passes, bytes to read, peak memory, flops and time of CONFIG, also with the other solvers.
+    The plan of CONFIG has passes, bytes to read, peak memory, flops and time, also for the other solvers.
     """
     from streampca.planning.plan import warn_of_probe
     from streampca.runs.config.models import load_any_config
@@ -118,8 +119,9 @@ def _with_device(overrides: tuple[str, ...], device: str | None) -> tuple[str, .
 def check(config: Path, overrides: tuple[str, ...]) -> Result:
     """Validate a configuration file without opening the data.
 
-    The status is 2 if CONFIG has a key or a value that is not allowed, which the message names, or parameters or outputs that do not go
-    together, whatever the data; 6 if the output cannot be written. What depends on the data, plan says.
+    The status is 2 if CONFIG has a key or value that is not allowed (the message names it), or parameters or outputs
+    that exclude each other for any data. It is 6 if the output cannot be written. Use plan for checks that depend on
+    the data.
     """
     from streampca.runs.config.models import ModelsConfig, load_any_config
     from streampca.runs.from_config import require_possible
@@ -139,7 +141,7 @@ def check(config: Path, overrides: tuple[str, ...]) -> Result:
 def schema(out: Path | None) -> Result:
     """Print the JSON Schema of configuration files.
 
-    With it an editor completes keys, shows what they mean and marks errors.
+    An editor uses it to complete keys, show their meaning and mark errors.
     """
     from streampca.runs.config.models import json_schema
     from streampca.storage.files import write_atomically
@@ -157,10 +159,10 @@ def schema(out: Path | None) -> Result:
 def verify(run_directory: Path, overrides: tuple[str, ...]) -> Result:
     """Read the data of a run once more and measure its numbers again.
 
-    These are mean, variances, residual, orthonormality and scores.
+    The numbers are mean, variances, residual, orthonormality and scores.
 
-    Where the fingerprint of a store is at its default place, every chunk is compared with it too. Call it from the directory that
-    RUN was made from, or give --set source.path=…; the status is 5 if anything differs.
+    If the fingerprint of a store is at its default place, every chunk is compared with it as well. Start the command
+    in the directory that RUN was started in, or give --set source.path=…. The status is 5 if anything differs.
     """
     from streampca.runs.run import verify_runs
 
@@ -189,12 +191,13 @@ def verify(run_directory: Path, overrides: tuple[str, ...]) -> Result:
     type=int,
     multiple=True,
     metavar="N",
-    help="Add this row of the source, counted from 0, to the figure of rebuilt rows; may be given again.",
+    help="Add this row of the source, counted from 0, to the figure of reconstructed rows; may be repeated.",
 )
 def report(run_directory: Path, rows: tuple[int, ...]) -> Result:
-    """Write the HTML page of a run again.
+    """Rewrite the HTML page of a run.
 
-    It is report.html in the directory RUN; of a run of several models these are their pages, and the one that links them.
+    The page is report.html in the directory RUN. A run of several models has one page per model, and one that links
+    them.
     """
     from streampca.runs.run import write_reports
 
@@ -206,12 +209,12 @@ def report(run_directory: Path, rows: tuple[int, ...]) -> Result:
 @_RUN
 @_SET
 def update(run_directory: Path, overrides: tuple[str, ...]) -> Result:
-    """Add the rows that are new since a run, and read only these.
+    """Add rows that are new since a run, reading only these.
 
-    RUN read files of rows or zarr arrays, with output.state: true. It becomes the run of all rows; scores, if it has
-    them, are written again from all rows. The status is 5 if a file or a chunk that was read before is missing or was changed. A
-    stopped update continues where it stopped, with as much memory and as many threads as before; with others the
-    stopped reading may begin again. Without new rows the run stays as it is, and --set output.scores,
+    RUN must come from files of rows or zarr arrays, with output.state: true. It becomes the run of all rows. If it
+    has scores, they are written again from all rows. The status is 5 if a file or chunk that was read before is
+    missing or has changed. A stopped update resumes where it stopped if it has the same memory and threads as before;
+    otherwise the interrupted pass may start again. Without new rows the run stays unchanged, and --set output.scores,
     output.reconstruction and output.report have no effect.
     """
     from streampca.runs.update import update as carry_out

@@ -19,7 +19,7 @@ _DEVICE = click.option(
     "--device",
     metavar="NAME",
     default="cpu",
-    help="Where rows are multiplied: cpu, or cuda or cuda:1 for a graphics card.",
+    help="Device that multiplies rows: cpu, or cuda or cuda:1 for a graphics card.",
 )
 
 
@@ -36,8 +36,8 @@ _DEVICE = click.option(
 @_MEMORY
 @_DEVICE
 @click.option("--follow-symlinks", is_flag=True, hidden=True)
-@click.option("--overwrite", is_flag=True, help="Replace scores that are there already.")
-@click.option("--diagnostics", is_flag=True, help="Write T² and Q of the rows beside their scores.")
+@click.option("--overwrite", is_flag=True, help="Replace existing scores.")
+@click.option("--diagnostics", is_flag=True, help="Also write T² and Q of the rows.")
 def transform(
     model: Path,
     source: str,
@@ -50,8 +50,8 @@ def transform(
 ) -> Result:
     """Stream the scores of a store to a zarr group.
 
-    MODEL is a model or a run. SOURCE is read as the data of the fit were, with its variables, dimensions and mask, where no
-    option says otherwise. OUT is the new group; its array is called scores.
+    MODEL is a model or a run. SOURCE is read like the data of the fit, with the same variables, dimensions and mask
+    unless options change them. OUT is the new group; its array is called scores.
     """
     from streampca.estimators.loading import load
     from streampca.sources.like import open_like
@@ -81,12 +81,13 @@ def transform(
     statuses=(4, 5, 6),
 )
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the merged model goes.")
-@click.option("--overwrite", is_flag=True, help="Replace a model that is there already.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Path of the merged model.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing model.")
 def merge(models: tuple[Path, ...], out: Path, overwrite: bool) -> Result:
     """Merge models of different rows into one.
 
-    Each MODEL is a model or a run of rows that no other has, saved with its state; the merged model is saved with its state too.
+    Each MODEL is a model or a run, saved with its state; no two may share rows. The merged model is saved with its
+    state too.
     """
     from streampca.estimators.loading import merge_saved
     from streampca.storage.directories import require_replaceable
@@ -109,13 +110,14 @@ def merge(models: tuple[Path, ...], out: Path, overwrite: bool) -> Result:
 )
 @click.argument("model", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--overwrite", is_flag=True, help="Replace a file of that format that is there already.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file of this format.")
 @_MEMORY
 def export(model: Path, out: Path, overwrite: bool, memory: str | None) -> Result:
     """Write a model in the format of another program.
 
-    RUN is a run or a model. OUT ends with .onnx, .faiss, .npz, .nc, or .csv for a table of the loadings, and so names its format;
-    what the format cannot express is refused. The line that is printed says by how much scores in float32 differ.
+    RUN is a run or a model. The suffix of OUT selects the format: .onnx, .faiss, .npz, .nc, or .csv for a table of
+    the loadings. Models that the format cannot express are refused. The printed line states the error of scores in
+    float32.
     """
     from streampca.estimators.exporting import export as carry_out
     from streampca.estimators.loading import load

@@ -35,28 +35,26 @@ _OF_SOURCE = (
     click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, read side by side."),
     click.option("--samples", metavar="NAME,…", callback=_names, help="Dimensions that form the rows."),
     click.option("--features", metavar="NAME,…", callback=_names, help="Dimensions that form the columns."),
-    click.option("--columns", metavar="NAME,…", callback=_names, help="Columns of Parquet files that are read."),
-    click.option("--id-column", help="Column of Parquet files that names the rows."),
-    click.option("--mask", help="Features that are used: observed, survey, an .npy file or the name of an array."),
+    click.option("--columns", metavar="NAME,…", callback=_names, help="Columns of Parquet files to read."),
+    click.option("--id-column", help="Column of Parquet files with the names of the rows."),
+    click.option("--mask", help="Features to use: observed, survey, an .npy file or the name of an array."),
     click.option("--orientation", type=click.Choice(["samples_first", "features_first"]), help="Axes of a 2-D array."),
-    click.option("--layer", help="Layer of AnnData that is read in place of X; raw/X for that of raw."),
-    click.option("--mask-var", help="Column of truth values in var of AnnData: features that are used."),
+    click.option("--layer", help="Layer of AnnData to read in place of X; raw/X for the matrix of raw."),
+    click.option("--mask-var", help="Boolean column in var of AnnData with the features to use."),
     click.option(
         "--missing-value",
         type=float,
-        help="Stored number that counts as missing, besides those that the data declare.",
+        help="Stored number that counts as missing, in addition to what the data declare.",
     ),
     click.option(
         "--missing-chunks",
         type=click.Choice(["error", "fill", "fill_labels"]),
-        help="Chunks that do not exist: an error (the default), or the fill value, of all arrays or only of those beside the data.",
+        help="Treat chunks that do not exist as an error (the default), or as the fill value: fill for all arrays, fill_labels only for those beside the data.",
     ),
-    click.option("--branch", help="Branch of an icechunk repository (icechunk:PATH) whose last snapshot is read."),
-    click.option("--tag", help="Tag of the snapshot of an icechunk repository that is read."),
-    click.option("--snapshot", help="Identifier of the snapshot of an icechunk repository that is read."),
-    click.option(
-        "--where", help="Samples that are used, such as \"time.season == 'DJF'\", or an .npy file of truth values."
-    ),
+    click.option("--branch", help="Branch of an icechunk repository (icechunk:PATH), to read its last snapshot."),
+    click.option("--tag", help="Tag of the icechunk snapshot to read."),
+    click.option("--snapshot", help="Identifier of the icechunk snapshot to read."),
+    click.option("--where", help="Samples to use, such as \"time.season == 'DJF'\", or an .npy file of booleans."),
     click.option("--decode", type=click.Choice(["auto", "raw"]), help="Decode packed values (CF), or read them raw."),
 )
 
@@ -75,9 +73,10 @@ def source_options(command: _Function) -> _Function:
 @click.argument("path", type=str, shell_complete=complete_source)
 @source_options
 def inspect(path: str, **options: Any) -> Result:
-    """Say what is at a path: array, group, model, scores or run.
+    """Describe what is at a path: array, group, model, scores or run.
 
-    PATH is local or a URL. For a store also its dimensions, and which source reads it as a table; with options, the table that they make of it.
+    PATH is local or a URL. For a store, the description includes its dimensions and the source that reads it as a
+    table. With options, it includes the resulting table.
     """
     from streampca.runs.inspection import inspect_path
 
@@ -109,16 +108,16 @@ def _described(description: Mapping[str, Any]) -> Iterator[Line]:
 )
 @click.argument("source", type=str, shell_complete=complete_source)
 @click.option("--array", help="Name of the array within a group.")
-@click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays, each with a file.")
+@click.option("--variables", metavar="NAME,…", callback=_names, help="Names of several arrays; each gets a file.")
 @click.option("--out", type=click.Path(path_type=Path), help="The file; by default SOURCE.fingerprint.npz.")
 @click.option(
     "--missing-chunks",
     type=click.Choice(["error", "fill"]),
     default="error",
     show_default=True,
-    help="Whether chunks may be missing; the fingerprint says which are.",
+    help="Whether chunks may be missing; the fingerprint records which are.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a fingerprint that is there already.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing fingerprint.")
 def fingerprint(
     source: str,
     array: str | None,
@@ -129,10 +128,11 @@ def fingerprint(
 ) -> Result:
     """Write a digest of every stored chunk of an array.
 
-    The digests (xxh3-128) are compared by source.verify and streampca verify.
+    source.verify and streampca verify compare the digests (xxh3-128).
 
-    SOURCE is a path or URL, or a configuration (.yaml), whose source is taken with its storage_options. Without --out the
-    file stands beside a local store, and in the working directory for a URL. Several arrays have a file each.
+    SOURCE is a path, a URL, or a configuration (.yaml) whose source and storage_options are used. Without --out the
+    file is written beside a local store, or to the working directory for a URL. Each of several arrays gets its own
+    file.
     """
     from streampca.runs.fingerprint import arrays_of, write_fingerprint
 

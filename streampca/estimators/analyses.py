@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 class StateEstimator(Continuing):
-    """An estimator whose result is another function of the covariance than its eigenvectors.
+    """Base class of estimators that are solved from the covariance, but not for its eigenvectors.
 
-    The covariance is read, merged, resumed, continued and saved as that of `PCA`, with the same parameters.
+    The covariance is accumulated, merged, resumed, continued and saved as for `PCA`, with the same parameters.
     """
 
     solver = "covariance"
@@ -65,7 +65,7 @@ class StateEstimator(Continuing):
     def sampling_error_(self) -> StrengthErrors:  # type: ignore[override]
         """The sampling errors of singular values, correlations or communal variances, with their intervals.
 
-        They are statistical, and apart from `error_`. `NotComputedError` if the fit computed none.
+        They are statistical errors, separate from `error_`. Raises `NotComputedError` if the fit computed none.
         """
         errors = self._model.strength_errors
         if errors is None:
@@ -82,14 +82,14 @@ class StateEstimator(Continuing):
         return self._plan_source(source, parameters, client=active_client(source), alternatives=True)
 
     def fit(self, X: Input, Y: Input | None = None, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit to `X`, or to two tables with the same samples, which are read once.
+        """Fit to `X`, or to two tables with the same samples, in one pass.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `PCA.fit` takes.
+            Anything that `PCA.fit` accepts.
         Y : array-like, shape (n_samples, n_features_y), optional
-            The second table, for estimators of two.
+            The second table, for estimators of two tables.
         sample_weight : array-like, shape (n_samples,), optional
             Weights of the rows, as in `PCA.fit`.
 
@@ -108,23 +108,23 @@ class StateEstimator(Continuing):
         return self._fit(source, with_columns(parameters, source))
 
     def from_state(self, saved: Continuing | str | Path) -> Self:
-        """Become the fit of the rows behind a state, without reading them.
+        """Fit to the rows of a saved state, without reading them again.
 
         Parameters
         ----------
         saved : fitted estimator, str or Path
-            A fit by ``solver="covariance"`` of this or another estimator, a model that was saved with ``state=True``, or a run with
-            ``output.state: true``.
+            A fit of this or another estimator by ``solver="covariance"``, a model saved with ``state=True``, or a run
+            with ``output.state: true``.
 
         Returns
         -------
         self
-            The fitted estimator, with the parameters of the state in place of its own where these enter a covariance.
+            The fitted estimator. Its parameters that enter a covariance become those of the state.
 
         Raises
         ------
         NotAvailableError
-            If there is no state, or that of another solver.
+            If there is no state, or if it is of another solver.
         """
         if isinstance(saved, str | Path):
             from streampca.models.persistence.models import load_state_with_labels  # here, because it imports zarr
@@ -179,13 +179,14 @@ class StateEstimator(Continuing):
 @documented(FACTOR_PARAMETERS)
 @dataclass(eq=False, repr=False)
 class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
-    """Factor analysis by maximum likelihood: features are linear functions of k factors and, each, of noise of its own.
+    """Factor analysis by maximum likelihood: each feature is a linear function of k factors plus independent noise.
 
-    With loadings W, correlations Φ of the factors and uniquenesses ψ the covariance is Wᵀ Φ W + diag(ψ). They follow from the
-    accumulated covariance alone (Jöreskog 1967), so that rows are read once, states are merged and continued, and a state of `PCA`
-    does: `from_state`. The same result as scikit-learn's `FactorAnalysis`, which iterates over the rows. The likelihood may have several
-    maxima: the highest is taken of those from eight starts (of two above 128 features), of which five follow from `random_state`.
-    Cost after the reading: some hundreds of times the k leading eigenpairs of a d × d matrix.
+    With loadings W, correlations Φ of the factors and uniquenesses ψ, the covariance is Wᵀ Φ W + diag(ψ). The fit
+    needs only the accumulated covariance (Jöreskog 1967). So one pass is enough, states can be merged and continued,
+    and `from_state` also accepts a state of `PCA`. The result is that of scikit-learn's `FactorAnalysis`, which
+    iterates over the rows. The likelihood may have several maxima: the fit tries eight starts (two above 128
+    features), five of them drawn with `random_state`, and keeps the highest. Cost after the pass: a few hundred
+    computations of the k leading eigenpairs of a d × d matrix.
 
     Parameters
     ----------
@@ -194,8 +195,9 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
     Attributes
     ----------
     components_ : array, shape (k, n_features)
-        Loadings W of centred, scaled and weighted features, most communal variance first; without `rotation` they are the principal
-        axes of Ψ^−½ (C − Ψ) Ψ^−½, one of the rotations that have the same likelihood. The entry of largest modulus is positive.
+        Loadings W of centred, scaled and weighted features, in descending order of communal variance. Without
+        `rotation` they are the principal axes of Ψ^−½ (C − Ψ) Ψ^−½; every rotation of them has the same likelihood.
+        The entry of largest modulus is positive.
     correlation_ : array, shape (k, k)
         Correlations Φ of the factors; the identity unless ``rotation="promax"``.
     noise_variance_ : array, shape (n_features,)
@@ -203,13 +205,13 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
     log_likelihood_ : float
         Mean log-likelihood of a row under the model.
     n_iter_ : int
-        Evaluations of the likelihood, from all starts.
+        Evaluations of the likelihood, over all starts.
     heywood_features_ : list of int
-        Features whose uniqueness is at its bound, 1e-6 of their variance: the factors explain them wholly.
+        Features whose uniqueness is at its lower bound, 1e-6 of their variance: the factors explain them completely.
     mean_, scale_, total_variance_, n_samples_seen_, n_features_in_, constant_features_, plan_, n_passes_, bytes_read_
-        As those of `PCA`.
+        As for `PCA`.
     error_, certificate_ : ExactCertificate
-        How well the maximum was reached, and from how many of the starts.
+        How closely the maximum was reached, and from how many starts.
 
     Examples
     --------
@@ -251,12 +253,12 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
         return Factors(self.n_components, rotation=self.rotation)
 
     def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit to `X`, which is read once.
+        """Fit to `X` in one pass.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `PCA.fit` takes.
+            Anything that `PCA.fit` accepts.
         y : ignored
         sample_weight : array-like, shape (n_samples,), optional
             Weights of the rows, as in `PCA.fit`.
@@ -269,7 +271,8 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
         Raises
         ------
         ParameterError, PlanError, DataError
-            As `PCA.fit`; also if there are not fewer factors than features that vary, or no maximum of the likelihood is reached.
+            As `PCA.fit`; also if there are as many factors as features that vary, or more, or if no maximum of the
+            likelihood is reached.
         """
         return super().fit(X, sample_weight=sample_weight)
 
@@ -279,7 +282,7 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
         Returns
         -------
         ndarray of float64, shape (n_features, n_features)
-            8 d² bytes, which no plan counts.
+            8 d² bytes, which plans do not count.
         """
         check_is_fitted(self)
         covariance: FloatArray = self.components_.T @ self.correlation_ @ self.components_
@@ -292,7 +295,7 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
         Returns
         -------
         ndarray of float64, shape (n_features, n_features)
-            8 d² bytes, which no plan counts.
+            8 d² bytes, which plans do not count.
         """
         check_is_fitted(self)
         varying, loadings, unique = self._of_varying()
@@ -307,7 +310,7 @@ class FactorAnalysis(StateEstimator, Patterns):  # type: ignore[misc]
     def score_samples(self, X: ArrayLike, *, remove: Given | None = None) -> FloatArray:
         """Return the log-likelihood of each row under the model: a normal distribution with the covariance `get_covariance`.
 
-        Features that never varied in the fit do not count. Missing values are what `transform` takes them for.
+        Features that never varied in the fit do not count. Missing values are treated as in `transform`.
 
         Parameters
         ----------

@@ -97,7 +97,7 @@ def held(values: Any) -> Any:
 
 
 class StreamEstimator(BaseEstimator):
-    """An estimator of scikit-learn whose input may also be a store, a lazy array or a sparse matrix."""
+    """Base class of estimators: those of scikit-learn that also accept stores, lazy arrays and sparse matrices."""
 
     _solvers: ClassVar[Mapping[str, type[Solver[Any, Any]]]]
     """Its solvers by name."""
@@ -117,7 +117,7 @@ class StreamEstimator(BaseEstimator):
 
     @property
     def feature_names_in_(self) -> Array:
-        """Names of the features, ``(n_features,)``; none where the data of the fit had none."""
+        """Names of the features, ``(n_features,)``; absent if the data of the fit had no names."""
         names = self._source_of_fit.get("feature_names")
         if not names:
             raise AttributeError
@@ -169,9 +169,10 @@ class StreamEstimator(BaseEstimator):
 
     @property
     def sampling_error_(self) -> SamplingErrors:
-        """The sampling errors of eigenvalues, shares and components: how far those of the population may be.
+        """Sampling errors of eigenvalues, shares and components: how far they may be from the population.
 
-        They are statistical, and apart from `error_`, which is about the numbers. `NotComputedError` if the fit computed none.
+        They are statistical errors, separate from the numerical errors in `error_`. Raises `NotComputedError` if the
+        fit computed none.
         """
         errors = self._model.sampling_errors
         if errors is None:
@@ -200,14 +201,14 @@ class StreamEstimator(BaseEstimator):
         return Plots(self)
 
     def summary(self) -> Summary:
-        """Return this fit on one page, for ``print`` and for notebooks.
+        """Return a one-page summary of this fit for ``print`` and notebooks.
 
         Returns
         -------
         Summary
-            Components with eigenvalue, share and interval, with bounds of angles and sampling errors where there are some; what was
-            read, in how many passes and in which time; memory; what the certificate says; warnings. The time and the measured memory
-            are those of this process, and a model that was loaded has neither.
+            Components with eigenvalue, share and interval, and with bounds of angles and sampling errors if
+            available; data read, passes and time; memory; the certificate; warnings. Time and measured memory are
+            those of this process, so a loaded model has neither.
 
         Raises
         ------
@@ -226,14 +227,14 @@ class StreamEstimator(BaseEstimator):
         return summary_of(self)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
+        """Write the model to a zarr group at `path` as plain arrays and JSON, completely or not at all.
 
         Parameters
         ----------
         path : str or Path
             Directory of the group; `streampca.load` reads it.
         overwrite : bool
-            Whether a model of streampca at `path` is replaced.
+            Whether to replace a model of streampca at `path`.
 
         Returns
         -------
@@ -245,7 +246,7 @@ class StreamEstimator(BaseEstimator):
         ModelError
             If the kernel is a callable, which cannot be stored, or `feature_weight` was changed after the fit.
         OutputError
-            If there is something at `path` other than a model of streampca, or a model and `overwrite` is not set.
+            If `path` holds something other than a model of streampca, or a model and `overwrite` is not set.
         """
         from streampca.models.persistence.models import save_model  # here, because it imports zarr
 
@@ -258,18 +259,19 @@ class StreamEstimator(BaseEstimator):
         raise NotImplementedError
 
     def to_xarray(self) -> xr.Dataset:
-        """Return the model as a Dataset: values of components along ``mode``, from 1 on, and those of features by their dimensions.
+        """Return the model as a Dataset with a dimension ``mode`` for components, from 1 on, and the dimensions of the features.
 
         Needs xarray: ``pip install "streampca[xarray]"``.
 
         Returns
         -------
         xarray.Dataset
-            ``components(mode, …)``, ``mean``, ``scale`` and ``feature_weight`` have the dimensions, coordinates and attributes of
-            the features of the fit, NaN where they are masked, and ``feature`` where the data had no names; with several
-            variables each has its own, ``components_u`` and so on. ``explained_variance``, ``explained_variance_ratio``,
-            ``singular_values`` and ``component_errors`` of the certificate are ``(mode,)``. The eigenvalues of kernel PCA
-            have no components in the space of the features.
+            ``components(mode, …)``, ``mean``, ``scale`` and ``feature_weight`` have the dimensions, coordinates and
+            attributes of the features of the fit, with NaN at masked features; the dimension is ``feature`` if the
+            data had no names. Each of several variables has its own arrays, ``components_u`` and so on.
+            ``explained_variance``, ``explained_variance_ratio``, ``singular_values`` and ``component_errors`` of the
+            certificate are ``(mode,)``. For kernel PCA, which has no components in feature space, the Dataset has the
+            eigenvalues.
 
         Raises
         ------
@@ -311,12 +313,12 @@ class StreamEstimator(BaseEstimator):
     def fit_transform(self, X: Table, y: object = None, **params: object) -> Floats | da.Array: ...
 
     def fit_transform(self, X: Input, y: object = None, **params: object) -> Floats | da.Array | xr.DataArray:
-        """Fit `X` and return its scores: what `fit` and `transform` do.
+        """Fit to `X` and return its scores, as `fit` followed by `transform` does.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes.
+            Anything that `fit` accepts.
         y : ignored
         **params
             Further arguments of `fit`, such as `sample_weight`.
@@ -359,26 +361,29 @@ class StreamEstimator(BaseEstimator):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes, with the features of the fit. Paths and objects of xarray and AnnData are opened as the rows
-            of the fit were, and normalised as these (``normalize``); arrays, and tables that are open, are taken as normalised rows.
+            Anything that `fit` accepts, with the features of the fit. Paths and objects of xarray and AnnData are
+            opened and normalised (``normalize``) like the rows of the fit. Arrays and opened tables count as rows
+            that are already normalised.
         remove : mapping, optional
-            For models that were fitted with `remove`, and for rows that are neither those of the fit nor labelled:
-            ``{"groups": labels, "trend": positions, "covariates": values}`` of these rows, the keys that the fit had.
+            Needed for models fitted with `remove`, if the rows are neither those of the fit nor labelled:
+            ``{"groups": labels, "trend": positions, "covariates": values}`` of these rows, with the keys of the fit.
 
         Returns
         -------
         ndarray, dask.array.Array or xarray.DataArray, shape (n_samples, k)
-            float32 for float16 and float32 input, else float64. A numpy array for arrays, a lazy Dask array for Dask arrays and
-            stores. A DataArray with the dimensions and coordinates of the samples, and ``mode``, for objects of xarray and for
-            tables with names (`streampca.open`) where xarray is installed; lazy where these are.
+            float32 for float16 and float32 input, otherwise float64. A numpy array for arrays, and a lazy Dask array
+            for Dask arrays and stores. For objects of xarray, and for labelled tables (`streampca.open`) if xarray is
+            installed, a DataArray with the dimensions and coordinates of the samples and a dimension ``mode``, lazy
+            if the input is.
 
         Raises
         ------
         ParameterError
             If `X` does not have the features of the fit, or `remove` is missing or does not match.
         ValueError
-            If rows hold infinity, or NaN and the model was fitted with ``missing="error"``: `NotFiniteError`, which names the first
-            row and column. For lazy rows when their scores are computed.
+            `NotFiniteError`, if rows contain infinity, or contain NaN and the model was fitted with
+            ``missing="error"``; names the first row and column. For lazy rows it is raised when their scores are
+            computed.
         """
         check_is_fitted(self)
         if is_tensor(X):
@@ -433,24 +438,25 @@ class StreamEstimator(BaseEstimator):
         remove: Given | None = None,
         diagnostics: bool = False,
     ) -> Path:
-        """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`: whole or not at all.
+        """Stream the scores of `X` to the array ``scores`` of a zarr group at `path`, completely or not at all.
 
         Reads `X` once, within `memory`.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes, with the features of the fit.
+            Anything that `fit` accepts, with the features of the fit.
         path : str or Path
-            Directory of the group. Its array ``scores`` has shape (n_samples, k), float32 for float16 and float32 input, else float64.
+            Directory of the group. Its array ``scores`` has shape (n_samples, k) and is float32 for float16 and
+            float32 input, otherwise float64.
         overwrite : bool
-            Whether scores that streampca wrote at `path` are replaced.
+            Whether to replace scores that streampca wrote at `path`.
         remove : mapping, optional
             As in `transform`.
         diagnostics : bool
-            Whether to write two more arrays of shape (n_samples,), float64, from the same reading: ``t2``, Hotelling's T², the
-            squared scores over the eigenvalues, and ``q``, the squared distance of the centred, scaled and weighted row from the
-            space of the components; see `t2_limit`, `q_limit` and `contributions`.
+            Whether to write two more float64 arrays of shape (n_samples,) in the same pass: ``t2``, Hotelling's T²
+            (squared scores over the eigenvalues), and ``q``, the squared distance of the centred, scaled and weighted
+            row from the space of the components. See `t2_limit`, `q_limit` and `contributions`.
 
         Returns
         -------
@@ -462,9 +468,9 @@ class StreamEstimator(BaseEstimator):
         NotAvailableError
             With `diagnostics`, for kernel PCA and for rotated components.
         OutputError
-            If there is something at `path` other than scores of streampca, or scores and `overwrite` is not set.
+            If `path` holds something other than scores of streampca, or scores and `overwrite` is not set.
         NoSpaceError
-            If there is less disk space than the scores take; nothing is read then.
+            If the disk has no space for the scores; raised before rows are read.
         PlanError
             If the work does not fit in `memory`.
         """
@@ -493,33 +499,35 @@ class StreamEstimator(BaseEstimator):
     def inverse_transform(
         self, X: da.Array | xr.DataArray | ArrayLike, *, remove: Given | None = None
     ) -> Floats | da.Array | xr.DataArray | xr.Dataset:
-        """Return the rows that belong to scores, in the units of the data.
+        """Return the rows for given scores, in the units of the data.
 
-        `PCA` returns the rows of the space of the components, and `KernelPCA` pre-images by kernel ridge regression. What a model
-        removes is added again. Lazy rows are as large a block as their scores are, whatever `memory`: `inverse_transform_to` writes
-        rows within the ceiling.
+        `PCA` returns rows in the space of the components, and `KernelPCA` returns pre-images by kernel ridge
+        regression. Effects that the model removed are added back. Lazy rows have the blocks of their scores, whatever
+        `memory` allows; use `inverse_transform_to` to write rows within the ceiling.
 
         Parameters
         ----------
         X : array-like, Dask array or DataArray, shape (n_samples, k)
-            Scores. A DataArray may have some of the components only, ``scores.sel(mode=[1, 2])``: rows are made of these alone.
+            Scores. A DataArray may have only some components, ``scores.sel(mode=[1, 2])``; rows are then made from
+            these alone.
         remove : mapping, optional
-            What the model removes, of these rows, as in `transform`. None = of the rows of the fit in their order, if there are as
-            many scores.
+            Groups, trend and covariates of these rows, as in `transform`. None = those of the rows of the fit in
+            their order, if the number of scores is the same.
 
         Returns
         -------
         ndarray, dask.array.Array, xarray.DataArray or xarray.Dataset, shape (n_samples, n_features)
-            float32 for float32 scores, else float64. A lazy array for Dask arrays, and for a DataArray one with the dimensions of
-            the features (a Dataset of several variables).
+            float32 for float32 scores, otherwise float64. A lazy array for Dask arrays. For a DataArray, a DataArray
+            with the dimensions of the features, or a Dataset for several variables.
 
         Raises
         ------
         ParameterError
-            If scores have another shape or type, or of `KernelPCA` that was not fitted with ``fit_inverse_transform=True``.
+            If scores have the wrong shape or type, or if a `KernelPCA` was not fitted with
+            ``fit_inverse_transform=True``.
         NotFiniteError
-            If scores hold infinity, or NaN (which a model with ``missing="drop_rows"`` takes, and gives rows of NaN for); names the
-            first row. For lazy scores when rows are computed.
+            If scores contain infinity or NaN; names the first row. For lazy scores it is raised when rows are
+            computed. With ``missing="drop_rows"`` scores of NaN give rows of NaN instead.
         """
         check_is_fitted(self)
         if is_data_array(X):
@@ -543,24 +551,24 @@ class StreamEstimator(BaseEstimator):
         overwrite: bool = False,
         remove: Given | None = None,
     ) -> Path:
-        """Stream the rows that belong to scores to a zarr group at `path`: whole or not at all.
+        """Stream the rows for given scores to a zarr group at `path`, completely or not at all.
 
-        Reads the scores once, a block of rows at a time, within `memory`, and makes the rows of `inverse_transform`.
+        Reads the scores once, block by block within `memory`, and writes the rows that `inverse_transform` returns.
 
         Parameters
         ----------
         X : array-like, path, zarr array, Dask array or DataArray, shape (n_samples, k)
             Scores, such as the store that `transform_to` wrote.
         path : str or Path
-            Directory of the group. It has an array for each variable of the fit, ``(n_samples, *feature dimensions)``, with the
-            coordinates of samples and features as arrays; without names of variables the array ``rows``.
+            Directory of the group. It has one array per variable of the fit, ``(n_samples, *feature dimensions)``, or
+            one array ``rows`` if variables have no names, and the coordinates of samples and features as arrays.
         dtype : dtype, optional
-            Type of the arrays. None = float32 for float32 scores, else float64. For integers, such as ``"uint16"``, values are
-            rounded to the nearest integer, halves to the even one.
+            Type of the arrays. None = float32 for float32 scores, otherwise float64. For integer types, such as
+            ``"uint16"``, values are rounded to the nearest integer, halves to even.
         clip : bool
-            Whether values outside of the range of an integer type become its smallest or largest value; otherwise they are refused.
+            Whether to clip values to the range of an integer type; otherwise values outside it raise an error.
         overwrite : bool
-            Whether rows that streampca wrote at `path` are replaced.
+            Whether to replace rows that streampca wrote at `path`.
         remove : mapping, optional
             As in `inverse_transform`.
 
@@ -572,16 +580,16 @@ class StreamEstimator(BaseEstimator):
         Raises
         ------
         ParameterError
-            If scores have another shape or type, values are outside of the range of an integer type (names the first), or of
-            `KernelPCA` that was not fitted with ``fit_inverse_transform=True``.
+            If scores have the wrong shape or type, if values are outside the range of an integer type (names the
+            first), or if a `KernelPCA` was not fitted with ``fit_inverse_transform=True``.
         NotFiniteError
-            If scores hold infinity or NaN, as in `inverse_transform`, or rows overflow.
+            If scores contain infinity or NaN, as in `inverse_transform`, or if rows overflow.
         NotAvailableError
-            If integers are to be written and a mask left out features, which are NaN.
+            If `dtype` is an integer type and a mask left out features, which are NaN.
         OutputError
-            If there is something at `path` other than rows of streampca, or rows and `overwrite` is not set.
+            If `path` holds something other than rows of streampca, or rows and `overwrite` is not set.
         NoSpaceError
-            If there is less disk space than the rows take uncompressed; nothing is read then.
+            If the disk has no space for the uncompressed rows; raised before scores are read.
         PlanError
             If the work does not fit in `memory`.
         """
@@ -674,14 +682,16 @@ class StreamEstimator(BaseEstimator):
         return residuals_of(labelled_as(open_source(rows), X), self._model, remove).read(0, len(rows))[0]
 
     def to_sklearn(self) -> PCA | FactorAnalysis | Pipeline:
-        """Return the fitted estimator of scikit-learn with the same `transform` and `inverse_transform`.
+        """Return a fitted estimator of scikit-learn with the same `transform` and `inverse_transform`.
 
-        A ``sklearn.decomposition.PCA`` with all fitted attributes, or of `FactorAnalysis` its namesake, which has no
-        `inverse_transform`; where features are scaled or weighted, a ``Pipeline`` of a
-        ``StandardScaler`` (step ``scale``) and it (step ``pca`` or ``factor_analysis``), and where NaN counts as the mean of its feature, one that
-        begins with a ``FunctionTransformer`` (step ``fill``), as where rows were divided by their norm (step ``normalize``), which takes
-        rows as they were stored and whose inverse leaves them normalised. Scores agree to 1e-12 of the largest, for rows in float64; a
-        ``PCA`` alone subtracts the mean after the product, which loses the digits that a far mean has before the point.
+        The result is a ``sklearn.decomposition.PCA`` with all fitted attributes. For `FactorAnalysis` it is
+        ``sklearn.decomposition.FactorAnalysis``, which has no `inverse_transform`. If features are scaled or
+        weighted, it is a ``Pipeline`` of a ``StandardScaler`` (step ``scale``) and this estimator (step ``pca`` or
+        ``factor_analysis``). If NaN counts as the mean of its feature, the ``Pipeline`` begins with a
+        ``FunctionTransformer`` (step ``fill``). It also begins with one (step ``normalize``) if rows were divided by
+        their norm; this step takes rows as stored, and its inverse leaves them normalised. Scores agree to 1e-12 of
+        the largest for float64 rows. A ``PCA`` without a pipeline subtracts the mean after the product, which loses
+        digits if the mean is far from 0.
 
         Returns
         -------
@@ -691,8 +701,9 @@ class StreamEstimator(BaseEstimator):
         Raises
         ------
         NotAvailableError
-            If scikit-learn cannot express a setting: `remove`, conditional scores of rows with NaN, other normalised rows, whitened
-            components without variance, two tables (`MCA`, `CCA`), or correlated factors.
+            If scikit-learn cannot express a setting: `remove`, conditional scores of rows with NaN, other
+            normalisation of rows, whitened components without variance, two tables (`MCA`, `CCA`), or correlated
+            factors.
         """
         check_is_fitted(self)
         optional_module("sklearn", "to_sklearn", "export")
@@ -703,12 +714,12 @@ class StreamEstimator(BaseEstimator):
     def to_onnx(
         self, path: str | Path, *, dtype: Literal["float32", "float64"] = "float32", overwrite: bool = False
     ) -> Exported:
-        """Write an ONNX model from rows to scores: whole or not at all, after ``onnx.checker`` has passed it.
+        """Write an ONNX model that maps rows to scores, completely or not at all; ``onnx.checker`` checks it first.
 
-        Its input ``X`` has shape (n, n_features), its output ``scores`` (n, k), for any n, both of type `dtype`; opset 17. Two tables
-        (`MCA`, `CCA`) lie side by side in the input, and their scores in the output.
-        Rows are those that `transform` takes as an array; where rows were normalised while they were read
-        (``normalize``), they are those before. Needs onnx: ``pip install "streampca[export]"``.
+        Its input ``X`` has shape (n, n_features) and its output ``scores`` (n, k), for any n, both of type `dtype`;
+        the opset is 17. Two tables (`MCA`, `CCA`) lie side by side in the input, and so do their scores in the
+        output. Input rows are what `transform` accepts as an array; with ``normalize``, they are the rows before
+        normalisation. Needs onnx: ``pip install "streampca[export]"``.
 
         Parameters
         ----------
@@ -717,7 +728,7 @@ class StreamEstimator(BaseEstimator):
         dtype : {"float32", "float64"}
             Type of rows and scores.
         overwrite : bool
-            Whether an ONNX model at `path` is replaced.
+            Whether to replace an ONNX model at `path`.
 
         Returns
         -------
@@ -727,10 +738,10 @@ class StreamEstimator(BaseEstimator):
         Raises
         ------
         NotAvailableError
-            If ONNX cannot express a setting: `remove`, conditional scores of rows with NaN, normalised counts of a mask of
-            features; if float32 cannot hold the model; or if onnx is not installed.
+            If ONNX cannot express a setting: `remove`, conditional scores of rows with NaN, normalised counts with a
+            mask of features; if float32 cannot hold the model; or if onnx is not installed.
         OutputError
-            If a file is at `path` and `overwrite` is not set, or it is no ONNX model.
+            If a file exists at `path` and `overwrite` is not set, or the file is not an ONNX model.
         """
         from streampca.export.transforms import write_onnx
 
@@ -745,18 +756,19 @@ class StreamEstimator(BaseEstimator):
         )
 
     def to_faiss(self, path: str | Path, *, overwrite: bool = False) -> Exported:
-        """Write a ``LinearTransform`` of faiss for ``faiss.read_VectorTransform`` and ``IndexPreTransform``, whole or not at all.
+        """Write a faiss ``LinearTransform`` for ``faiss.read_VectorTransform`` and ``IndexPreTransform``, completely or not at all.
 
-        It is in float32, y = A x + b: subtract a mean that is far from 0 from the rows before the fit. The
-        ``reverse_transform`` that faiss has for orthonormal A, Aᵀ(y − b), is `inverse_transform` only for all components or
-        without centring: else it lacks what of the mean is orthogonal to the components. Needs faiss: ``pip install "streampca[export]"``.
+        The transform y = A x + b is in float32, so subtract a mean far from 0 from the rows before the fit. The
+        ``reverse_transform`` of faiss for orthonormal A, Aᵀ(y − b), equals `inverse_transform` only with all
+        components or without centring; otherwise it lacks the part of the mean that is orthogonal to the components.
+        Needs faiss: ``pip install "streampca[export]"``.
 
         Parameters
         ----------
         path : str or Path
             The file.
         overwrite : bool
-            Whether a transform of faiss at `path` is replaced.
+            Whether to replace a faiss transform at `path`.
 
         Returns
         -------
@@ -769,7 +781,7 @@ class StreamEstimator(BaseEstimator):
             If faiss cannot express a setting: `remove`, scores of rows with NaN, normalised rows; if float32 cannot hold
             the model; or if faiss is not installed.
         OutputError
-            If a file is at `path` and `overwrite` is not set, or it is no transform of faiss.
+            If a file exists at `path` and `overwrite` is not set, or the file is not a faiss transform.
         """
         from streampca.export.transforms import write_faiss
 

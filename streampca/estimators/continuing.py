@@ -1,4 +1,4 @@
-"""Going on after a fit: rows added, rows taken out again, models merged; solved when the result is asked for."""
+"""Continuing after a fit: adding rows, removing rows, merging models; the eigenproblem is solved when a result is accessed."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def _needs_state(method: _Method) -> _Method:
 
 
 class Continuing(StreamEstimator):
-    """What an estimator that keeps its state can do with it.
+    """Methods of estimators that keep their state.
 
-    Attributes that come from the model are solved when one of them is first asked for, so adding many small batches
-    costs no eigenproblem each; an error of the eigenproblem is raised there.
+    The eigenproblem is solved when an attribute of the model is first accessed, so adding many small batches does not
+    solve one for each. Errors of the eigenproblem are raised at that access.
     """
 
     _fitted_state: FittedState | None = None
@@ -88,13 +88,13 @@ class Continuing(StreamEstimator):
 
     @property
     def n_samples_seen_(self) -> int:  # type: ignore[override]
-        """Number of rows, which asks for no eigenproblem."""
+        """Number of rows; does not solve the eigenproblem."""
         state = self._unsolved
         return self._model.n_samples if state is None else state.state.n_samples
 
     @property
     def n_features_in_(self) -> int:  # type: ignore[override]
-        """Number of features, which asks for no eigenproblem."""
+        """Number of features; does not solve the eigenproblem."""
         state = self._unsolved
         return self._model.n_features if state is None else state.n_features
 
@@ -114,20 +114,20 @@ class Continuing(StreamEstimator):
 
     @_needs_state
     def partial_fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Add the rows of `X` to those the model was fitted on; the first call is a fit.
+        """Add the rows of `X` to the fit; the first call is a fit itself.
 
-        Any grouping of the same rows gives the same model up to rounding. A batch may have any number of rows from one
-        on: while there are no more than `ddof` rows the estimator is not fitted yet, and until there are `n_components`
-        rows there are as many components as rows. A call that fails changes nothing. Cost: a reading of `X` and one
-        addition of two states (d² numbers); the eigenproblem waits for the first use of the model.
+        Any division of the same rows into batches gives the same model up to rounding. A batch may be a single row.
+        With `ddof` rows or fewer the estimator is not fitted yet, and with fewer rows than `n_components` it has as
+        many components as rows. A call that fails changes nothing. Cost: one pass over `X` and one addition of two
+        states (d² numbers); the eigenproblem is solved on first use of the model.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes. Paths and objects of xarray and AnnData are opened as those before were.
+            Anything that `fit` accepts. Paths and objects of xarray and AnnData are opened as the earlier rows were.
         y : ignored
         sample_weight : array-like, shape (n_samples,), optional
-            Weights of these rows, as those of `fit`.
+            Weights of these rows, as in `fit`.
 
         Returns
         -------
@@ -137,13 +137,12 @@ class Continuing(StreamEstimator):
         Raises
         ------
         NotAvailableError
-            If the parameters let no state be kept: `solver` "gram" or "adaptive", "sketch" with ``missing="mean"``,
-            `remove`, or components counted by cross-validation.
-            `hasattr` takes the method for absent then.
+            If the parameters rule out a state: `solver` "gram" or "adaptive", "sketch" with ``missing="mean"``,
+            `remove`, or a number of components from cross-validation. `hasattr` is then False for this method.
         MergeError
-            If a parameter is not what it was when the first rows came, the rows are of another precision, or the model
-            holds no state: it was loaded without one, or fitted by a solver that has none. Also if `X` has a file whose
-            rows are already in the model, also under another name.
+            If a parameter has changed since the first rows, if the rows have another precision, or if the model holds
+            no state because it was loaded without one or its solver keeps none. Also if `X` includes a file whose
+            rows are already in the model, even under another name.
         """
         parameters, fitted = with_sample_weight(self._parameters(), sample_weight), self._writable_state_or_none()
         source = self._open_batch(X, fitted)
@@ -159,16 +158,16 @@ class Continuing(StreamEstimator):
 
     @_needs_state
     def partial_unfit(self, X: Input, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Take the rows of `X`, which are among those the model was fitted on, out again: the inverse of `partial_fit`.
+        """Remove the rows of `X`, which the model was fitted on: the inverse of `partial_fit`.
 
-        What remains has the absolute rounding of what there was, so the relative one grows with the share that is taken
-        out: ``error_["trusted_above"]`` says by how much. Whether the rows were really among those of the model cannot
-        be told, only that more of them were taken out than there can have been.
+        The remaining state keeps its absolute rounding error, so the relative error grows with the share of rows
+        removed; see ``error_["trusted_above"]``. The method cannot check that the rows were part of the fit. It only
+        notices if more is removed than can have been there.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes.
+            Anything that `fit` accepts.
         sample_weight : array-like, shape (n_samples,), optional
             Weights of these rows, as when they were added.
 
@@ -180,8 +179,8 @@ class Continuing(StreamEstimator):
         Raises
         ------
         MergeError
-            If there are fewer rows than are taken out, or if what remains of a feature's variance is below the rounding
-            of what was taken away; nothing is changed then.
+            If more rows are removed than the model has, or if the remaining variance of a feature is below the
+            rounding of the variance removed. The model is then unchanged.
         """
         parameters, fitted = with_sample_weight(self._parameters(), sample_weight), self._writable_state_or_none()
         if fitted is None:
@@ -192,17 +191,17 @@ class Continuing(StreamEstimator):
         return self
 
     def save(self, path: str | Path, *, overwrite: bool = False, state: bool = False) -> Path:
-        """Write the model to a zarr group at `path`: plain arrays and JSON, whole or not at all.
+        """Write the model to a zarr group at `path` as plain arrays and JSON, completely or not at all.
 
         Parameters
         ----------
         path : str or Path
             Directory of the group; `streampca.load` reads it.
         overwrite : bool
-            Whether a model of streampca at `path` is replaced.
+            Whether to replace a model of streampca at `path`.
         state : bool
-            Whether to write the accumulated state, too (about 4 d² bytes), with which `partial_fit` and `merge` go on from the
-            loaded model.
+            Whether to write the accumulated state as well (about 4 d² bytes), which `partial_fit` and `merge` of the
+            loaded model need.
 
         Returns
         -------
@@ -212,11 +211,11 @@ class Continuing(StreamEstimator):
         Raises
         ------
         MergeError
-            With `state`, if the model has none.
+            With ``state=True``, if the model has no state.
         ModelError
             If `feature_weight` was changed after the fit.
         OutputError
-            If there is something at `path` other than a model of streampca, or a model and `overwrite` is not set.
+            If `path` holds something other than a model of streampca, or a model and `overwrite` is not set.
         """
         from streampca.models.persistence.models import save_model  # here, because it imports zarr
         from streampca.models.persistence.state import write_state
@@ -332,10 +331,11 @@ class Continuing(StreamEstimator):
 
 @suggests_keywords
 def merge(models: Sequence[_Estimator]) -> _Estimator:
-    """Return the model of all rows behind `models`, fitted on disjoint rows with the same parameters.
+    """Merge models of disjoint rows, fitted with the same parameters, into the model of all their rows.
 
-    Equal to one fit of all rows up to rounding. The order counts only with a forgetting factor, where it is that of
-    time. Cost: one addition of d² numbers for each model; the eigenproblem waits for the first use of the result.
+    The result equals one fit of all rows up to rounding. The order of models matters only with a forgetting factor:
+    give the oldest first. Cost: one addition of d² numbers per model; the eigenproblem is solved on first use of the
+    result.
 
     Parameters
     ----------
@@ -350,8 +350,8 @@ def merge(models: Sequence[_Estimator]) -> _Estimator:
     Raises
     ------
     MergeError
-        If a parameter that enters the state or the model differs, with its name and both values; if a model has no
-        state (save it with ``state=True``); or if the same model, or the rows of the same file, are given twice.
+        If a parameter that enters the state or the model differs (names it with both values), if a model has no state
+        (save it with ``state=True``), or if the same model or the rows of the same file are given twice.
 
     Examples
     --------

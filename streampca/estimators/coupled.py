@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)
 class Coupled(StateEstimator):
-    """What the analyses of two tables share."""
+    """Base class of the analyses of two tables."""
 
     _stated = COUPLED_PARAMETERS
     _kind: ClassVar[type[MaximumCovariance] | type[CanonicalCorrelation]]
@@ -80,16 +80,16 @@ class Coupled(StateEstimator):
     y_pca_ = Fitted[PCA]()
 
     def fit(self, X: Input, Y: Input | None = None, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit to two tables with the same samples, which are read once.
+        """Fit to two tables with the same samples, in one pass.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features_x)
-            The first table, everything that `PCA.fit` takes; or both side by side, such as two variables of a store
+            The first table, anything that `PCA.fit` accepts; or both side by side, such as two variables of a store
             (``streampca.open("x.zarr", variables=["sst", "precip"])``).
         Y : array-like, shape (n_samples, n_features_y) or (n_samples,), optional
-            The second table, in the order of the same samples; coordinates of samples that both have must be equal. An array of one
-            dimension is one column.
+            The second table, with the samples in the same order. Sample coordinates that both tables have must be
+            equal. A one-dimensional array is one column.
         sample_weight : array-like, shape (n_samples,), optional
             Weights of the samples, as in `PCA.fit`.
 
@@ -133,17 +133,19 @@ class Coupled(StateEstimator):
         Parameters
         ----------
         X : array-like or None
-            Rows of the first table, or of both side by side; everything that `fit` takes. None for the second table alone.
+            Rows of the first table, or of both side by side: anything that `fit` accepts. None for the second table
+            alone.
         Y : array-like, optional
-            Rows of the second table; an array of one dimension is one column.
+            Rows of the second table; a one-dimensional array is one column.
         remove : mapping, optional
             As in `PCA.transform`.
 
         Returns
         -------
         array, shape (n_samples, k), or tuple of two
-            Scores of the only table that is given, else those of the first and of the second: numpy, Dask or xarray as
-            `PCA.transform` returns them. A DataArray says in its attribute ``table``, ``"x"`` or ``"y"``, whose scores it has.
+            Scores of the first and of the second table, or of the only table given, as numpy, Dask or xarray objects
+            like those of `PCA.transform`. The attribute ``table`` of a DataArray, ``"x"`` or ``"y"``, names the
+            table.
 
         Raises
         ------
@@ -175,7 +177,7 @@ class Coupled(StateEstimator):
     def fit_transform(self, X: Input, Y: Input | None = None, **params: Any) -> Any: ...
 
     def fit_transform(self, X: Input, Y: Input | None = None, **params: Any) -> Any:
-        """Fit, and return the scores of both tables: what `fit` and `transform` do."""
+        """Fit to both tables and return their scores, as `fit` followed by `transform` does."""
         return self.fit(X, Y, **params).transform(X, Y)
 
     @overload
@@ -191,28 +193,28 @@ class Coupled(StateEstimator):
     def inverse_transform(self, X: Any = None, Y: Any = None, *, remove: Given | None = None) -> Any: ...
 
     def inverse_transform(self, X: Any = None, Y: Any = None, *, remove: Given | None = None) -> Any:
-        """Return the rows that belong to scores, in the units of the data: patterns times scores, and the mean.
+        """Return the rows for given scores, in the units of the data: patterns times scores, plus the mean.
 
         Parameters
         ----------
         X : array-like, Dask array or DataArray, shape (n_samples, k), optional
-            Scores of the first table; of 2 k columns, those of both side by side. A DataArray that `transform` returned for the second
-            table is taken as that.
+            Scores of the first table, or with 2 k columns, of both side by side. A DataArray that `transform`
+            returned for the second table counts as scores of the second.
         Y : array-like, Dask array or DataArray, shape (n_samples, k), optional
-            Scores of the second table; ``inverse_transform(None, y_scores)`` for these alone.
+            Scores of the second table; ``inverse_transform(None, y_scores)`` takes these alone.
         remove : mapping, optional
             As in `PCA.inverse_transform`.
 
         Returns
         -------
         array, or tuple of two
-            Rows of the table whose scores are given, ``(n_samples, n_features_x)`` or ``(n_samples, n_features_y)``; of both tables,
-            if scores of both are given; rows of both side by side for 2 k columns. Of the kinds that `PCA.inverse_transform` returns.
+            Rows of each table whose scores are given, ``(n_samples, n_features_x)`` or ``(n_samples, n_features_y)``;
+            for scores with 2 k columns, rows of both side by side. The types are those of `PCA.inverse_transform`.
 
         Raises
         ------
         ParameterError
-            If there are no scores, they have another shape, or a DataArray has the scores of the other table.
+            If no scores are given, their shape does not match, or a DataArray has the scores of the other table.
         """
         check_is_fitted(self)
         if Y is None and _table_of(X) == "y":
@@ -241,16 +243,16 @@ class Coupled(StateEstimator):
         return rows[0] if len(rows) == 1 else tuple(rows)
 
     def inverse_transform_to(self, X: Any, path: str | Path, *, side: Literal["x", "y"] = "x", **options: Any) -> Path:
-        """Stream the rows of one table that belong to its scores to a zarr group; see `PCA.inverse_transform_to`.
+        """Stream the rows of one table for given scores to a zarr group; see `PCA.inverse_transform_to`.
 
         Parameters
         ----------
         X : array-like, path, zarr array, Dask array or DataArray, shape (n_samples, k)
-            Scores of the first table, or with ``side="y"`` of the second.
+            Scores of the first table, or of the second with ``side="y"``.
         path : str or Path
             Directory of the group.
         side : {"x", "y"}
-            Whose scores they are, and whose rows are written.
+            Table of the scores and of the rows that are written.
         **options
             ``dtype``, ``clip``, ``overwrite`` and ``remove``, as in `PCA.inverse_transform_to`.
 
@@ -262,7 +264,7 @@ class Coupled(StateEstimator):
         Raises
         ------
         ParameterError
-            If `side` is none of these or the scores are those of the other table, and as `PCA.inverse_transform_to`.
+            If `side` is neither of these, or the scores belong to the other table; and as `PCA.inverse_transform_to`.
         """
         check_is_fitted(self)
         if side not in ("x", "y"):
@@ -286,27 +288,28 @@ class Coupled(StateEstimator):
     def predict(self, X: Input, *, remove: Given | None = None) -> Any: ...
 
     def predict(self, X: Input, *, remove: Given | None = None) -> Any:
-        """Return what the scores of rows of the first table say of the second: its regression on them, in its units.
+        """Predict rows of the second table, in its units, by regression on the scores of rows of the first.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features_x)
             Rows of the first table.
         remove : mapping, optional
-            As in `PCA.transform`, of these rows; what the fit removed of the second table is added to the prediction.
+            As in `PCA.transform`, for these rows. The effects that the fit removed from the second table are added to
+            the prediction.
 
         Returns
         -------
         array, shape (n_samples, n_features_y)
-            Of CCA that is reduced-rank regression on the canonical variates, of MCA on the leading pairs; after ``n_pca`` the
-            regression of the principal components of the second table. Scores that depend on the others up to rounding add nothing. A numpy
-            array, a lazy Dask array or a DataArray, as `inverse_transform` makes of the scores of `X`; a data frame where `set_output` asked
-            for one.
+            `CCA` regresses on the canonical variates (reduced-rank regression), `MCA` on the scores of the leading
+            pairs. After ``n_pca`` the principal components of the second table are predicted. Scores that are
+            linearly dependent up to rounding add nothing. A numpy array, a lazy Dask array or a DataArray, as from
+            `inverse_transform` of the scores of `X`, or a data frame if `set_output` asked for one.
 
         Raises
         ------
         NotAvailableError
-            If an earlier version of streampca saved the model, which has no coefficients then.
+            If an earlier version of streampca saved the model, without coefficients.
         """
         check_is_fitted(self)
         one, two = self._sides()
@@ -325,13 +328,14 @@ class Coupled(StateEstimator):
         return in_container(self, X, rows, names or [f"y{i}" for i in range(two._model.n_features)])
 
     def loadings(self) -> pd.DataFrame:
-        """Return what one standard deviation of each score gives of the scaled and weighted features of its table.
+        """Return the loadings: the change of the scaled and weighted features per standard deviation of a score of their table.
 
         Returns
         -------
         pandas.DataFrame
-            A row for each feature of both tables, and the columns ``x_mca0, …, y_mca0, …`` (``x_cca0, …``): 0 for features of the
-            other table. With ``scale=True`` those of `CCA` are the correlations of features and variates.
+            One row per feature of both tables, and the columns ``x_mca0, …, y_mca0, …`` (``x_cca0, …``), which are 0
+            for features of the other table. With ``scale=True`` the loadings of `CCA` are the correlations of
+            features and variates.
 
         Raises
         ------
@@ -341,7 +345,7 @@ class Coupled(StateEstimator):
         return loadings_of(self)
 
     def to_xarray(self) -> tuple[xr.Dataset, xr.Dataset]:  # type: ignore[override]
-        """Return the models of the first and of the second table as Datasets, as `PCA.to_xarray` returns one.
+        """Return the models of the first and of the second table as Datasets; see `PCA.to_xarray`.
 
         Returns
         -------
@@ -373,13 +377,13 @@ class Coupled(StateEstimator):
         return joint
 
     def partial_fit(self, X: Input, Y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Add rows of both tables to those of the fit; see `PCA.partial_fit`."""
+        """Add rows of both tables to the fit; see `PCA.partial_fit`."""
         if self.n_pca is not None:
             raise NotAvailableError("n_pca keeps no state to add rows to: new rows would change the components")
         return super().partial_fit(self._table(X, Y), sample_weight=sample_weight)
 
     def partial_unfit(self, X: Input, Y: Any = None, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Take rows of both tables out of those of the fit; see `PCA.partial_unfit`."""
+        """Remove rows of both tables from the fit; see `PCA.partial_unfit`."""
         return super().partial_unfit(self._table(X, Y), sample_weight=sample_weight)
 
     def _sides(self) -> tuple[Self, Self]:
@@ -546,9 +550,10 @@ def _marked(scores: Any, table: str) -> Any:
 class MCA(Coupled):
     """Maximum covariance analysis: pairs of orthonormal patterns of two tables whose scores have the largest covariances.
 
-    The singular vectors of the cross-covariance C₁₂ of the tables (Bretherton, Smith & Wallace 1992, J. Climate 5:541), which the
-    covariance of both side by side holds: rows are read once, states are merged and continued, and a state of `PCA` does: `from_state`.
-    With ``scale=True`` the components are the weights of scikit-learn's `PLSSVD`.
+    The components are the singular vectors of the cross-covariance C₁₂ of the tables (Bretherton, Smith & Wallace
+    1992, J. Climate 5:541), a block of the covariance of both side by side. So one pass is enough, states can be
+    merged and continued, and `from_state` also accepts a state of `PCA`. With ``scale=True`` the components are the
+    weights of scikit-learn's `PLSSVD`.
 
     Parameters
     ----------
@@ -559,21 +564,21 @@ class MCA(Coupled):
     singular_values_ : array, shape (k,)
         Covariances of the scores of the pairs, largest first.
     squared_covariance_fraction_ : array, shape (k,)
-        Their squares over ‖C₁₂‖²_F.
+        Squares of the singular values over ‖C₁₂‖²_F.
     x_components_, y_components_ : array, shape (k, n_features_x) and (k, n_features_y)
         Orthonormal rows; the entry of largest modulus of the first is positive.
     x_patterns_, y_patterns_ : array
-        What scores give of a row: the components.
+        Patterns, which times scores give rows: equal to the components.
     x_explained_variance_, y_explained_variance_ : array, shape (k,)
         Variances of the scores.
     sampling_error_ : StrengthErrors
         Sampling errors of the singular values, if `sampling_errors` is set.
     x_pca_, y_pca_ : PCA
-        The components that the tables were reduced to, if `n_pca` is set.
+        The fits that reduced the tables, if `n_pca` is set.
     mean_, scale_, total_variance_, n_samples_seen_, n_features_in_, constant_features_, plan_, n_passes_, bytes_read_
-        As those of `PCA`, of both tables side by side.
+        As for `PCA`, for both tables side by side.
     error_, certificate_ : ExactCertificate
-        What can be said of the numerical error.
+        Certificate of the numerical errors.
 
     Examples
     --------
@@ -597,9 +602,10 @@ class MCA(Coupled):
 class CCA(Coupled):
     """Canonical correlation analysis: pairs of weights of two tables whose scores have the largest correlations.
 
-    From the covariance of both tables side by side (Hotelling 1936, Biometrika 28:321; Björck & Golub 1973): rows are read once, states are
-    merged and continued, and a state of `PCA` does: `from_state`. Both tables have together to have fewer directions of variance than the
-    rows degrees of freedom; else reduce them first (`n_pca`), as in climate studies (Bretherton, Smith & Wallace 1992).
+    It is solved from the covariance of both tables side by side (Hotelling 1936, Biometrika 28:321; Björck & Golub
+    1973). So one pass is enough, states can be merged and continued, and `from_state` also accepts a state of `PCA`.
+    Both tables together must have fewer directions of variance than the rows have degrees of freedom; otherwise
+    reduce them first (`n_pca`), as in climate studies (Bretherton, Smith & Wallace 1992).
 
     Parameters
     ----------
@@ -612,17 +618,17 @@ class CCA(Coupled):
     x_components_, y_components_ : array, shape (k, n_features_x) and (k, n_features_y)
         Weights of centred, scaled and weighted features: scores are products with them and have variance 1.
     x_patterns_, y_patterns_ : array
-        Regressions of the features on the scores: covariances of both.
+        Regression coefficients of the features on the scores: their covariances.
     x_explained_variance_, y_explained_variance_ : array, shape (k,)
         Variances of the scores, 1.
     sampling_error_ : StrengthErrors
         Sampling errors of the correlations, if `sampling_errors` is set.
     x_pca_, y_pca_ : PCA
-        The components that the tables were reduced to, if `n_pca` is set.
+        The fits that reduced the tables, if `n_pca` is set.
     mean_, scale_, total_variance_, n_samples_seen_, n_features_in_, constant_features_, plan_, n_passes_, bytes_read_
-        As those of `PCA`, of both tables side by side.
+        As for `PCA`, for both tables side by side.
     error_, certificate_ : ExactCertificate
-        What can be said of the numerical error.
+        Certificate of the numerical errors.
 
     Examples
     --------

@@ -49,16 +49,16 @@ POOLED, BETWEEN = "pooled", "between"
 
 
 class GroupModels(dict[Hashable, Estimator]):
-    """Fitted estimators by the labels of groups, with ``"pooled"`` and, of several groups, ``"between"``.
+    """Fitted estimators by the labels of groups, with ``"pooled"`` and, for several groups, ``"between"``.
 
     Attributes
     ----------
     groups_ : tuple
         Labels of the groups, in ascending order.
     plan_ : Plan
-        What was planned.
+        The plan.
     n_passes_, bytes_read_ : int
-        Readings of the data, which is 1, and their decoded bytes.
+        Passes over the data, 1 or with `remove` 2, and decoded bytes that they read.
     """
 
     groups_: tuple[Any, ...]
@@ -68,24 +68,25 @@ class GroupModels(dict[Hashable, Estimator]):
     _peak_bytes: int
 
     def angles(self) -> FloatArray:
-        """Return the largest principal angle in radians between the components of two groups, ``(n_groups, n_groups)``."""
+        """Return the largest principal angle in radians between the components of each pair of groups, ``(n_groups, n_groups)``."""
         return self._table(lambda angles: float(angles[-1]), 0.0)
 
     def similarity(self) -> FloatArray:
-        """Return the mean squared cosine of the principal angles between the components of groups, ``(n_groups, n_groups)``.
+        """Return the mean squared cosine of the principal angles between the components of each pair of groups, ``(n_groups, n_groups)``.
 
-        1 where one group has the subspace of the other, 0 where they are orthogonal; k/d on average for random subspaces
-        of k dimensions (Krzanowski 1979, divided by k).
+        It is 1 if two groups have the same subspace, 0 if their subspaces are orthogonal, and k/d on average for
+        random subspaces of k dimensions (Krzanowski 1979, divided by k).
         """
         return self._table(lambda angles: float(np.mean(np.cos(angles) ** 2)), 1.0)
 
     def summary(self) -> Summary:
-        """Return the fits on one page, for ``print`` and for notebooks: a row for each of the first models.
+        """Return a one-page summary of the fits for ``print`` and notebooks, with one row for each of the first models.
 
         Returns
         -------
         Summary
-            Rows, components and shares of the variance by group; what was read, and memory. The summary of each fit has its components.
+            Rows, components and shares of the variance of each group, data read and memory. The summary of each
+            single fit lists its components.
         """
         return summary_of_several(self, f"{words.plural(len(self.groups_), 'group')}, one PCA each", "group")
 

@@ -59,7 +59,7 @@ class Fitted(Generic[_Value]):
 
 
 class BaseEstimator(SuggestsKeywords):
-    """What scikit-learn asks of an estimator with scores: parameters by name, tags, and data frames of `transform` and `fit_transform`."""
+    """The interface of a scikit-learn transformer: parameters by name, tags, and data frames from `transform` and `fit_transform`."""
 
     _sklearn_output_config: Mapping[str, str] = {}  # under the name that `sklearn.base.clone` copies
 
@@ -69,7 +69,7 @@ class BaseEstimator(SuggestsKeywords):
         return sorted(inspect.signature(cls).parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return parameters by name; with `deep`, those of estimators among them as ``name__parameter``, too."""
+        """Return parameters by name; with `deep`, also those of nested estimators as ``name__parameter``."""
         values: dict[str, Any] = {}
         for name in self._get_param_names():
             value = values[name] = getattr(self, name)
@@ -78,7 +78,7 @@ class BaseEstimator(SuggestsKeywords):
         return values
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters by name; ``name__parameter`` sets one of the estimator `name`."""
+        """Set parameters by name; ``name__parameter`` sets one of the nested estimator `name`."""
         known = self._get_param_names()
         for key, value in params.items():
             name, _, inner = key.partition("__")
@@ -111,7 +111,7 @@ class BaseEstimator(SuggestsKeywords):
         return diagram
 
     def set_fit_request(self, **requests: bool | str | None) -> Self:
-        """Say which arguments of `fit`, such as ``sample_weight=True``, scikit-learn passes on where its metadata routing is enabled."""
+        """Request arguments of `fit`, such as ``sample_weight=True``, from the metadata routing of scikit-learn, if it is enabled."""
         routing = self.get_metadata_routing()
         for name, alias in requests.items():
             routing.fit.add_request(param=name, alias=alias)
@@ -156,13 +156,13 @@ class BaseEstimator(SuggestsKeywords):
         suggests_in_methods(cls)
 
     def set_output(self, *, transform: str | None = None) -> Self:
-        """Have `transform` and `fit_transform` return data frames.
+        """Set whether `transform` and `fit_transform` return data frames.
 
         Parameters
         ----------
         transform : {"default", "pandas", "polars"}, optional
-            Library of the frames; ``"default"`` for arrays, None = as it is. ``sklearn.set_config(transform_output=…)`` counts where
-            nothing was set.
+            Library of the frames; ``"default"`` for arrays, None = no change. Without a setting,
+            ``sklearn.set_config(transform_output=…)`` applies.
 
         Returns
         -------

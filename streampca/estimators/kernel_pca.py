@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @documented(KERNEL_PCA_PARAMETERS)
 @dataclass(eq=False, repr=False)
 class KernelPCA(StreamEstimator):
-    """Kernel PCA of data of any size: exact where n × n fits, from landmarks of the stream else.
+    """Kernel PCA of data of any size: exact if the n × n kernel matrix fits in memory, otherwise from landmarks.
 
     Parameters
     ----------
@@ -54,31 +54,33 @@ class KernelPCA(StreamEstimator):
     Attributes
     ----------
     eigenvalues_ : array, shape (k,)
-        Of the (centred) kernel matrix of the training rows, largest first.
+        Eigenvalues of the (centred) kernel matrix of the training rows, largest first.
     eigenvectors_ : array, shape (n_samples, k)
-        Its eigenvectors: scores / √eigenvalues. There after a fit of "exact" or "empirical_map" and after
-        `fit_transform`; of rows in an array they are computed when first asked for; those of a store are what
-        `transform_to` writes, divided by √eigenvalues_.
+        Eigenvectors of the same matrix: scores / √eigenvalues. Available after a fit by "exact" or "empirical_map",
+        and after `fit_transform`. For rows in an array they are computed on first access. For a store, divide the
+        output of `transform_to` by √eigenvalues_.
     explained_variance_ratio_ : array, shape (k,)
         Shares of the trace of the kernel matrix.
     landmarks_, landmark_indices_ : arrays, shapes (m, n_features) and (m,)
-        The rows that new rows are compared with, and their row numbers; None where landmarks were given as rows. After an
-        "empirical_map" whose rows do not fit in memory (``plan_.rows_on_disk``) a zarr array on disk: in a temporary directory
-        that goes with the estimator and this array, or, once loaded, in the saved model.
+        The rows that new rows are compared with, and their row numbers (None if landmarks were given as rows). If the
+        rows of an "empirical_map" do not fit in memory (``plan_.rows_on_disk``), a zarr array on disk. It lies in a
+        temporary directory that is deleted with the estimator and this array, or in the saved model after loading.
     n_components_, n_samples_seen_, n_features_in_ : int
     method_, sampling_, plan_, n_passes_, bytes_read_
-        What ran, what was planned, readings by `fit` and decoded bytes of them.
+        Method and sampling used, the plan, passes of `fit`, and decoded bytes that they read.
     kernel_ : Kernel
-        The kernel with every parameter settled.
+        The kernel with the values of all its parameters.
     error_, certificate_ : KernelCertificate
-        What can be said of the numerical error of this answer, an object of `streampca.models.certificates` with an attribute for every
-        figure. It is a read-only mapping, too: ``error_["statement"]`` is ``error_.statement``, and ``print(error_)`` prints it.
+        Certificate of the numerical errors of the result, an object of `streampca.models.certificates` with one
+        attribute per figure. It is also a read-only mapping: ``error_["statement"]`` is ``error_.statement``, and
+        ``print(error_)`` prints the statement.
     sampling_error_ : SamplingErrors
-        Sampling errors, after a fit with `sampling_errors`: standard errors of ``eigenvalues``, ``shares`` and ``angles``,
-        ``north``, ``interval(level)``; an object of `streampca.models.sampling_errors`. `NotAvailableError` elsewhere.
+        Sampling errors, after a fit with `sampling_errors`: an object of `streampca.models.sampling_errors` with the
+        standard errors of ``eigenvalues``, ``shares`` and ``angles``, ``north`` and ``interval(level)``. Raises
+        `NotAvailableError` after other fits.
     labels_ : Labels or None
-        Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and the
-        dimensions of its samples without coordinates; None where the data had none.
+        Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and
+        the dimensions of its samples, without their coordinates. None if the data had no labels.
 
     Examples
     --------
@@ -139,12 +141,12 @@ class KernelPCA(StreamEstimator):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes.
+            Anything that `fit` accepts.
 
         Returns
         -------
         Plan
-            Passes, memory and reads in bytes, flops and expected seconds, and the same of the other methods.
+            Passes, memory and bytes read, flops and expected seconds, also of the other methods.
 
         Raises
         ------
@@ -160,8 +162,8 @@ class KernelPCA(StreamEstimator):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            numpy array or anything scikit-learn takes, scipy sparse matrix or array, memory map, Dask array, zarr array,
-            or the path of a zarr array or an ``.npy`` file.
+            numpy array or anything that scikit-learn accepts, scipy sparse matrix or array, memory map, Dask array,
+            zarr array, or the path of a zarr array or an ``.npy`` file.
         y : ignored
 
         Returns
@@ -174,18 +176,18 @@ class KernelPCA(StreamEstimator):
         ParameterError
             If a parameter is outside its domain.
         OutputError
-            If `checkpoint` names something else, or is that of another fit, or is in use.
+            If `checkpoint` is not a checkpoint, belongs to another fit, or is in use.
         PlanError
-            If the work does not fit in `memory`, with what would.
+            If the work does not fit in `memory`; states what would fit.
         DataError
             If the data is missing, damaged, or not finite.
 
         Warns
         -----
         UserWarning
-            If fewer eigenvalues are positive than components were asked for: "exact" fills up with zeros, as
-            scikit-learn does, the other methods return the components that exist. If rounding of the kernel values takes
-            more than a hundredth of the first eigenvalue.
+            If fewer eigenvalues are positive than components were requested: "exact" pads with zeros, as scikit-learn
+            does, and the other methods return fewer components. If rounding of the kernel values exceeds a hundredth
+            of the first eigenvalue.
         """
         return self._fit(self._open(X), self._parameters())
 
@@ -198,7 +200,7 @@ class KernelPCA(StreamEstimator):
     def kernel_distance(self, X: ArrayLike, Y: ArrayLike | None = None) -> FloatArray:
         """Return distances in kernel space, √(κ(x, x) − 2 κ(x, y) + κ(y, y)).
 
-        Squares that rounding, or a kernel that is not positive semi-definite, leaves below 0 count as 0.
+        Negative squares, from rounding or from a kernel that is not positive semi-definite, count as 0.
 
         Parameters
         ----------
@@ -219,7 +221,7 @@ class KernelPCA(StreamEstimator):
         DataError
             If rows are a masked array with masked values.
         NotFiniteError
-            If rows hold NaN or infinity.
+            If rows contain NaN or infinity.
         """
         check_is_fitted(self)
         for each in (X, Y):

@@ -45,12 +45,13 @@ ESTIMATORS: dict[str, type[PCA] | type[KernelPCA] | type[StateEstimator]] = {
 
 @suggests_keywords
 def load(path: str | Path) -> AnyFitted:
-    """Return the fitted estimator that was saved at `path`, a model or the directory of a run.
+    """Load the fitted estimator from a saved model or the directory of a run.
 
-    The model that is there, or the one that takes its place meanwhile, as `update` does it; never parts of both. With its parameters, its plan and its fitted attributes, as far as they can be written as plain data: `progress` and callables
-    in `kernel_params` are not, and `eigenvectors_` of kernel PCA are saved by `save` and not by a run, whose scores hold
-    them. Models of streampca 0.1 have no parameters but those that decide what `transform` does, and no plan. With the state, if
-    one was saved, so that `partial_fit` and `merge` go on.
+    The estimator has the parameters, plan and fitted attributes that can be stored as plain data. `progress` and
+    callables in `kernel_params` are not stored. `save` stores `eigenvectors_` of kernel PCA; a run does not, since
+    its scores contain them. If a state was saved, `partial_fit` and `merge` can continue from it. Models of streampca
+    0.1 have no plan, and only the parameters that `transform` needs. If the model is replaced during loading, as
+    `update` does, the result is the old or the new one, never a mixture.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def load(path: str | Path) -> AnyFitted:
     Raises
     ------
     ModelError
-        If there is none, it has no commit record, a later version wrote it, or it is damaged.
+        If there is no model, or it has no commit record, was written by a later version, or is damaged.
 
     Examples
     --------

@@ -51,9 +51,9 @@ class FittedModels(dict[str, Model]):
     Attributes
     ----------
     plan_ : ManyPlan
-        What was planned: ``plan_.plans[name]`` for each model, ``plan_.together`` for all.
+        The plan: ``plan_.plans[name]`` for each model, ``plan_.together`` for all.
     n_passes_, bytes_read_ : int
-        Readings of the source, those that models share counted once, and decoded bytes of them.
+        Passes over the source, with shared ones counted once, and decoded bytes that they read.
     """
 
     plan_: ManyPlan
@@ -62,13 +62,13 @@ class FittedModels(dict[str, Model]):
     _peak_bytes: int
 
     def summary(self) -> Summary:
-        """Return the fits on one page, for ``print`` and for notebooks: a row for each of the first models.
+        """Return a one-page summary of the fits for ``print`` and notebooks, with one row for each of the first models.
 
         Returns
         -------
         Summary
-            Estimator, rows, components and shares of the variance by model; what was read, and memory. The summary of each fit has
-            its components.
+            Estimator, rows, components and shares of the variance of each model, data read and memory. The summary of
+            each single fit lists its components.
         """
         return summary_of_several(self, f"{words.plural(len(self), 'model')} of the same data", "model")
 
@@ -84,30 +84,30 @@ def fit_many(
     checkpoint: str | Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> FittedModels:
-    """Fit several estimators to `X`, which is read once for all of them, or as often as the one that reads most.
+    """Fit several estimators to `X` in shared passes: as many as the estimator with the most passes needs.
 
-    The first readings of all models are one reading, so are the second ones of those that need it, and so on: each block is
-    read and decoded once. Exact linear PCAs that differ only in `center`, `scale`, `ddof`, `whiten`, `n_components` or feature weights
-    share the products, too. Blocks, leaves and results are those of single fits, bit for bit; where models would have
-    different blocks (kernel PCA beside PCA of many rows) the minority takes those of the majority, and its
-    results agree up to rounding. The plan names them, and the solvers that share no reading: ``gram``, the first reading of
-    ``adaptive``, and kernel PCA that keeps all rows.
+    All models share the first pass, those that need a second pass share it, and so on: each pass reads and decodes
+    each block once. Exact linear PCAs that differ only in `center`, `scale`, `ddof`, `whiten`, `n_components` or
+    feature weights also share the products. Blocks, leaves and results equal those of single fits, bit for bit. If
+    models would use different blocks (kernel PCA beside PCA of many rows), the minority uses the blocks of the
+    majority, and its results agree up to rounding. The plan names these models, and the solvers that share no pass:
+    ``gram``, the first pass of ``adaptive``, and kernel PCA that keeps all rows.
 
     Parameters
     ----------
     models : mapping of str to PCA or KernelPCA
         Estimators by name; they are fitted in place. Their `memory`, `checkpoint` and `progress` must be None.
     X : array-like, shape (n_samples, n_features), path, lazy array or table
-        Everything that `PCA.fit` takes.
+        Anything that `PCA.fit` accepts.
     features : mapping of str to names, places or truth values, optional
-        Features of those models that do not have all of them, by the names of the models: the name of a variable or of a feature,
-        a list of names, a slice, places, or a truth value for each feature. Their order is that of `X`.
+        By name of a model, the features that it uses; other models use all. Give the name of a variable or feature, a
+        list of names, a slice, positions, or a boolean for each feature. Features keep the order of `X`.
     sample_weight : array-like, shape (n_samples,), optional
         Weights of the rows for all models, as in `PCA.fit`.
     memory : int, str or None
-        Ceiling for the resident memory of the process, with the states of all models.
+        Ceiling for the resident memory of the process, including the states of all models.
     checkpoint : path, optional
-        A directory in which progress is kept, as that of `PCA`.
+        A directory for progress, as for `PCA`.
     progress : callable, optional
         Called with a `Progress` as blocks finish.
 
@@ -119,9 +119,9 @@ def fit_many(
     Raises
     ------
     ParameterError
-        If `models` is empty, holds something else, or the same estimator twice.
+        If `models` is empty, or contains the same estimator twice or something else.
     PlanError
-        If the models together do not fit in `memory`, with what is projected.
+        If the models together do not fit in `memory`; states the projected memory.
     DataError
         If the data is missing, damaged, or not finite.
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Patterns(StreamEstimator):
-    """The part of `PCA`, `RotatedPCA` and `FactorAnalysis` that says how much each feature changes with each score."""
+    """Maps and loadings of the features, shared by `PCA`, `RotatedPCA` and `FactorAnalysis`."""
 
     if TYPE_CHECKING:
         _model: PCAModel
@@ -88,18 +88,20 @@ class Patterns(StreamEstimator):
         return ComponentPlots(self)
 
     def maps(self) -> FloatArray | xr.DataArray | xr.Dataset:
-        """Return the components in the units of the data: by how much a feature changes with one standard deviation of a score.
+        """Return the components in the units of the data: the change of each feature per standard deviation of a score.
 
-        These are the coefficients of the regression of the data, without weights and scaling, on the standardised scores of the
-        fit: √λⱼ vⱼ · scale / √feature_weight. `components_ * np.sqrt(explained_variance_)` are those of the scaled and weighted features.
-        A row is its mean (and what `remove` names) plus the maps, each times its standardised score, plus what the other components hold.
+        The maps are the coefficients of a regression of the data, unweighted and unscaled, on the standardised scores
+        of the fit: √λⱼ vⱼ · scale / √feature_weight. For the scaled and weighted features, use `components_ *
+        np.sqrt(explained_variance_)`. A row is the mean (plus the effects that `remove` fitted), plus each map times
+        its standardised score, plus the contribution of the components that were left out.
 
         Returns
         -------
         ndarray of float64, DataArray or Dataset
-            ``(k, n_features)``; for a table with names, where xarray is installed, ``(mode, …)`` with the dimensions and coordinates
-            of the features, NaN where they are masked, a Dataset of several variables. 0 for features that are constant under
-            scaling; NaN for features of weight 0, of which the model knows nothing.
+            An array ``(k, n_features)``. For a labelled table, if xarray is installed, a DataArray ``(mode, …)`` with
+            the dimensions and coordinates of the features and NaN at masked ones, or a Dataset for several variables.
+            With scaling, constant features get 0. Features of weight 0 get NaN, since the model has no information on
+            them.
 
         Raises
         ------
@@ -108,10 +110,10 @@ class Patterns(StreamEstimator):
 
         Notes
         -----
-        Without centring the regression has no intercept, and scores are divided by the root of their sum of squares over n − ddof. Weights of rows count
-        as in the fit. Scores that are correlated (promax) are regressors together. Where NaN has a meaning, covariances are
-        those of the fit: a hole counts as the mean with ``missing="mean"``. Maps of approximate solvers have the
-        errors of their components.
+        Without centring, the regression has no intercept, and scores are divided by the square root of their sum of
+        squares over n − ddof. Row weights count as in the fit. Correlated scores (promax) enter one joint regression.
+        If NaN is allowed, covariances are those of the fit: with ``missing="mean"`` a missing value counts as the
+        mean. Maps of approximate solvers inherit the errors of their components.
 
         Examples
         --------
@@ -132,13 +134,14 @@ class Patterns(StreamEstimator):
     def loadings(self) -> pd.DataFrame:
         """Return the loadings, components times standard deviations of their scores, as a data frame of pandas.
 
-        They are those of the features as they are decomposed, scaled and weighted: with ``scale=True`` alone the correlations of features and
-        scores, of `FactorAnalysis` of features and factors. `maps` has them in the units of the data.
+        Loadings refer to the features as decomposed, that is scaled and weighted. With ``scale=True`` and no weights
+        they are the correlations of features and scores (of features and factors for `FactorAnalysis`). `maps`
+        returns them in the units of the data.
 
         Returns
         -------
         pandas.DataFrame
-            A row for each feature, by its name where the data had names, and a column for each component, by its name in
+            One row per feature, with its name if the data had names, and one column per component, named as in
             `get_feature_names_out`: pca0, pca1, ….
 
         Raises
@@ -169,7 +172,7 @@ def loadings_of(estimator: StreamEstimator) -> pd.DataFrame:
 @documented(PCA_PARAMETERS)
 @dataclass(eq=False, repr=False)
 class PCA(Continuing, Patterns):
-    """Principal component analysis of data of any size, read once or as often as allowed, within a memory ceiling.
+    """Principal component analysis of data of any size within a memory ceiling, in one pass or as many as allowed.
 
     Parameters
     ----------
@@ -178,9 +181,10 @@ class PCA(Continuing, Patterns):
     Attributes
     ----------
     components_ : array, shape (k, n_features)
-        Orthonormal rows, largest variance first, the entry of largest modulus positive. Where the components of wide data do not fit in `memory`
-        (``plan_.components_on_disk``) it is the zarr array on disk, in chunks of all components for some features, ``components_[:, start:stop]``: in a
-        temporary directory that goes with the estimator and this array, or, once loaded, in the saved model.
+        Orthonormal rows, largest variance first. The entry of largest modulus is positive. If the components of wide
+        data do not fit in `memory` (``plan_.components_on_disk``), this is a zarr array on disk. Its chunks hold all
+        components of some features, ``components_[:, start:stop]``. It lies in a temporary directory that is deleted
+        with the estimator and this array, or in the saved model after loading.
     explained_variance_, explained_variance_ratio_, singular_values_ : array, shape (k,)
         Variances (divisor n − ddof), shares of `total_variance_`, singular values of the centred (and scaled) data.
     mean_ : array, shape (n_features,)
@@ -188,22 +192,23 @@ class PCA(Continuing, Patterns):
     scale_ : array, shape (n_features,), or None
         Standard deviation of each feature, 1 where it never varies.
     noise_variance_, total_variance_ : float
-        Mean variance of the directions that are left out; sum of the variances of all features after scaling.
+        Mean variance of the directions left out; sum of the variances of all features after scaling.
     n_components_, n_samples_seen_, n_features_in_, numerical_rank_ : int
-        The last is how many of the eigenvalues stand above rounding.
+        `numerical_rank_` is the number of eigenvalues above rounding.
     n_passes_, bytes_read_, plan_ : int, int, Plan
-        Readings by `fit`, decoded bytes of them, and what was planned.
+        Passes of `fit`, decoded bytes that they read, and the plan.
     constant_features_ : array of int
         Indices of features that never vary.
     solver_ : str
     error_, certificate_ : ExactCertificate or ApproximateCertificate
-        What can be said of the numerical error of this answer, an object of `streampca.models.certificates` with an attribute for every
-        figure. It is a read-only mapping, too: ``error_["statement"]`` is ``error_.statement``, and ``print(error_)`` prints it.
+        Certificate of the numerical errors of the result, an object of `streampca.models.certificates` with one
+        attribute per figure. It is also a read-only mapping: ``error_["statement"]`` is ``error_.statement``, and
+        ``print(error_)`` prints the statement.
     sampling_error_ : SamplingErrors
         Statistical errors of eigenvalues, shares and angles (`streampca.models.sampling_errors`), if `sampling_errors` is set.
     labels_ : Labels or None
-        Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and the dimensions of its samples
-        without coordinates; None where the data had none.
+        Dimensions, coordinates, variables and mask of the features of a labelled table (see `streampca.open`), and
+        the dimensions of its samples, without their coordinates. None if the data had no labels.
 
     Examples
     --------
@@ -256,30 +261,34 @@ class PCA(Continuing, Patterns):
 
     @property
     def component_rules_(self) -> ComponentRules:
-        """What every rule for the number of components says of this fit: a table that prints, and a mapping by rule.
+        """Numbers of components by every rule: a mapping from rules, which prints as a table.
 
-        Rules that need all eigenvalues have them of exact fits of up to 512 features (or of samples, for wide data), of long tables, and where
-        the state is kept and has up to 1,536 features (the first access computes them); else ask for ``n_components="gavish_donoho"``.
+        Rules that need all eigenvalues apply to exact fits of up to 512 features (or samples, for wide data), to long
+        tables, and to fits of up to 1,536 features that keep their state (the first access computes the eigenvalues).
+        For other fits set ``n_components="gavish_donoho"``.
         """
         return self._with_eigenvalues().component_rules
 
     def projection_shrinkage(self) -> FloatArray:
-        """Return the factors by which scores of new rows are smaller than those of the rows of the fit, where features are many and rows few.
+        """Return the factors by which scores of new rows are smaller than scores of the rows of the fit, for many features and few rows.
 
-        The rms of the scores that `transform` gives for rows of the same population that were not in the fit is ρ times √`explained_variance_`, that of
-        the rows of the fit; ``pca.transform(new) / pca.projection_shrinkage()`` puts both on one scale. The factors are those of many rows and features, for
-        independent rows, a few large components, and noise of any covariance where all eigenvalues are known (see `component_rules_`); where
-        they are not, for white noise of an effective number of features. `streampca.linalg.random_matrix` has formulas and sources.
+        Scores of the rows of the fit have a root mean square of √`explained_variance_`. Scores of new rows of the
+        same population have ρ times that. ``pca.transform(new) / pca.projection_shrinkage()`` puts both on one scale.
+        The factors hold for many rows and features, independent rows and a few large components. If all eigenvalues
+        are known (see `component_rules_`), the noise may have any covariance; otherwise the factors assume white
+        noise of an effective number of features. `streampca.linalg.random_matrix` has formulas and references.
 
         Returns
         -------
         array, shape (k,)
-            ρ, in (0, 1]; NaN for components that do not stand out of the noise, and so are not directions of the population.
+            ρ, in (0, 1]; NaN for components that do not rise above the noise, and so are not directions of the
+            population.
 
         Raises
         ------
         NotComputedError
-            If rows have weights, ``missing="pairwise"``, or sums of powers of the other eigenvalues are not known.
+            If rows have weights, if ``missing="pairwise"``, or if sums of powers of the other eigenvalues are
+            unknown.
         """
         check_is_fitted(self)
         return projection_shrinkage_of(self._with_eigenvalues())
@@ -296,14 +305,15 @@ class PCA(Continuing, Patterns):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `fit` takes.
+            Anything that `fit` accepts.
         probe : bool
-            Ignored with a `FutureWarning`, and ends with the next minor version: the expected time follows from nominal rates.
+            Ignored with a `FutureWarning`, and removed in the next minor version: the expected time follows from
+            nominal rates.
 
         Returns
         -------
         Plan
-            Passes, memory and reads in bytes, flops and expected seconds, and the same of the other solvers.
+            Passes, memory and bytes read, flops and expected seconds, also of the other solvers.
 
         Raises
         ------
@@ -316,19 +326,20 @@ class PCA(Continuing, Patterns):
         return self._plan_source(source, self._parameters(), client=active_client(source), alternatives=True)
 
     def fit(self, X: Input, y: object = None, *, sample_weight: ArrayLike | None = None) -> Self:
-        """Find the components of `X`, which is read once, or as often as `plan` says.
+        """Find the components of `X` in one pass, or in as many as `plan` states.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            numpy array or anything scikit-learn takes, scipy sparse matrix or array, memory map, Dask array (of numpy or
-            scipy sparse blocks), zarr array, or the path of a zarr array or an ``.npy`` file.
+            numpy array or anything that scikit-learn accepts, scipy sparse matrix or array, memory map, Dask array
+            (of numpy or scipy sparse blocks), zarr array, or the path of a zarr array or an ``.npy`` file.
         y : ignored
         sample_weight : array-like, shape (n_samples,), optional
-            How many times each row counts: a weight of 2 is the row given twice, 0 leaves it out, fractions are allowed.
-            The divisor of variances is the sum of the weights − `ddof`, so weights that add up to 1 need ``ddof=0``. Weights with labels
-            (a Series of pandas, a DataArray) are put in the order of the rows by these, as all values that are given for rows and
-            features; they are refused if the labels are others, or the rows have none (a Series numbered 0, 1, 2, … counts as without).
+            How many times each row counts: a weight of 2 equals giving the row twice, 0 leaves it out, and fractions
+            are allowed. Variances are divided by the sum of the weights − `ddof`, so weights that sum to 1 need
+            ``ddof=0``. Labelled weights (a pandas Series, a DataArray) are aligned with the rows by label, like all
+            values given for rows or features. They are refused if the labels differ or the rows have none (a Series
+            indexed 0, 1, 2, … counts as unlabelled).
 
         Returns
         -------
@@ -338,17 +349,18 @@ class PCA(Continuing, Patterns):
         Raises
         ------
         ParameterError
-            If weights are negative, not finite, all zero, or not one for each row.
+            If weights are negative, not finite or all zero, or if their number differs from that of the rows.
         PlanError
             If the work does not fit in `memory`.
         DataError
-            If the data is missing, damaged, or not finite, or integers beyond 2**53 vary by no more than float64 rounds them.
+            If the data is missing, damaged, or not finite, or if integers beyond 2**53 vary by no more than the
+            rounding of float64.
 
         Warns
         -----
         UserWarning
-            If shares of the variance sum to more than 1, as those of ``recovery="conversion"`` may, or if rounding of integers beyond
-            2**53 changes eigenvalues by more than 1e-10 of the first.
+            If shares of the variance sum to more than 1, which ``recovery="conversion"`` can cause, or if rounding of
+            integers beyond 2**53 changes eigenvalues by more than 1e-10 of the first.
         """
         parameters = with_sample_weight(self._parameters(), sample_weight)
         source = self._open(X)
@@ -357,26 +369,26 @@ class PCA(Continuing, Patterns):
     def fit_groups(
         self, X: Input, labels: ArrayLike | str, *, sample_weight: ArrayLike | None = None
     ) -> GroupModels[Self]:
-        """Return a PCA with these parameters for each group of rows of `X`, all from one reading; this estimator is not fitted.
+        """Return a PCA with these parameters for each group of rows of `X`, all from one pass; this estimator itself is not fitted.
 
-        The result is a mapping: labels of groups to fits of the rows of each, equal to separate fits up to rounding, with as
-        many components as its rows can give; ``"pooled"``, the fit of the covariance within groups, Σ S / (n − G·ddof) for the scatters S of G
-        groups; ``"between"``, the fit of the group means, Σ nᵢ (mᵢ − m)(mᵢ − m)ᵀ / (n − ddof). With `scale`, each of these
-        divides by its own standard deviations. Cost: one reading, n d² flops, and a d × d matrix for each group, whose eigenproblem
-        waits for the first use of its model.
+        The result maps the label of each group to the fit of its rows. This fit equals a separate one up to rounding,
+        with fewer components if the group has too few rows. ``"pooled"`` is the fit of the covariance within groups,
+        Σ S / (n − G·ddof) for the scatters S of G groups. ``"between"`` is the fit of the group means, Σ nᵢ (mᵢ −
+        m)(mᵢ − m)ᵀ / (n − ddof). With `scale`, each fit divides by its own standard deviations. Cost: one pass, n d²
+        flops, and one d × d matrix per group, whose eigenproblem is solved when its model is first used.
 
-        With `remove`, a first reading takes the regression of all rows, and the groups are those of its residuals, each about its own
-        mean: their models remove the same effects, trends and slopes. They cannot be continued. For coefficients of each group by
-        themselves, fit its rows alone, ``sp.open(path, where="time.season == 'DJF'")``.
+        With `remove`, an extra first pass fits the regression to all rows, and each group is fitted to its residuals,
+        about its own mean. All models then remove the same effects, trends and slopes, and none can be continued. For
+        separate coefficients of a group, fit its rows alone, ``sp.open(path, where="time.season == 'DJF'")``.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features), path, lazy array or table
-            Everything that `fit` takes.
+            Anything that `fit` accepts.
         labels : array-like, shape (n_samples,), or str
-            Label of each row: numbers, times or text. Or the name of a coordinate along samples, of a part of its times such as
-            ``"time.month"``, of a column of ``obs`` of AnnData, or of a column of a data frame or of Parquet files, which is no
-            feature then.
+            Label of each row: numbers, times or text. Or the name of a sample coordinate, a part of its times such as
+            ``"time.month"``, a column of ``obs`` of AnnData, or a column of a data frame or of Parquet files. That
+            column is then not a feature.
         sample_weight : array-like, shape (n_samples,), optional
             Weights of the rows, as in `fit`.
 
@@ -388,13 +400,13 @@ class PCA(Continuing, Patterns):
         Raises
         ------
         ParameterError
-            If labels are missing or not one for each row, or there is no such coordinate or column.
+            If labels are missing, their number differs from that of the rows, or no such coordinate or column exists.
         NotAvailableError
             For `solver` other than "covariance", `missing` "mean" or "pairwise", and `forgetting`.
         DataError
-            If a group has not more than `ddof` rows, or the data is missing, damaged, or not finite.
+            If a group has `ddof` rows or fewer, or the data is missing, damaged, or not finite.
         PlanError
-            If the matrices of all groups do not fit in `memory`, with how many would.
+            If the matrices of all groups do not fit in `memory`; states how many would.
         """
         return fit_of_groups(self, X, labels, sample_weight)
 
@@ -404,7 +416,7 @@ class PCA(Continuing, Patterns):
         Returns
         -------
         ndarray of float64, shape (n_features, n_features)
-            8 d² bytes, which no plan counts.
+            8 d² bytes, which plans do not count.
 
         Raises
         ------
@@ -418,12 +430,12 @@ class PCA(Continuing, Patterns):
         return covariance
 
     def get_precision(self) -> FloatArray:
-        """Return the inverse of `get_covariance`; directions without any variance count as the smallest there is.
+        """Return the inverse of `get_covariance`; directions without variance get the smallest variance of the model.
 
         Returns
         -------
         ndarray of float64, shape (n_features, n_features)
-            8 d² bytes, which no plan counts.
+            8 d² bytes, which plans do not count.
 
         Raises
         ------
@@ -439,8 +451,8 @@ class PCA(Continuing, Patterns):
     def score_samples(self, X: ArrayLike, *, remove: Given | None = None) -> FloatArray:
         """Return the log-likelihood of each row under the probabilistic PCA model (Tipping & Bishop 1999).
 
-        For a row with missing values that of its observed values, or with ``missing_scores="mean"`` of the row filled with
-        means; a row without any observed value has 0.
+        A row with missing values gets the log-likelihood of its observed values, or with ``missing_scores="mean"``
+        that of the row filled with means. A row without observed values gets 0.
 
         Parameters
         ----------
@@ -526,17 +538,17 @@ class PCA(Continuing, Patterns):
         return noise, np.maximum(self.explained_variance_, floor)
 
     def t2_limit(self, probability: float = 0.99, *, distribution: Distribution = "f") -> float:
-        """Return the value that Hotelling's T² of normally distributed rows exceeds with the probability 1 − `probability`.
+        """Return the value that Hotelling's T² of normally distributed rows exceeds with probability 1 − `probability`.
 
         Parameters
         ----------
         probability : float
             Share of rows that are not above the limit, in (0, 1).
         distribution : {"f", "beta", "chi2"}
-            ``"f"``: for rows that were not in the fit, k (n² − 1) / (n (n − k)) · F(k, n − k). ``"beta"``: for the rows of the fit,
-            (n − 1)² / n · Beta(k/2, (n − k − 1)/2), smaller (Tracy, Young & Mason 1992). Both are exact for normal rows where
-            all components are taken, and n is the sum of the weights; with `remove`, each mean and slope that was fitted takes one degree
-            of freedom. ``"chi2"``: their limit for many rows, χ²(k). k counts the
+            ``"f"``: for new rows, k (n² − 1) / (n (n − k)) · F(k, n − k). ``"beta"``: for the rows of the fit, (n −
+            1)² / n · Beta(k/2, (n − k − 1)/2), which is smaller (Tracy, Young & Mason 1992). Both are exact for
+            normal rows if all components are kept. ``"chi2"``: the limit of both for many rows, χ²(k). n is the sum
+            of the weights; with `remove`, each fitted mean and slope takes one degree of freedom. k counts the
             components above rounding.
 
         Returns
@@ -547,16 +559,17 @@ class PCA(Continuing, Patterns):
         Raises
         ------
         NotAvailableError
-            If no component is above rounding, or there are not enough rows for the first two.
+            If no component is above rounding, or if ``"f"`` or ``"beta"`` has too few rows.
         """
         check_is_fitted(self)
         return t2_limit_of(self._model, probability, distribution)
 
     def q_limit(self, probability: float = 0.99) -> float:
-        """Return the value that Q, the squared prediction error, of normally distributed rows exceeds with 1 − `probability`.
+        """Return the value that Q, the squared prediction error, of normally distributed rows exceeds with probability 1 − `probability`.
 
-        By Jackson & Mudholkar (1979) from sums of the first three powers of the eigenvalues left out, for exact solvers; by Box
-        (1954), g χ²(h), from two, which approximate solvers estimate from held-out columns.
+        Exact solvers use the formula of Jackson & Mudholkar (1979) with sums of the first three powers of the
+        eigenvalues left out. Approximate solvers use that of Box (1954), g χ²(h), with sums of the first two,
+        estimated from held-out columns.
 
         Parameters
         ----------
@@ -571,7 +584,7 @@ class PCA(Continuing, Patterns):
         Raises
         ------
         NotAvailableError
-            If these sums are not known, as of models of earlier versions, or nothing is left out.
+            If these sums are unknown, as for models of earlier versions, or if nothing is left out.
         """
         check_is_fitted(self)
         return q_limit_of(self._model, probability)[0]
@@ -582,7 +595,7 @@ class PCA(Continuing, Patterns):
         Parameters
         ----------
         rows : array-like or sparse, shape (n_rows, n_features)
-            Rows in memory: those that stand out, since the result takes 16 bytes for each value, which no plan counts.
+            Rows in memory. Pass only rows that stand out: the result takes 16 bytes per value, which no plan counts.
         remove : mapping, optional
             As in `transform`.
 
@@ -604,19 +617,20 @@ class PCA(Continuing, Patterns):
     def rotate(
         self, k: int | None = None, *, method: Method = "varimax", normalize: bool = True, power: float = 4
     ) -> RotatedPCA:
-        """Return the first `k` components (None = all), rotated towards few large loadings each, as a fitted estimator.
+        """Return a fitted estimator of the first `k` components (None = all), rotated so that each has few large loadings.
 
-        Its `transform` gives the scores of the rotated components, and its `inverse_transform` the rows that the first k components
-        give before the rotation. The loadings, components times standard deviations, are held in memory three times.
+        Its `transform` returns the scores of the rotated components. Its `inverse_transform` returns the same rows as
+        the first k components before the rotation. Memory holds three copies of the loadings (components times
+        standard deviations).
 
         Parameters
         ----------
         k : int or None
-            Number of components; their variances have to be above rounding.
+            Number of components; their variances must be above rounding.
         method : {"varimax", "promax"}
             Orthogonal rotation (Kaiser 1958) with scores that stay uncorrelated, or oblique (Hendrickson & White 1964).
         normalize : bool
-            Kaiser's normalisation of the loadings of each feature to length 1 for the criterion.
+            Whether the criterion scales the loadings of each feature to length 1 (Kaiser's normalisation).
         power : float
             Exponent of promax.
 
@@ -658,44 +672,45 @@ class PCA(Continuing, Patterns):
 class RotatedPCA(Patterns):
     """Principal components rotated towards simple structure, so that each has few large loadings.
 
-    Made by `PCA.rotate` from a fit; `fit` fits a clone of `pca` and rotates that. With the loadings L = V Λ^½ of the k leading
-    components, the rotated pattern is A = L M for the M of `streampca.linalg.factors`.
+    `PCA.rotate` makes one from a fit; `fit` fits a clone of `pca` and rotates it. For the loadings L = V Λ^½ of the k
+    leading components, the rotated pattern is A = L M, with M from `streampca.linalg.factors`.
 
     Parameters
     ----------
     pca : PCA
-        What is fitted.
+        The estimator to fit and rotate.
     k : int or None
-        How many of its components are rotated, the leading ones; None = all.
+        Number of leading components to rotate; None = all.
     method : {"varimax", "promax"}
         Orthogonal M, which leaves the scores uncorrelated (Kaiser 1958), or an oblique one (Hendrickson & White 1964).
     normalize : bool
-        Kaiser's normalisation: features count alike in the criterion, however much of their variance the components carry.
+        Kaiser's normalisation: all features count equally in the criterion, whatever share of their variance the
+        components explain.
     power : float
         Exponent of promax.
     memory : int, str or None
-        Ceiling for the memory of the process; None = in `fit` that of `pca`.
+        Ceiling for the memory of the process; None = that of `pca` in `fit`.
     progress : callable, optional
-        As for `PCA`; None = in `fit` that of `pca`.
+        As for `PCA`; None = that of `pca` in `fit`.
 
     Attributes
     ----------
     components_ : array, shape (k, n_features)
-        Rows of unit length, the columns of A over their lengths, largest first; the entry of largest modulus is positive. They are
-        not orthogonal: scores are the coefficients of centred, scaled and weighted rows by their pseudo-inverse.
+        Rows of unit length: the columns of A divided by their lengths, largest first. The entry of largest modulus is
+        positive. They are not orthogonal: their pseudo-inverse gives the scores of centred, scaled and weighted rows.
     explained_variance_ : array, shape (k,)
-        Variances of the scores (without whitening): sums of squares of the columns of A. For varimax they add up to the variance of
-        the components before the rotation.
+        Variances of the scores (without whitening): sums of squares of the columns of A. For varimax they add up to
+        the variance of the components before the rotation.
     explained_variance_ratio_ : array, shape (k,)
-        diag(Φ AᵀA) over the total variance: for both methods these add up to the share before the rotation.
+        diag(Φ AᵀA) over the total variance. For both methods these add up to the share before the rotation.
     correlation_ : array, shape (k, k)
         Correlations Φ = (MᵀM)⁻¹ of the scores; the identity for varimax.
     rotation_ : array, shape (k, k)
         M.
     pca_ : PCA
-        The fit before the rotation, with its certificate, which bounds the errors of what was rotated.
+        The fit before the rotation. Its certificate bounds the errors of the components that were rotated.
     mean_, scale_, noise_variance_, total_variance_, n_components_, n_samples_seen_, n_features_in_
-        As those of `PCA`.
+        As for `PCA`.
 
     Examples
     --------
@@ -733,7 +748,7 @@ class RotatedPCA(Patterns):
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features)
-            Everything that `PCA.fit` takes.
+            Anything that `PCA.fit` accepts.
         y : ignored
         sample_weight : array-like, shape (n_samples,), optional
             Weights of the rows, as in `PCA.fit`.
@@ -751,7 +766,7 @@ class RotatedPCA(Patterns):
         return self._become(self._before().fit(X, sample_weight=sample_weight))
 
     def plan(self, X: Input, *, probe: bool = False) -> Plan:
-        """Return what `fit` would do, as `PCA.plan` does for `pca`: the rotation reads nothing."""
+        """Return what `fit` would do: the plan of `pca`, since the rotation reads no data."""
         if probe:
             warn_of_probe()
         planned: Plan = self._before().plan(X)

@@ -27,21 +27,21 @@ _MOST_NAMES = 30
 
 @suggests_in_methods
 class Plots:
-    """Charts of a fitted estimator: methods that draw on axes of matplotlib and return them.
+    """Charts of a fitted estimator, drawn on matplotlib axes, which every method returns.
 
-    Each takes `ax`, where to draw; None makes a figure of its own. Colours and fonts are those of matplotlib's settings. The page of a run
-    is drawn by the same functions; threads draw one after another, because matplotlib's settings are those of the process. All need
-    matplotlib, ``pip install "streampca[report]"``, and raise `NotAvailableError` without it.
+    Every method draws on `ax`; None makes a new figure. Colours and fonts follow the settings of matplotlib. The same
+    functions draw the page of a run. Threads draw one after another, because the settings of matplotlib are global.
+    All methods need matplotlib, ``pip install "streampca[report]"``, and raise `NotAvailableError` without it.
     """
 
     def __init__(self, estimator: Any):
         self._estimator = estimator
 
     def scree(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the eigenvalues, with their intervals where the answer is approximate, and their sampling errors where these were asked for.
+        """Draw the eigenvalues, with intervals for approximate results and sampling errors if the fit computed them.
 
-        The scale is logarithmic where they span more than a factor of 100. Neighbours that are not told apart are hatched: by the rows, where there are
-        sampling errors, else by the certificate.
+        The scale is logarithmic if the eigenvalues span more than a factor of 100. Neighbours that cannot be told
+        apart are hatched, judged by sampling errors if the fit computed them, otherwise by the certificate.
 
         Parameters
         ----------
@@ -80,16 +80,16 @@ class Plots:
         components: Sequence[int] = (1, 2),
         ax: Axes | None = None,
     ) -> Axes:
-        """Draw rows at their scores on two components: points, or a density of more than 700 rows without labels.
+        """Draw rows at their scores on two components, as points, or as a density for more than 700 rows without labels.
 
         Parameters
         ----------
         X : array-like, shape (n_samples, n_features), path, lazy array or table
-            Rows, everything that `transform` takes.
+            Rows: anything that `transform` accepts.
         scores : array-like, shape (n_samples, n_components), optional
-            Their scores in place of `X`, such as those that `transform_to` wrote.
+            Scores of the rows in place of `X`, such as those that `transform_to` wrote.
         labels : array-like, shape (n_samples,), optional
-            What points are coloured by: the eight most frequent labels have a colour each, others are grey.
+            Labels that colour the points: the eight most frequent have a colour each, and others are grey.
         components : pair of int, or one int in a list
             Numbers of the components, from 1; one gives a histogram.
         ax : matplotlib Axes, optional
@@ -98,12 +98,13 @@ class Plots:
         Returns
         -------
         matplotlib Axes
-            Rows with NaN have no point.
+            Axes with the rows; rows with NaN are not drawn.
 
         Raises
         ------
         ParameterError
-            If both or none of `X` and `scores` are given, there are no such components, or labels are not one for each row.
+            If both or neither of `X` and `scores` are given, a component does not exist, or the number of labels
+            differs from that of the rows.
         NotAvailableError
             If matplotlib is not installed.
 
@@ -165,13 +166,13 @@ class ComponentPlots(Plots):
     def components(self, n_components: int = 3, *, ax: Axes | None = None) -> Axes:
         """Draw the entries of the first components as lines over the features.
 
-        Features that lie along one numeric coordinate or times are at their places; at most 30 named ones have their names. Fields of two
-        dimensions are drawn by xarray: ``pca.maps().plot(col="mode")``.
+        Features along one numeric or time coordinate are drawn at their positions. Up to 30 named features are
+        labelled. For two-dimensional fields use xarray: ``pca.maps().plot(col="mode")``.
 
         Parameters
         ----------
         n_components : int
-            So many components, or all if there are fewer.
+            Number of components; all if the fit has fewer.
         ax : matplotlib Axes, optional
             Where to draw; None = new axes.
 
@@ -212,15 +213,15 @@ class ComponentPlots(Plots):
     ) -> Axes:
         """Draw rows at their standardised scores with the loadings of features as arrows (Gabriel 1971).
 
-        Arrows are the loadings times one number, with one digit, so that they reach to the outer points. A name that would cover
-        that of a longer arrow is moved by up to two lines, or left out.
+        All loadings are multiplied by one factor, rounded to one digit, so that arrows reach the outer points. A name
+        that would cover that of a longer arrow is moved by up to two lines, or left out.
 
         Parameters
         ----------
         X, scores, labels, components, ax
             As for `scores`; two components.
         n_arrows : int
-            So many features, those with the longest arrows, are drawn.
+            Number of features drawn: those with the longest arrows.
 
         Returns
         -------

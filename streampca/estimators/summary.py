@@ -26,9 +26,10 @@ _MOST_WARNINGS, _MOST_SENTENCE = 3, 600
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """A fit on one page, as `summary` of a fitted estimator returns it: ``print`` writes text, and notebooks show a table.
+    """One-page summary of a fit, as `summary` of a fitted estimator returns it: ``print`` writes text, and notebooks show a table.
 
-    The text is at most 80 columns wide. Where numbers are long, it leaves out the columns ``cumulative`` and ``sampling``, which `table` has.
+    The text is at most 80 columns wide. If numbers are long, it leaves out the columns ``cumulative`` and
+    ``sampling``, which `table` keeps.
     """
 
     title: str

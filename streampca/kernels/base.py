@@ -127,9 +127,9 @@ class Kernel(SuggestsKeywords, ABC):
         return self.prepare(right, value_dtype(left.dtype, right.dtype))(left, out)
 
     def diagonal(self, X: Rows) -> FloatArray:
-        """Return κ(x, x) of every row of `X`, shape ``(n_rows,)``, in float64, without warnings for infinity or NaN.
+        """Return κ(x, x) for every row of `X`, shape ``(n_rows,)``, in float64, without warnings for infinity or NaN.
 
-        Takes one kernel value for each row. `ParameterError` if `X` is not a table of real numbers.
+        Costs one kernel value per row. Raises `ParameterError` if `X` is not a table of real numbers.
         """
         table = as_table(X)
         kernel = self.bound(table.shape[1])
@@ -154,7 +154,7 @@ class Kernel(SuggestsKeywords, ABC):
         return 8 * rows * (needs.columns + n_features + needs.values * n_landmarks) + _CASTING_BYTES
 
     def to_dict(self) -> dict[str, object]:
-        """Return the kernel as plain data for JSON, from which `kernel_from_dict` makes it again."""
+        """Return the kernel as plain data for JSON; `kernel_from_dict` restores it."""
         return {"name": self.name, **{field.name: getattr(self, field.name) for field in fields(self)}}  # type: ignore[arg-type]
 
     def __add__(self, other: object) -> Kernel:
@@ -209,7 +209,7 @@ class Prepared:
     dtype: DType
     """Type of the values, float32 or float64."""
     landmarks: tuple[Any, ...]
-    """What the kernel needs of the landmarks."""
+    """The landmarks, in the form that the kernel needs."""
 
     def __call__(self, rows: Rows, out: Array | None = None) -> Array:
         """Return the kernel values of `rows` with every landmark, shape ``(n_rows, n_landmarks)``.
@@ -314,12 +314,13 @@ class Scaled(Kernel):
 class Sum(Kernel):
     """A sum of kernels, as ``kernel + other`` returns it; nested sums are flattened.
 
-    The feature space of positive semi-definite terms is the direct sum of theirs. Cost: the sum of those of the terms.
+    For positive semi-definite terms, the feature space is the direct sum of the feature spaces of the terms. The cost
+    is the sum of the costs of the terms.
 
     Raises
     ------
     ParameterError
-        If there is no term, or one is not a kernel.
+        If `terms` is empty, or if a term is not a kernel.
 
     Examples
     --------
@@ -398,10 +399,11 @@ def _flattened(term: Kernel, factor: float) -> tuple[Kernel, ...]:
 class Standardised(Kernel):
     """κ(z(x), z(y)) with the z-scores z(x) = (x − mean) · factor of rows, for a kernel κ.
 
-    Before a fit, mean and factor are None: the fit finds them, and `with_moments` returns the kernel with them. The factor
-    is 1 / the standard deviation, and 0 for a feature that never varies, so that it has no effect on new rows either.
+    Mean and factor are None before a fit. The fit computes them, and `with_moments` returns the kernel with them. The
+    factor is 1 / the standard deviation, or 0 for a feature that never varies, which then has no effect on new rows
+    either.
 
-    `KernelPCA` makes it for ``scale=True``. Kernel values are computed in float64.
+    `KernelPCA` uses it for ``scale=True``. Kernel values are computed in float64.
 
     Examples
     --------
@@ -419,9 +421,9 @@ class Standardised(Kernel):
     kernel: Kernel
     """The kernel κ."""
     mean: tuple[float, ...] | None = None
-    """Mean of each feature; None = not found yet."""
+    """Mean of each feature; None before a fit."""
     factor: tuple[float, ...] | None = None
-    """Factor of each feature; None = not found yet."""
+    """Factor of each feature; None before a fit."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_depth", 1 + self.kernel._depth)

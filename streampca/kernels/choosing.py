@@ -42,7 +42,7 @@ def kernel_of(
         "linear", "rbf", "poly", "sigmoid" ("tanh" is a synonym), "laplacian", "cosine"; a Kernel, which is returned
         unchanged; or a function of two blocks of rows.
     gamma, degree, coef0 : numbers
-        Parameters of kernels given by name, where they apply.
+        Parameters of kernels given by name, if the kernel has them.
     kernel_params : mapping, optional
         Keyword arguments of a function.
 
@@ -53,7 +53,7 @@ def kernel_of(
     Raises
     ------
     ParameterError
-        If there is no kernel of this name (the message contains the nearest name), or a number is outside its domain.
+        If no kernel has this name (the message suggests the nearest), or a number is outside its domain.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def kernel_from_dict(document: object) -> Kernel:
     Parameters
     ----------
     document : mapping
-        ``name`` and the parameters of the kernel; of a sum ``terms``, of a multiple ``factor`` and ``kernel``.
+        ``name`` and the parameters of the kernel; ``terms`` for a sum; ``factor`` and ``kernel`` for a multiple.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def kernel_from_dict(document: object) -> Kernel:
     Raises
     ------
     ParameterError
-        If it is no such mapping, or a parameter is outside its domain.
+        If `document` is not such a mapping, or if a parameter is outside its domain.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def check_kernel(kernel: Kernel, rows: Rows) -> KernelCheck:
     dict
         ``n_rows``; ``symmetric``, and ``asymmetry``, the largest ``|K − Kᵀ|`` relative to the largest ``|K|``;
         ``smallest_eigenvalue`` of (K + Kᵀ) / 2 relative to the largest in modulus, ``largest_eigenvalue`` itself; and
-        ``positive_semidefinite``: no eigenvalue lies below 0 by more than n_rows roundings of the largest.
+        ``positive_semidefinite``, True if no eigenvalue is below 0 by more than n_rows roundings of the largest.
 
     Raises
     ------

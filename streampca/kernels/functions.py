@@ -1,4 +1,4 @@
-"""The kernels that have names, and those of a user's function."""
+"""Kernels with names, and kernels from a user's function."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def bound_gamma(kernel: ProductKernel | Laplacian) -> float:
 
 @dataclass(frozen=True)
 class Linear(ProductKernel):
-    """κ(x, y) = x · y: kernel PCA with it is PCA.
+    """κ(x, y) = x · y, with which kernel PCA is PCA.
 
     Examples
     --------
@@ -88,7 +88,8 @@ class Linear(ProductKernel):
 class Polynomial(ProductKernel):
     """κ(x, y) = (γ x · y + c)^p, as in scikit-learn.
 
-    Positive semi-definite for a whole p and c ≥ 0, as a sum of products of such kernels. For other p `definite` is None.
+    It is positive semi-definite for whole p and c ≥ 0, as a sum of products of such kernels. For other p, `definite`
+    is None.
 
     Raises
     ------
@@ -149,7 +150,8 @@ class Polynomial(ProductKernel):
 class Sigmoid(ProductKernel):
     """κ(x, y) = tanh(γ x · y + c), as in scikit-learn; not positive semi-definite.
 
-    So `KernelPCA` leaves out components with negative eigenvalues, and its landmark methods give no certificate.
+    `KernelPCA` therefore leaves out components with negative eigenvalues, and its landmark methods give no
+    certificate.
 
     Raises
     ------
@@ -184,9 +186,9 @@ class Sigmoid(ProductKernel):
 
 @dataclass(frozen=True)
 class Cosine(ProductKernel):
-    """κ(x, y) = x · y / (‖x‖ ‖y‖), and 0 where x or y is 0.
+    """κ(x, y) = x · y / (‖x‖ ‖y‖), and 0 if x or y is 0.
 
-    Rows are divided by their norms before the product, also where squares of their values overflow or underflow.
+    Rows are divided by their norms before the product, even if squares of their values overflow or underflow.
 
     Examples
     --------
@@ -231,13 +233,13 @@ def unit(rows: Array, out: Array) -> Array:
 class RBF(ProductKernel):
     """κ(x, y) = exp(−γ ‖x − y‖²), the Gaussian kernel, as in scikit-learn.
 
-    With a = √γ (x − c) and b = √γ (y − c), c the mean of the landmarks, −γ‖x − y‖² is the product of (a, ‖a‖², 1) and
-    (2b, −1, −‖b‖²): one matrix product, then exp in place. The shift by c costs nothing, because the rows are copied
-    anyway, and keeps the cancelling terms small when the mean of the data is far from 0. The remaining cancellation
-    causes a relative error of a kernel value of about 2 (‖a‖² + ‖b‖²) units of rounding; where the mean of ‖b‖² is above
-    16, products of float32 rows are therefore computed in float64.
+    With a = √γ (x − c) and b = √γ (y − c), where c is the mean of the landmarks, −γ‖x − y‖² is the product of (a,
+    ‖a‖², 1) and (2b, −1, −‖b‖²): one matrix product, then exp in place. The shift by c costs nothing, because the
+    rows are copied anyway, and keeps the cancelling terms small when the mean of the data is far from 0. The
+    remaining cancellation gives kernel values a relative error of about 2 (‖a‖² + ‖b‖²) units of rounding. If the
+    mean of ‖b‖² is above 16, products of float32 rows are therefore computed in float64.
 
-    `sigma`, a number above 0, may be given by keyword in place of `gamma`: γ = 1 / (2 sigma²).
+    The keyword `sigma`, a number above 0, can replace `gamma`: γ = 1 / (2 sigma²).
 
     Raises
     ------
@@ -357,10 +359,11 @@ class Laplacian(Kernel):
 
 @dataclass(frozen=True)
 class Custom(Kernel):
-    """κ given by a function of two blocks of rows, ``function(X, Y) -> (len(X), len(Y))``.
+    """κ from a function of two blocks of rows, ``function(X, Y) -> (len(X), len(Y))``.
 
-    The function should be symmetric and deterministic; several threads call it with a few rows at a time. `check_kernel`
-    checks whether it is positive semi-definite on given rows. Picklable if the function is (not a lambda).
+    The function should be symmetric and deterministic. Several threads call it with a few rows at a time.
+    `check_kernel` tests whether it is positive semi-definite on given rows. The kernel can be pickled if the function
+    can (not a lambda).
 
     Raises
     ------

@@ -80,8 +80,8 @@ class Threshold:
 class Frobenius:
     """Select the smallest number of components whose squared eigenvalues reach `share` of the squared Frobenius norm.
 
-    That is the smallest k whose best approximation of rank k leaves at most √(1 − share) of the norm of the matrix
-    (Eckart & Young 1936). The norm is that of the covariance (or correlation) matrix.
+    This is the smallest k whose best rank-k approximation leaves at most √(1 − share) of the norm of the covariance
+    (or correlation) matrix (Eckart & Young 1936).
 
     Parameters
     ----------

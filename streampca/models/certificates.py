@@ -1,6 +1,7 @@
-"""Certificates: what a fit says of its own numerical errors, each figure under a documented name.
+"""Certificates of the numerical errors of a fit, with a documented name for each figure.
 
-A model holds one, a model on disk and the manifest of a run hold its `to_dict`. Its sentences are in `certificate_sentences`.
+A model holds a certificate; a model on disk and the manifest of a run hold its `to_dict`. `certificate_sentences`
+writes its sentences.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ _MOST_SHOWN = 6
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Certificate(Mapping[str, JsonValue]):
-    """What every fit says of its errors: attributes, and a read-only mapping of the same values as JSON has them.
+    """Errors of a fit, as attributes and as a read-only mapping of the same values in the form of JSON.
 
-    The mapping has lists where attributes are tuples, and no entry for what only some fits have (those with a default) where it is None.
-    Printed, it is its `statement`.
+    The mapping has lists in place of tuples, and omits figures with a default if they are None. ``print`` writes the
+    `statement`.
     """
 
     kind: Literal["exact", "approximate", "statistical", "none"]
-    """How far bounds hold: rounding only; proven and statistical ones; statistical ones; there are none."""
+    """Kind of the bounds: rounding only; proven and statistical; statistical; none."""
     statement: str
-    """The same in words."""
+    """The certificate in words."""
     captured_variance: float
-    """Share of the total variance (of the trace of the kernel matrix) that the components carry at least."""
+    """Lower bound of the share of the total variance (or of the trace of the kernel matrix) that the components explain."""
     relative_residual: float
-    """Share that they leave, ‖X − XVVᵀ‖²_F / ‖X‖²_F for centred rows."""
+    """Share that they do not explain, ‖X − XVVᵀ‖²_F / ‖X‖²_F for centred rows."""
     relative_residual_interval: Interval
-    """Where this share lies."""
+    """Interval that contains this share."""
 
     def __getitem__(self, name: str) -> JsonValue:
         if name not in hints_of(type(self)) or (
@@ -89,38 +90,37 @@ class ExactCertificate(Certificate):
     """Certificate of an exact solver of PCA: rounding is the only error."""
 
     kind: Literal["exact", "statistical", "none"]
-    """As of every certificate, but for ``"approximate"``, which `ApproximateCertificate` has: type checkers tell the classes apart by it."""
+    """As for every certificate, without ``"approximate"``, by which type checkers recognise `ApproximateCertificate`."""
     eigen_residual: float | None
-    """Largest ‖Cv − λv‖₂ of the components relative to the first eigenvalue, beside the rounding of C, `trusted_above`; None where it
-    is not bounded."""
+    """Largest ‖Cv − λv‖₂ of the components relative to the first eigenvalue, in addition to the rounding of C, `trusted_above`; None if unbounded."""
     orthonormality: float
     """Largest entry of VᵀV − I in modulus."""
     component_errors: tuple[float | None, ...]
-    """Bound of |λ̂ − λ| / λ for each component, beside rounding; 1 for one that was not found; None where there is no bound."""
+    """Bound of |λ̂ − λ| / λ for each component, in addition to rounding; 1 for a component that was not found; None without a bound."""
     numerical_rank: int
-    """How many of the eigenvalues stand above rounding."""
+    """Number of eigenvalues above rounding."""
     trusted_above: float
-    """Rounding of the accumulation, relative to the first eigenvalue; of ``qr`` the square of the relative rounding of singular values."""
+    """Rounding of the accumulation, relative to the first eigenvalue; for ``qr``, the square of the relative rounding of singular values."""
     eigen_solver: str
-    """How the eigenproblem was solved; of approximate solvers: how eigenpairs were recovered."""
+    """How the eigenproblem was solved; for approximate solvers, how eigenpairs were recovered."""
     integer_rounding: float | None = None
-    """What rounding of integers beyond 2**53 to float64 may change of an eigenvalue, relative to the first; None: there are none."""
+    """Largest change of an eigenvalue by rounding integers beyond 2**53 to float64, relative to the first; None without such integers."""
     rows_left_out: int | None = None
-    """Rows that were left out because of missing values; None unless ``missing="drop_rows"``."""
+    """Rows left out because of missing values; None unless ``missing="drop_rows"``."""
     missing_values: int | None = None
-    """Number of missing values; None where they are an error or their rows are left out."""
+    """Number of missing values; None if they are an error or their rows are left out."""
     clipped_mass: float | None = None
-    """Sum of the moduli of negative eigenvalues, which ``missing="pairwise"`` clips; None elsewhere."""
+    """Sum of the moduli of negative eigenvalues, which ``missing="pairwise"`` clips; otherwise None."""
     group_means: int | None = None
-    """Number of group means that were subtracted, of the model within groups of `fit_groups`; None elsewhere."""
+    """Number of group means subtracted, for the model within groups of `fit_groups`; otherwise None."""
 
     @property
     def converted(self) -> bool:
-        """Whether eigenpairs are those of the literature's conversion, which need not lie in their intervals."""
+        """Whether eigenpairs come from the conversion of the literature, which need not lie in their intervals."""
         return self.eigen_solver == "conversion"
 
     def widened(self, room: float) -> Self:
-        """Return the certificate with intervals of eigenvalues, where it has some, that are wider by `room` on either side."""
+        """Return the certificate with intervals of eigenvalues, if it has any, widened by `room` on either side."""
         return self
 
 
@@ -131,52 +131,51 @@ class ApproximateCertificate(ExactCertificate):
     kind: Literal["approximate"]  # type: ignore[assignment]  # not among those of the base
     """Always ``"approximate"``."""
     n_passes: int
-    """Readings of the data that it follows from."""
+    """Number of passes that it is computed from."""
     largest_relative_width: float | None
-    """Largest of `component_errors`, which `tolerance` is compared with; None without a certificate."""
+    """Largest of `component_errors`, which is compared with `tolerance`; None without a certificate."""
     nuclear_error: float | None
-    """Trace of what is left out of the matrix, as a share of the total variance; proven."""
+    """Trace of the part of the matrix left out, as a share of the total variance; proven."""
     sigma: float | None
-    """Statistical bound of the largest eigenvalue of what is left out; None where nothing was held out."""
+    """Statistical bound of the largest eigenvalue of the part left out; None if no columns were held out."""
     eigenvalue_intervals: tuple[Interval, ...] | None
-    """Where each eigenvalue lies: lower ends are proven, upper ends statistical; None for ``missing="pairwise"``."""
+    """Interval of each eigenvalue: lower ends are proven, upper ends statistical; None for ``missing="pairwise"``."""
     angle_bounds: tuple[float | None, ...]
-    """Bound of the sine of the angle between each component and the exact one; None where there is none."""
+    """Bound of the sine of the angle between each component and the exact one; None without a bound."""
     subspace_angle_bound: float | None
     """The same for the space of all components."""
     unresolved_clusters: tuple[tuple[int, int, float | None], ...]
-    """First and last component (from 0) that are not told apart, and the bound of the sine of the angle of their span."""
+    """First and last component (from 0) of each group that cannot be told apart, and the bound of the sine of the angle of its span."""
     components_for: Mapping[str, tuple[int, int | None]]
-    """Between which numbers of components the shares 0.9, 0.95 and 0.99 of the variance are reached; None: more than there are."""
+    """Smallest and largest possible number of components that reach shares 0.9, 0.95 and 0.99 of the variance; None: more than were computed."""
     proven_upper_bounds: tuple[float, ...] | None = None
-    """Upper ends of the eigenvalues that are proven; None as `eigenvalue_intervals`."""
+    """Proven upper bounds of the eigenvalues; None as for `eigenvalue_intervals`."""
     bounded_by: tuple[str, ...] | None = None
-    """What gives the upper end of each interval: ``"trace"`` of what is left out, which is proven, ``"sigma"`` or the ``"residual"`` of
-    the eigenpair, or ``"rounding"`` where half of the interval is that; None as `eigenvalue_intervals`."""
+    """Source of the upper end of each interval: the ``"trace"`` of the part left out (proven), ``"sigma"``, the ``"residual"`` of the eigenpair, or ``"rounding"`` if it makes up half of the interval; None as for `eigenvalue_intervals`."""
     residual_bounds: tuple[float, ...] | None = None
-    """Bound of ‖Cv − λv‖₂ of each component that was found, in the units of the eigenvalues; None where there is none."""
+    """Bound of ‖Cv − λv‖₂ of each component that was found, in the units of the eigenvalues; None without a bound."""
     confidence: float | None = None
-    """Probability with which all bounds of the fit that are not proven hold together, at least; None where all are."""
+    """Lower bound of the probability that all unproven bounds of the fit hold together; None if all are proven."""
     components_missing: bool | None = None
-    """True where the sketch gives fewer components than were asked for; None elsewhere."""
+    """True if the sketch gives fewer components than requested; otherwise None."""
 
     @property
     def bounded(self) -> bool:
-        """Whether there are intervals at all."""
+        """Whether the certificate has intervals."""
         return self.eigenvalue_intervals is not None
 
     @property
     def clusters(self) -> tuple[tuple[int, int, float | None], ...]:
-        """The components that are not told apart, as `unresolved_clusters`; empty for the conversion, none of which has a bound."""
+        """Components that cannot be told apart, as in `unresolved_clusters`; empty for the conversion, which has no bounds."""
         return () if self.converted else self.unresolved_clusters
 
     @property
     def largest_error(self) -> float:
-        """The largest of `component_errors` that are known; 0 where none is."""
+        """The largest known value of `component_errors`; 0 if none is known."""
         return max((error for error in self.component_errors if error is not None), default=0.0)
 
     def widened(self, room: float) -> Self:
-        """Return the certificate with wider intervals; itself where there are none."""
+        """Return the certificate with wider intervals, or itself if it has none."""
         if self.eigenvalue_intervals is None or self.proven_upper_bounds is None:
             return self
         return replace(
@@ -191,21 +190,21 @@ class KernelCertificate(Certificate):
     """Certificate of kernel PCA; eigenvalues are those of the centred kernel matrix."""
 
     definite: bool | None
-    """Whether the kernel is positive semi-definite; None: not known."""
+    """Whether the kernel is positive semi-definite; None if unknown."""
     trace: str
-    """What of the trace of the kernel matrix is exact."""
+    """Which part of the trace of the kernel matrix is exact."""
     residual_trace: float | None
-    """tr(K − K̂), a proven bound of the error of every eigenvalue; None where there is no bound."""
+    """tr(K − K̂), a proven bound of the error of every eigenvalue; None without a bound."""
     sigma: float | None
-    """Estimate of the largest eigenvalue of K − K̂ from above; None where there is none."""
+    """Upper estimate of the largest eigenvalue of K − K̂; None without an estimate."""
     eigenvalue_intervals: tuple[Interval, ...] | None
-    """Where each eigenvalue lies; None where there is no bound."""
+    """Interval of each eigenvalue; None without a bound."""
     proven_intervals: tuple[Interval, ...] | None = None
     """The same from proven bounds alone (method "nystrom")."""
     residual_trace_rounding: float | None = None
     """Rounding of `residual_trace` (method "nystrom")."""
     rounding: float | None = None
-    """Share of the first eigenvalue that rounding of the kernel values may take."""
+    """Possible rounding error of the kernel values, as a share of the first eigenvalue."""
     trace_of_kernel: float | None = None
     """Σ κ(x, x) before centring (method "nystrom")."""
     held_out_rows: int | None = None
@@ -213,19 +212,19 @@ class KernelCertificate(Certificate):
     landmark_rank: int | None = None
     """Numerical rank of the kernel matrix of the landmarks (method "nystrom")."""
     landmark_condition: float | None = None
-    """Condition of that matrix, as far as it is used (method "nystrom")."""
+    """Condition number of the used part of that matrix (method "nystrom")."""
     eigen_residual: float | None = None
     """Largest residual of an eigenpair relative to the first eigenvalue (method "exact")."""
     numerical_rank: int | None = None
-    """How many of the eigenvalues stand above rounding (method "exact")."""
+    """Number of eigenvalues above rounding (method "exact")."""
     integer_rounding: float | None = None
-    """By what part of their distance from their mean rounding of integers beyond 2**53 to float64 may move rows; None: there are none."""
+    """Largest change of rows by rounding integers beyond 2**53 to float64, relative to their distance from the mean; None without such integers."""
     eigen_solver: str | None = None
     """How the eigenproblem was solved (method "exact")."""
     components_missing: int | None = None
-    """How many components fewer than asked for have a positive eigenvalue; None: none."""
+    """Number of requested components without a positive eigenvalue; None if all have one."""
     components_found: int | None = None
-    """How many have one; None: all."""
+    """Number of components with a positive eigenvalue; None if all have one."""
 
 
 AnyCertificate = ExactCertificate | ApproximateCertificate | KernelCertificate

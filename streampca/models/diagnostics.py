@@ -211,15 +211,15 @@ def observed_products(model: PCAModel, missing: BoolArray) -> Iterator[tuple[lis
 
 @dataclass(frozen=True)
 class Contributions:
-    """What each feature adds to T² and to Q of some rows."""
+    """Contributions of each feature to T² and Q of rows."""
 
     t2: FloatArray
     """Contributions to T², ``(n_rows, n_features)``: zⱼ Σᵢ vᵢⱼ sᵢ/λᵢ (Nomikos & MacGregor 1995; Westerhuis, Gurden & Smilde
-    2000, section 3), the sum over the components of each one's share in the score. They may be negative, and sum to T²."""
+    2000, section 3), summed over the components. They may be negative, and sum to T²."""
     q: FloatArray
     """Contributions to Q, ``(n_rows, n_features)``: squared residuals, times the factor of rows with missing values. They sum to Q."""
     feature_names: tuple[str, ...] | None = None
-    """Names of the features; None where the data of the fit had none."""
+    """Names of the features; None if the data of the fit had none."""
 
     def largest(self, n: int = 10, of: Literal["q", "t2"] = "q") -> list[list[tuple[str, float]]]:
         """Return for each row its `n` largest contributions with the names of their features, or their numbers, largest first."""

@@ -19,38 +19,37 @@ from streampca.typing import Array, FloatArray, Json
 
 @dataclass(frozen=True, eq=False)
 class SamplingErrors:
-    """How far the answer may be from that of the population which the rows are a sample of; not numerical errors.
+    """Statistical errors of the result, relative to the population from which the rows are sampled.
 
-    All are standard errors to first order. What cannot be known is NaN.
+    All are standard errors to first order; NaN if unknown. They do not include numerical errors.
     """
 
     estimates: FloatArray
-    """The eigenvalues that the errors belong to, ``(k,)``."""
+    """Eigenvalues that the errors refer to, ``(k,)``."""
     eigenvalues: FloatArray
     """Standard errors of the eigenvalues, ``(k,)``."""
     shares: FloatArray
     """Standard errors of the shares of the total variance, ``(k,)``."""
     angles: FloatArray
-    """Root mean square angle between each component and that of the population, in radians, at most π/2, ``(k,)``."""
+    """Root mean square angle in radians between each component and the component of the population, at most π/2, ``(k,)``."""
     north: FloatArray
-    """North's rule: λ √(2/N), with the effective number of samples of each component or, where that is not known, of rows, ``(k,)``."""
+    """North's rule: λ √(2/N), where N is the effective number of samples of each component or, if unknown, of rows, ``(k,)``."""
     effective_n_samples: FloatArray
-    """Effective number N of independent samples for the variance of each component, ``(k,)``; NaN where autocorrelations are not known."""
+    """Effective number N of independent samples for the variance of each component, ``(k,)``; NaN if autocorrelations are unknown."""
     method: str
-    """Where they came from: ``"groups"``, whose covariances the fit kept, so that autocorrelations are not known, or ``"reading"``, the
-    scores of one more reading; of earlier versions also ``"scores"`` and ``"known scores"``."""
+    """Source of the errors: ``"groups"``, whose covariances the fit kept (autocorrelations are then unknown), or ``"reading"``, the scores of one more pass. Earlier versions also wrote ``"scores"`` and ``"known scores"``."""
     n_blocks: int
     """Number of groups of consecutive rows that are left out one at a time."""
 
     @property
     def errors(self) -> FloatArray:
-        """Standard errors of `estimates`, under the name that they have for every estimator: those of the eigenvalues, ``(k,)``."""
+        """Standard errors of `estimates`, under a name common to all estimators; here those of the eigenvalues, ``(k,)``."""
         return self.eigenvalues
 
     def interval(self, level: float = 0.95) -> FloatArray:
-        """Return intervals of the eigenvalues, ``(k, 2)``: λ exp(± t s / λ), t of Student's distribution with n_blocks − 1 degrees.
+        """Return intervals of the eigenvalues, ``(k, 2)``: λ exp(± t s / λ), with t of Student's distribution with n_blocks − 1 degrees of freedom.
 
-        They are those of log λ, whose distribution is closer to a normal one, and always positive. `level` is their nominal
+        They are intervals of log λ, which is closer to normal, and so always positive. `level` is their nominal
         coverage; `ParameterError` unless it is between 0 and 1.
         """
         return intervals_of(self.estimates, self.eigenvalues, self.n_blocks, level)
@@ -59,7 +58,8 @@ class SamplingErrors:
     def degenerate_groups(self) -> tuple[tuple[int, int], ...]:
         """First and last component (from 0) of each run of neighbours whose error bars by North's rule overlap.
 
-        Within such a group, components are arbitrary mixtures of those of the population (North et al. 1982).
+        Within such a group, components are arbitrary mixtures of the components of the population (North et al.
+        1982).
         """
         overlap = (self.estimates - self.north)[:-1] < (self.estimates + self.north)[1:]
         groups: list[tuple[int, int]] = []

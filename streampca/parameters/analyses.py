@@ -20,44 +20,44 @@ N_PAIRS = Parameter(
     "n_components",
     2,
     whole(1),
-    "How many pairs of components.",
+    "Number of pairs of components.",
     "model",
     details=(
-        "At most the features of the smaller table. Pairs of `MCA` beyond the rank of the cross-covariance have a covariance of 0, up to "
-        "rounding, and arbitrary directions; `CCA` has no more pairs than both tables have directions of variance."
+        "At most the number of features of the smaller table. Pairs of `MCA` beyond the rank of the cross-covariance have covariance 0, "
+        "up to rounding, and arbitrary directions. `CCA` has no more pairs than either table has directions of variance."
     ),
 )
 N_FACTORS = Parameter(
-    "n_components", 2, whole(1), "How many factors, fewer than the features that vary.", "model", details=""
+    "n_components", 2, whole(1), "Number of factors, less than the number of features that vary.", "model", details=""
 )
 ROTATION = Parameter(
     "rotation",
     None,
     choice(get_args(Rotation), optional=True),
-    "Rotation of the factors towards few large loadings each, orthogonal or oblique; None: none.",
+    "Rotation of the factors towards few large loadings each: orthogonal (varimax) or oblique (promax); None: none.",
     "model",
     field=None,
     details=(
-        "The criterion is that of `PCA.rotate` with its defaults, for loadings of features of variance 1, so that it does not depend on "
-        "units. The likelihood is the same with and without rotation."
+        "The criterion is that of `PCA.rotate` with its defaults, applied to loadings of features of variance 1, so units do not matter. "
+        "Rotation does not change the likelihood."
     ),
 )
 FIRST = Parameter(
     "first",
     None,
     special("int, str, sequence of str or None"),
-    "Features of the first of two tables that lie side by side: their number, or the names of the variables, which come first; None: those of X in fit(X, Y), or the first of two variables.",
+    "Features of the first table, if both lie side by side: their number, or the names of its variables, which must come first; None: those of X in fit(X, Y), or the first of two variables.",
     "model",
 )
 N_PCA = Parameter(
     "n_pca",
     None,
     special("int, PCA or None"),
-    "Principal components that each table is reduced to first, their number or a PCA with its solver, for tables of more features than a covariance matrix of all has room for, or than there are samples; None: none.",
+    "Reduce each table to principal components first: their number, or a PCA with its solver. For tables with more features than fit in a covariance matrix, or more than samples; None: no reduction.",
     field=None,
     details=(
-        "Takes a reading or more of each table for its components, and one of both. `error_` says what of the singular values was "
-        "left out; canonical correlations are those of the components that were kept. No state is kept."
+        "It takes one or more passes over each table for its components, and one over both. `error_` states the part of the singular "
+        "values that was left out; canonical correlations are those of the kept components. No state is kept."
     ),
 )
 

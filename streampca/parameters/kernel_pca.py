@@ -27,7 +27,7 @@ KERNEL_PCA_PARAMETERS = (
         "n_components",
         None,
         N_COMPONENTS,
-        "How many components: a count, the smallest number that carries this share of the trace, a threshold relative to the first eigenvalue, or all that the method finds.",
+        "Number of components: a count, a share of the trace to reach, a threshold relative to the first eigenvalue, or None for all that the method finds.",
         "model",
     ),
     Parameter(
@@ -37,13 +37,13 @@ KERNEL_PCA_PARAMETERS = (
         "Kernel function: a name, an object of `streampca.kernels` (in a file a mapping, or a list of mappings: their weighted sum), or a function of two blocks of rows.",
         "model",
         field=None,
-        details='"tanh" is a synonym of "sigmoid"; objects are those of `streampca.kernels`, also a sum of them.',
+        details='"tanh" is a synonym of "sigmoid". Objects of `streampca.kernels` can be added.',
     ),
     Parameter(
         "gamma",
         None,
         number(above=0, optional=True),
-        "Factor of the inner product or of the distance, for kernels given by name; None: 1 / n_features.",
+        "Factor of the inner product or distance, for kernels given by name; None: 1 / n_features.",
         "model",
         field=None,
         checked=False,
@@ -70,7 +70,7 @@ KERNEL_PCA_PARAMETERS = (
         "kernel_params",
         None,
         special("mapping or None"),
-        "Keywords of a kernel that is a callable, which a file cannot hold.",
+        "Keyword arguments of a callable kernel; not available in a configuration file.",
         "model",
         field=None,
     ),
@@ -78,25 +78,25 @@ KERNEL_PCA_PARAMETERS = (
         "method",
         "auto",
         choice(get_args(Method)),
-        "The kernel matrix of all rows (exact), landmarks and the PCA of their features (nystrom), the eigenpairs of the landmarks extended to all rows, or the empirical kernel map through a sketch.",
+        "exact: the kernel matrix of all rows; nystrom: PCA of the features of landmarks; nystrom_extension: eigenpairs of the landmarks, extended to all rows; empirical_map: the empirical kernel map through a sketch.",
         "model",
         details=(
-            '"auto" is "exact" where the kernel matrix of all rows fits in memory (and takes at most 1e13 flops), '
-            "unless `sampling` asks for landmarks, and always for kernels that are not positive semi-definite; else "
-            '"nystrom". Landmarks take two readings.'
+            '"auto" is "exact" if the kernel matrix of all rows fits in memory (and takes at most 1e13 flops) and '
+            "`sampling` does not ask for landmarks, and always for kernels that are not positive semi-definite. Otherwise it is "
+            '"nystrom". Landmarks take two passes.'
         ),
     ),
-    Parameter("n_landmarks", 1000, whole(1), "Number of landmarks that are drawn.", "model"),
+    Parameter("n_landmarks", 1000, whole(1), "Number of landmarks to draw.", "model"),
     Parameter(
         "sampling",
         "auto",
         special(choice(get_args(Sampling)).type + " or array"),
-        "How landmarks are drawn, or their row indices, or (in Python) the landmarks themselves; auto: uniform where κ(x, x) is constant or the kernel is not positive semi-definite, and for nystrom_extension, which does not take rpcholesky; else rpcholesky.",
+        "How to draw landmarks, or their row indices, or (in Python) the landmarks themselves; auto: uniform if κ(x, x) is constant or the kernel is not positive semi-definite, and for nystrom_extension, which does not support rpcholesky; otherwise rpcholesky.",
         "model",
         field=None,
         details=(
-            "Indices have shape ``(m,)``, landmarks ``(m, n_features)``; those that are given stand for n/m rows each "
-            'in "nystrom_extension".'
+            'Indices have shape ``(m,)``, landmarks ``(m, n_features)``. In "nystrom_extension" each given landmark '
+            "stands for n/m rows."
         ),
     ),
     Parameter(
@@ -114,8 +114,9 @@ KERNEL_PCA_PARAMETERS = (
         SCALE,
         field=None,
         details=(
-            "Means and deviations (divisor n − 1) are those of all rows, found in the reading that draws uniform landmarks, in one "
-            "more before other draws, and at no cost by methods that keep all rows. Features that never vary do not count, in new rows either."
+            "Means and standard deviations (divisor n − 1) are those of all rows. They come from the pass that draws uniform "
+            "landmarks, or from one more pass before other draws; methods that keep all rows need no extra pass. Features that "
+            "never vary do not count, not even in new rows."
         ),
     ),
     replace(MISSING_VALUE, details="Kernel PCA refuses missing values: the error names the first row that has it."),
@@ -123,18 +124,18 @@ KERNEL_PCA_PARAMETERS = (
         "fit_inverse_transform",
         False,
         flag(),
-        "Learn the map from scores back to features, by kernel ridge regression from the scores of the landmarks.",
+        "Learn a map from scores back to features, by kernel ridge regression on the scores of the landmarks.",
         "model",
         field="inverse",
     ),
     Parameter("alpha", 1.0, number(least=0), "Ridge penalty of the map from scores back to features.", "model"),
     SAMPLING_ERRORS,
-    replace(MEMORY, details="A plan that does not fit is refused with `PlanError` before the data is read."),
+    replace(MEMORY, details="A plan that does not fit raises `PlanError` before data are read."),
     DEVICE,
     RANDOM_STATE,
     replace(
         CHECKPOINT,
-        details=f"{CHECKPOINT.details} Not for a kernel that is a callable, which no file can tell from another.",
+        details=f"{CHECKPOINT.details} Not available for a callable kernel, which a file cannot identify.",
     ),
     PROGRESS,
 )

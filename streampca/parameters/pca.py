@@ -43,7 +43,7 @@ RECOVERY = Parameter(
     "recovery",
     "nystrom",
     choice(get_args(Recovery)),
-    "How components come back from the sketch: by the Nyström approximation, or, for comparison, by the conversion of the literature.",
+    "How components are recovered from the sketch: by the Nyström approximation, or, for comparison, by the conversion of the literature.",
     "model",
     details="The conversion (Marukatat 2023) is far less accurate and has no bounds of angles.",
 )
@@ -51,7 +51,7 @@ CENTER = Parameter(
     "center",
     True,
     flag(),
-    "Subtract the mean of each feature (in kernel PCA: in kernel space); without it second moments are taken about zero.",
+    "Subtract the mean of each feature (in kernel PCA: in kernel space). If False, second moments are about zero.",
     "preprocess",
     of_states=True,
 )
@@ -59,15 +59,15 @@ SCALE = Parameter(
     "scale",
     False,
     flag(get_args(ScaleName)),
-    "Divide each feature by its standard deviation (in kernel PCA: the kernel is one of z-scores); for PCA alone: block divides each variable of a table by the square root of its total variance, the sum of the variances of its features; poisson divides each feature of counts by the square root of its mean; patterson each genotype, of 0 to 2 copies of an allele, by the square root of 2 p (1 − p), with half the mean as p.",
+    "Divide each feature by its standard deviation (kernel PCA: apply the kernel to z-scores). For PCA only: block divides each variable of a table by the square root of its total variance, the sum of the variances of its features; poisson divides each feature of counts by the square root of its mean; patterson divides each genotype, with 0 to 2 copies of an allele, by the square root of 2 p (1 − p), where p is half the mean.",
     "preprocess",
     details=(
-        "Standard deviations have the same `ddof` as the covariance, so that the eigenvalues sum to the number of "
-        'features that vary. With ``"block"`` all variables have the same weight, and features of one variable '
-        "keep theirs relative to each other; the eigenvalues sum to the number of variables that vary; a table "
-        'without variables is one. ``"poisson"`` and ``"patterson"`` (Patterson, Price and Reich 2006) divide by the '
-        "standard deviations that the means tell, which come from the same reading; missing values have no part in them, "
-        "and sampling errors take them as known. Features that never vary get weight 0."
+        "Standard deviations have the `ddof` of the covariance, so the eigenvalues sum to the number of features that "
+        'vary. With ``"block"`` all variables have the same weight, features of one variable keep their relative '
+        "weights, and the eigenvalues sum to the number of variables that vary; a table without variables counts as "
+        'one. ``"poisson"`` and ``"patterson"`` (Patterson, Price and Reich 2006) divide by standard deviations '
+        "derived from the means, which come from the same pass. Missing values do not enter these, and sampling "
+        "errors treat them as known. Features that never vary get weight 0."
     ),
     of_states=True,
 )
@@ -75,44 +75,43 @@ MISSING_VALUE = Parameter(
     "missing_value",
     None,
     number(optional=True, hint=" that counts as missing"),
-    "A number that counts as missing, as NaN does, such as -1 in integers; beside what a store declares.",
+    "A number that counts as missing, like NaN, such as -1 in integers; in addition to what a store declares.",
     "source.missing_value",
     field=None,
     details=(
-        "In the rows of `fit`, and then in those of `transform` and of all that takes rows. Integers, which have "
-        "no NaN, are read as floats then: float32 those of up to 16 bits. As `missing_value` of `streampca.open`."
+        "It applies to rows of `fit`, `transform` and all other methods. Integers are then read as floats (float32 for "
+        "up to 16 bits), since they have no NaN. Same as `missing_value` of `streampca.open`."
     ),
 )
 MEMORY = Parameter(
     "memory",
     None,
     special("int, str or None"),
-    'Ceiling for the resident memory of the whole process, bytes or a text such as "2GiB"; None: what the process has plus 60 % of what is free.',
+    'Ceiling for the resident memory of the whole process, in bytes or as text such as "2GiB"; None: the current memory of the process plus 60 % of free memory.',
     "resources.memory",
     details=(
-        "A plan that does not fit is refused with `PlanError` before the data is read; only the matrix of "
-        '``solver="covariance"``, asked for by name, goes to disk instead (``plan_.tile_groups`` readings, no '
-        "state)."
+        "A plan that does not fit raises `PlanError` before data are read. The exception is an explicit "
+        '``solver="covariance"``: its matrix goes to disk instead (``plan_.tile_groups`` passes, no state).'
     ),
 )
 DEVICE = Parameter(
     "device",
     "cpu",
     device(),
-    'Where products of rows are made: "cpu", or "cuda" or "cuda:1" for a graphics card.',
+    'Device that multiplies rows: "cpu", or "cuda" or "cuda:1" for a graphics card.',
     "resources.device",
     details=(
-        "Rows are read and centred here as ever, multiplied and added up there, and the state comes back as that of the host, so that "
-        "merging, saving, checkpoints, certificates and clusters (a card for each worker) are the same. Products are in float64 where "
-        "the card has them at full rate, else in float32 with sums in float64. `plan_.notes` says what stays on the host. The bits of "
-        "a result belong to its device."
+        "The host reads and centres rows, the device multiplies and sums them, and the state returns to the host. Merging, "
+        "saving, checkpoints, certificates and clusters (one card per worker) work as without a device. Products are in float64 if "
+        "the card computes float64 at full rate, otherwise in float32 with sums in float64. `plan_.notes` lists the steps that stay "
+        "on the host. Results have the same bits only on the same device."
     ),
 )
 RANDOM_STATE = Parameter(
     "random_state",
     0,
     whole(hint=", so that a run can be repeated"),
-    "Seed of everything that is drawn; the same seed gives the same bits.",
+    "Seed of all random numbers; the same seed gives the same bits.",
     "seed",
     field="seed",
 )
@@ -120,20 +119,20 @@ CHECKPOINT = Parameter(
     "checkpoint",
     None,
     directory(),
-    "Directory in which `fit` keeps what is done, so that the same fit goes on from there after it was stopped.",
+    "Directory for the progress of `fit`, from which the same fit resumes after it was stopped.",
     field=None,
     details=(
-        "It goes on to the same bits. Progress is kept every 30 s or twentieth of the work, and removed when a "
-        "fit is done; a fit of other data or with other parameters that finds it raises `OutputError`."
+        "A resumed fit gives the same bits. Progress is saved every 30 s or twentieth of the work, and removed when the "
+        "fit is done. A fit of other data or with other parameters raises `OutputError` if it finds this progress."
     ),
 )
 SAMPLING_ERRORS = Parameter(
     "sampling_errors",
     0,
     whole(0, hint=": 0 for none, or a number of groups, of which 20 are usual"),
-    "Groups of consecutive rows that a jackknife leaves out one at a time, for sampling errors of eigenvalues, shares and components; 0: none.",
+    "Number of groups of consecutive rows for a jackknife, which gives sampling errors of eigenvalues, shares and components; 0: none.",
     "statistics",
-    details="They are in ``sampling_error_``. May take a reading more, which ``plan`` says.",
+    details="The errors are in ``sampling_error_``. They may take one more pass; ``plan`` shows it.",
 )
 PROGRESS = Parameter(
     "progress",
@@ -158,12 +157,12 @@ PCA_PARAMETERS = (
         "n_components",
         None,
         special("int, float in (0, 1), Threshold, Frobenius, str or None"),
-        f"How many components: a count, the smallest number that carries this share of the variance, a threshold relative to the first eigenvalue, the smallest number whose squared eigenvalues reach a share of the squared Frobenius norm, as many as a rule finds above noise ({', '.join(RULES)}), or all: n_features, or of fewer rows than that as many as stand above rounding.",
+        f"Number of components: a count, a share of the variance to reach, a threshold relative to the first eigenvalue, a share of the squared Frobenius norm for the squared eigenvalues to reach, a rule that counts components above noise ({', '.join(RULES)}), or None for all: n_features, or with fewer rows, as many as rise above rounding.",
         "model",
         details=(
-            "A threshold keeps all with λᵢ ≥ eps·λ₁, `Frobenius` the smallest number with Σλᵢ² ≥ share·‖C‖²_F for the matrix C "
-            "that is decomposed (of exact solvers). Rules give at least one component; `component_rules_` has their figures and "
-            "``docs/how-to/number-of-components.md`` their assumptions."
+            "`Threshold` keeps all components with λᵢ ≥ eps·λ₁. `Frobenius` keeps the smallest number with Σλᵢ² ≥ share·‖C‖²_F "
+            "for the decomposed matrix C (exact solvers only). Rules give at least one component; `component_rules_` has their "
+            "figures, and ``docs/how-to/number-of-components.md`` their assumptions."
         ),
         of_states=True,
     ),
@@ -171,19 +170,19 @@ PCA_PARAMETERS = (
         "solver",
         "auto",
         choice(get_args(Solver)),
-        f"How the components are computed: exact by {_listed(EXACT_SOLVERS)}; approximate, with a certificate, by {_listed(APPROXIMATE_SOLVERS)}.",
+        f"Method of computation: exact by {_listed(EXACT_SOLVERS)}; approximate, with a certificate, by {_listed(APPROXIMATE_SOLVERS)}.",
         "model",
         details=(
-            f"{_described(EXACT_SOLVERS | APPROXIMATE_SOLVERS)} auto takes an approximate one for a count of "
-            "components where nothing exact fits, then reading until eigenvalues are certified to 1 %, or where a `tolerance` is "
-            "given and it is expected to be faster; its certificate is in `certificate_`."
+            f"{_described(EXACT_SOLVERS | APPROXIMATE_SOLVERS)} auto takes an approximate solver for a "
+            "count of components in two cases: if no exact solver fits in memory (it then reads until eigenvalues are certified "
+            "to 1 %), or if a `tolerance` is given and it is expected to be faster. Its certificate is in `certificate_`."
         ),
     ),
     Parameter(
         "sketch",
         "auto",
         choice(get_args(Sketch)),
-        "Test matrix that maps features to the columns of the sketch; auto: gaussian, the only one that a pilot informs.",
+        "Test matrix that maps features to the columns of the sketch; auto: gaussian, the only one that can use a pilot.",
         "model",
     ),
     Parameter(
@@ -192,7 +191,7 @@ PCA_PARAMETERS = (
         SKETCH_SIZE,
         "Columns of the sketch, or rank of the incremental solver; auto: the larger of twice the components and 32 more (four times and 64 more without a pilot).",
         "model",
-        details="At least `n_components`; fewer than by default where memory is short.",
+        details="At least `n_components`. If memory is short, auto takes fewer columns.",
     ),
     N_HASHES,
     RECOVERY,
@@ -200,23 +199,23 @@ PCA_PARAMETERS = (
         "pilot",
         "auto",
         whole(0, auto=True),
-        "Rows read before the first pass to inform the test matrix; auto: ten for each column and at least 500, unless more than a tenth of the data would be decoded for them; 0: none.",
+        "Rows read before the first pass to choose the test matrix; auto: ten per column and at least 500, but decoding at most a tenth of the data; 0: none.",
         "model",
     ),
     Parameter(
         "max_passes",
         "auto",
         whole(1, auto=True),
-        "Most readings by an approximate solver; auto: eight, or two where tolerance is 0.",
+        "Largest number of passes of an approximate solver; auto: eight, or two if tolerance is 0.",
         "model",
     ),
     Parameter(
         "tolerance",
         None,
         number(least=0, optional=True, hint=" for the default"),
-        "Relative error to which every eigenvalue is to be certified: an approximate solver reads again until it is or `max_passes` are over; 0: always `max_passes`; None: 0.01 where solver is auto, one reading of a solver that is named.",
+        "Certified relative error of every eigenvalue at which an approximate solver stops its passes, up to `max_passes`; 0: always `max_passes`; None: 0.01 if solver is auto, one pass for an explicit solver.",
         "model",
-        details="The exact solvers read none of the parameters of approximate ones.",
+        details="Exact solvers ignore the parameters of approximate ones.",
     ),
     CENTER,
     SCALE,
@@ -224,7 +223,7 @@ PCA_PARAMETERS = (
         "whiten",
         False,
         flag(),
-        "Divide scores by the standard deviation of their component.",
+        "Divide the scores of each component by their standard deviation.",
         "model",
         details="Components below rounding get scores of 0.",
         of_states=True,
@@ -233,11 +232,11 @@ PCA_PARAMETERS = (
         "missing",
         "error",
         choice(get_args(Missing)),
-        "What NaN means: an error, a row to leave out, the mean of the feature, or covariances over the rows in which both features were observed.",
+        "How NaN is treated: as an error, by leaving out the row, as the mean of the feature, or by covariances over rows in which both features are observed.",
         "preprocess",
         details=(
-            'Infinity is always an error. A row that is left out has scores of NaN. With "pairwise" nothing is made '
-            'up, but eigenvalues may come out negative and are clipped (``error_["clipped_mass"]``).'
+            'Infinity is always an error. Rows left out get scores of NaN. With "pairwise" no values are imputed, but '
+            'eigenvalues can be negative and are clipped to 0 (``error_["clipped_mass"]``).'
         ),
         of_states=True,
     ),
@@ -245,13 +244,12 @@ PCA_PARAMETERS = (
         "missing_scores",
         "conditional",
         choice(get_args(MissingScores)),
-        "Scores of rows with NaN where `missing` is mean or pairwise: the conditional mean given the observed features, or those of the row with means for NaN.",
+        "Scores of rows with NaN if `missing` is mean or pairwise: the conditional mean given the observed features, or the scores of the row with NaN replaced by means.",
         "preprocess",
         details=(
-            "In `transform` and `transform_to`, and what `score_samples` takes such rows for. The conditional mean is "
-            "that of probabilistic PCA (Tipping & Bishop 1999), without noise the least-squares fit; a k × k system "
-            "is solved for each pattern of holes. A row of NaN alone has scores of 0. Means for NaN draw scores "
-            "towards 0."
+            "It applies to `transform`, `transform_to` and `score_samples`. The conditional mean is that of probabilistic "
+            "PCA (Tipping & Bishop 1999), or the least-squares fit without noise; it solves a k × k system for each "
+            "pattern of missing values. A row with only NaN gets scores of 0. Replacing NaN by means draws scores towards 0."
         ),
         of_states=True,
     ),
@@ -260,15 +258,15 @@ PCA_PARAMETERS = (
         "feature_weight",
         None,
         special("array-like, shape (n_features,), str or None"),
-        "Weights of features such as areas, or the name of a coordinate or its cosine such as cos(lat): centred and scaled features are multiplied by the square root.",
+        "Weights of features, such as areas, or the name of a coordinate or its cosine, such as cos(lat). Centred and scaled features are multiplied by the square roots of the weights.",
         "preprocess",
         field=None,
         details=(
-            "Finite and not negative. The matrix that is decomposed is W^½ C W^½, so `inverse_transform` divides by "
-            "the root and gives the mean for features of weight 0. A text names a coordinate of a labelled table, "
-            "of one or two dimensions, levels of a MultiIndex included, or its cosine as ``cos(lat)``, of degrees where "
-            "coordinates are in degrees; features of variables without it have weight 1; an array of the shape of a variable, such as (lat, lon), is for all variables "
-            "that have it."
+            "Weights must be finite and not negative. The decomposed matrix is W^½ C W^½; `inverse_transform` divides by the "
+            "square root, and returns the mean for features of weight 0. Text names a coordinate of a labelled table, with "
+            "one or two dimensions or a level of a MultiIndex, or its cosine as ``cos(lat)``, in degrees if the coordinate is "
+            "in degrees. Features of variables without the coordinate have weight 1. An array with the shape of a variable, "
+            "such as (lat, lon), applies to all variables of this shape."
         ),
         of_states=True,
     ),
@@ -276,15 +274,15 @@ PCA_PARAMETERS = (
         "remove",
         None,
         special("mapping or None"),
-        "Subtract from each feature what regression on these explains: `groups` (one label for each row, or where the labels of the table have it, such as time.month), `trend` (degree of a polynomial), `covariates` (an array; in a file the path of an .npy file).",
+        "Subtract from each feature its regression on `groups` (a label for each row, or a name in the labels of the table, such as time.month), `trend` (degree of a polynomial) and `covariates` (an array; in a configuration file the path of an .npy file).",
         "preprocess",
         field=None,
         details=(
-            "In the same reading. Groups are means that are subtracted, such as a seasonal cycle, by labels, the name "
-            'of a coordinate along samples or of a column, or of a part of its times, such as ``"time.month"``; a '
-            "trend is over the coordinate of the first sample dimension, or over the numbers of the rows; covariates "
-            "have shape (n_samples, n_covariates). With `scale`, features are divided by the standard deviations of "
-            "the residuals. Variances are divided by n − ddof all the same."
+            "It takes no further pass. `groups` subtracts the mean of each group, such as a seasonal cycle; give labels, or "
+            'the name of a sample coordinate, of a column, or of a part of its times, such as ``"time.month"``. `trend` is '
+            "over the coordinate of the first sample dimension, or over row numbers. `covariates` have shape "
+            "(n_samples, n_covariates). With `scale`, features are divided by the standard deviations of the residuals. "
+            "Variances are still divided by n − ddof."
         ),
     ),
     Parameter("ddof", 1, whole(0), "Variances are divided by n − ddof.", "model", of_states=True),
@@ -292,13 +290,13 @@ PCA_PARAMETERS = (
         "forgetting",
         1.0,
         number(above=0, most=1, hint="; 1 forgets nothing"),
-        "Factor by which the weight of every row shrinks with each row after it.",
+        "Factor by which the weight of a row shrinks with each later row.",
         "model",
         details=(
-            "In (0, 1], within and across `partial_fit` calls: the last row has weight 1, the t-th before it "
-            "``forgetting ** t``, and about ``1 / (1 - forgetting)`` rows count. Divisors are then W − ddof·W₂/W for "
-            "the sums W of the weights and W₂ of their squares. The order of the rows matters, and so does that of "
-            "models in `merge`."
+            "In (0, 1]. It acts within and across `partial_fit` calls: the last row has weight 1, the t-th before it "
+            "``forgetting ** t``, so about ``1 / (1 - forgetting)`` rows count. Variances are then divided by W − ddof·W₂/W, "
+            "where W is the sum of the weights and W₂ the sum of their squares. The order of rows matters, and in `merge` the "
+            "order of models."
         ),
         of_states=True,
     ),
@@ -314,7 +312,7 @@ PCA_PARAMETERS = (
 
 @dataclass(frozen=True)
 class Parameters:
-    """The checked parameters of a fit; those of `PCA_PARAMETERS` mean what is said there."""
+    """The checked parameters of a fit; `PCA_PARAMETERS` documents those of `PCA`."""
 
     n_components: NComponents = None
     """Count, share, `Threshold`, `Frobenius`, the name of a rule or None."""

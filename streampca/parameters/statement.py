@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 Solver: TypeAlias = Literal["auto", "covariance", "gram", "qr", "sketch", "adaptive"]
 EXACT_SOLVERS = {
     "covariance": "the d × d matrix",
-    "gram": "the n × n matrix of samples, for wide data, which auto takes where there are at most half as many samples as features",
-    "qr": "a d × d triangular factor, two to four times slower, for singular values below 1e-7 of the first",
+    "gram": "the n × n matrix of samples, for wide data; auto takes it if samples are at most half as many as features",
+    "qr": "a d × d triangular factor, for singular values below 1e-7 of the first; two to four times slower",
 }
 """What exact solvers work with, by name."""
 APPROXIMATE_SOLVERS = {
     "sketch": "products of the covariance with `sketch_size` vectors",
-    "adaptive": "a basis of that rank which follows the rows in shuffled order, the better answer of one pass",
+    "adaptive": "a basis of that rank, updated with the rows in shuffled order; more accurate in one pass",
 }
 """What solvers with errors, and a certificate of them, work with, by name."""
 Sketch: TypeAlias = Literal["auto", "gaussian", "count_sketch", "sparse_sign", "grouping"]

@@ -29,12 +29,12 @@ _ONE_AFTER_ANOTHER = ("pilot", "solve", "report")
 
 @dataclass(frozen=True, repr=False)
 class ManyPlan:
-    """What will be done in a fit of several models: their plans, and the readings, memory and work of all together."""
+    """Plan of a fit of several models: their plans, and passes, memory and work of all together."""
 
     plans: Mapping[str, Plan]
-    """The plan of each model by name, as that of a fit of its own."""
+    """The plan of each model by name, as for a separate fit."""
     together: Plan
-    """Shape of the common readings, memory of all models, and the sum of what they cost."""
+    """Shape of the shared passes, memory of all models, and the sum of their costs."""
 
     def to_dict(self) -> Json:
         """Return plain data for JSON."""
@@ -50,12 +50,12 @@ class ManyPlan:
 
     @property
     def passes(self) -> int:
-        """Return the number of readings of the source, common ones counted once."""
+        """Return the number of passes over the source, with shared passes counted once."""
         return self.together.passes
 
     @property
     def bytes_to_read(self) -> int:
-        """Return the decoded bytes of all readings."""
+        """Return the decoded bytes of all passes."""
         return self.together.bytes_to_read
 
     def __repr__(self) -> str:

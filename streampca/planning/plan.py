@@ -122,9 +122,9 @@ class KernelDetail(SolverDetail):
     """Settings of the methods of kernel PCA."""
 
     n_landmarks: int = 0
-    """Landmarks that every row is compared with."""
+    """Number of landmarks, which every row is compared with."""
     sampling: str = ""
-    """How they are chosen."""
+    """How they are drawn."""
     columns: int = 0
     """Columns of the transform of the empirical kernel map."""
     rows_on_disk: bool = False
@@ -132,7 +132,7 @@ class KernelDetail(SolverDetail):
     rows_in_memory: int = 0
     """Rows on disk that are in memory at a time."""
     disk_readings: int = 0
-    """Readings of the rows on disk."""
+    """Passes over the rows on disk."""
 
     @property
     def holds_all_rows(self) -> bool:
@@ -149,12 +149,12 @@ class KernelDetail(SolverDetail):
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Plan(WorkShape):
-    """What will be done: the shape of the work, its memory, what it takes beside that, and the settings of its solver."""
+    """Plan of a fit or pass: shape of the work, memory, other costs, and settings of the solver."""
 
     solver: str
-    """Which solver runs."""
+    """Name of the solver."""
     reason: str
-    """Why."""
+    """Reason for the choice of the solver."""
     n_samples: int
     """Rows of the source."""
     n_features: int
@@ -164,37 +164,35 @@ class Plan(WorkShape):
     work_dtype: str
     """Data type of the products."""
     n_components: int | None
-    """Components wanted; None where the data decides."""
+    """Number of components; None if the data decide."""
     budget: MemoryBudget
     """Projected and allowed memory."""
     passes: int
     """Passes over the source."""
     bytes_to_read: int
-    """Decoded bytes that are read."""
+    """Decoded bytes to read."""
     flops: float
     """Floating point operations."""
     expected_seconds: float | None = None
-    """Expected duration; None where it was not estimated."""
+    """Expected duration in seconds; None if not estimated."""
     expected_by: str = ""
-    """Source of the estimate: ``"nominal rates"``, those of a middling machine."""
+    """Source of the estimate: ``"nominal rates"`` of an average machine."""
     disk_bytes: int = 0
     """Size of the temporary files."""
     waiting_threads: int = 0
-    """Threads that have nothing to do because memory is short."""
+    """Number of threads that stay idle because memory is short."""
     bytes_for_threads: int = 0
-    """Ceiling of the resident memory with which they would work; 0 where none waits for memory."""
+    """Ceiling of the resident memory with which they would work; 0 if none is idle."""
     sampling_errors: str = ""
-    """Where sampling errors come from: ``"groups"``, the covariances of groups of rows that the reading of the fit keeps, or
-    ``"reading"``, the scores of one more reading; empty = there are none."""
+    """Source of sampling errors: ``"groups"``, covariances of groups of rows from the pass of the fit, or ``"reading"``, the scores of one more pass; empty = none."""
     detail: SolverDetail = field(default_factory=SolverDetail)
     """Settings of the solver."""
     notes: tuple[str, ...] = ()
-    """What a user should know."""
+    """Remarks for the user."""
     alternatives: tuple[Json, ...] = ()
-    """Figures of the solvers that were not chosen."""
+    """Figures of the other solvers."""
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """What a finished fit took by phase; empty before. ``waiting`` for rows, ``centring`` and ``products`` are sums over threads,
-    ``merging``, ``eigenproblem`` and ``total`` times of the clock, and ``busy`` is the share of `threads` that computed on average, not there on a cluster."""
+    """Seconds of a finished fit by phase; empty before. ``waiting`` for rows, ``centring`` and ``products`` are sums over threads; ``merging``, ``eigenproblem`` and ``total`` are wall-clock times. ``busy`` is the average share of `threads` that computed; it is absent on a cluster."""
 
     @property
     def projected_bytes(self) -> int:
@@ -213,12 +211,12 @@ class Plan(WorkShape):
 
     @property
     def solver_passes(self) -> int:
-        """Return the passes that the solver makes at most, without the one that sampling errors may take afterwards."""
+        """Return the largest number of passes of the solver, without a later pass for sampling errors."""
         return self.passes - int(self.sampling_errors == "reading")
 
     @property
     def tile_groups(self) -> int:
-        """Return in how many groups of tiles, one pass each, the covariance is computed and stored on disk; 0 = in memory."""
+        """Return the number of groups of tiles, one pass each, in which the covariance is computed and stored on disk; 0 = in memory."""
         return int(getattr(self.detail, "tile_groups", 0))
 
     @property
@@ -228,7 +226,7 @@ class Plan(WorkShape):
 
     @property
     def copied_rows(self) -> int:
-        """Return the rows of a block while rows are copied to disk, of which features are read then; 0 where they are not."""
+        """Return the rows of a block in the pass that copies rows to disk, to read them by features afterwards; 0 without a copy."""
         return int(getattr(self.detail, "copied_rows", 0))
 
     @property
@@ -249,7 +247,7 @@ class Plan(WorkShape):
 
     @property
     def approximate(self) -> bool:
-        """Tell whether the answer of the solver carries an error, and a certificate of it."""
+        """Tell whether the result of the solver is approximate, with a certificate of its errors."""
         return bool(self.sketch)
 
     def replace(self, **changes: object) -> Self:
@@ -285,7 +283,7 @@ class Plan(WorkShape):
 
     @classmethod
     def from_dict(cls, data: Json) -> Self:
-        """Return the plan of the plain form `data`, also if it was stored as JSON or by version 0.1.0.
+        """Return the plan from its plain form `data`, also if stored as JSON or by version 0.1.0.
 
         Raises
         ------

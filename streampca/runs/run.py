@@ -43,28 +43,30 @@ def run(
     progress: ProgressCallback | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> Run:
-    """Carry out a configuration file and return the finished run.
+    """Execute the run of a configuration file and return it.
 
-    Of several models (``models``) it is a `RunOfModels`, of groups of rows (``model.group_by``) a `RunOfGroups`.
+    For several models (``models``) the result is a `RunOfModels`, for groups of rows (``model.group_by``) a
+    `RunOfGroups`.
 
-    The directory is built under a temporary name and renamed when it is complete, so a run that fails leaves what was there
-    before. A run that was stopped is resumed from its checkpoint, the directory ``<output>.checkpoint``, to the same bits.
+    The directory is built under a temporary name and renamed when complete, so a failed run leaves an existing
+    directory unchanged. A stopped run resumes from its checkpoint, the directory ``<output>.checkpoint``, and gives
+    the same bits.
 
     Parameters
     ----------
     config : path, mapping, RunConfig or ModelsConfig
-        The YAML file, or what it would say.
+        The YAML file, or its content.
     overrides : sequence of "key.sub=value"
-        Changes to it, as with ``--set``.
+        Changes to the configuration, as with ``--set``.
     resume : bool
-        Require a checkpoint to resume from, or a finished run, which is returned as it is.
+        Require a checkpoint to resume from, or a finished run, which is returned unchanged.
     fresh : bool
         Start over and remove an existing checkpoint.
     progress : callable, optional
         Called with a `Progress` as blocks finish, from any thread.
     notice : callable, optional
-        Called with a sentence when a stopped run is resumed, a checkpoint is damaged, a dashboard is served, or fewer workers
-        start than were asked for.
+        Called with a sentence when a stopped run is resumed, a checkpoint is damaged, a dashboard is served, or fewer
+        workers start than requested.
 
     Returns
     -------
@@ -74,8 +76,8 @@ def run(
     Raises
     ------
     StreamPCAError
-        `ConfigError` for what the file says, `DataError` for what the source holds, `PlanError` if the work does not fit in
-        the memory, `OutputError` or `NoSpaceError` for the directory, `ClusterError` for the cluster; see `exit_status`.
+        `ConfigError` for the configuration, `DataError` for the data, `PlanError` if the work does not fit in memory,
+        `OutputError` or `NoSpaceError` for the directory, `ClusterError` for the cluster; see `exit_status`.
 
     Examples
     --------

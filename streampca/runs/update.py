@@ -60,14 +60,14 @@ _CHANGEABLE = (
 
 @dataclass(frozen=True)
 class Update:
-    """A run that is up to date."""
+    """Result of `update`."""
 
     run: Run
-    """The run: a new one in the same directory, or the one that was there if nothing was new."""
+    """The updated run in the same directory, or the existing one if there were no new rows."""
     n_rows: int
-    """Rows that were new."""
+    """Number of new rows."""
     files: tuple[str, ...]
-    """Names of the files that were new; none where rows were appended to a store."""
+    """Names of the new files; empty if rows were appended to a store."""
 
 
 @dataclass(frozen=True)
@@ -168,39 +168,40 @@ def update(
     progress: ProgressCallback | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> Update:
-    """Add the rows that are new since a run to its state, and replace it by the run that all rows make.
+    """Add rows that are new since a run to its state, and replace the run by one of all rows.
 
-    Only new rows are read, once for all models of the run, and all rows once more for the scores if the run has scores: its components are others. The new
-    run takes the place of the old one when it is complete, as with ``output.overwrite``; one that is stopped goes on from
-    its checkpoint. Without new rows nothing is changed.
+    Only the new rows are read, once for all models of the run. If the run has scores, all rows are read once more,
+    since the components change. The new run replaces the old one when complete, as with ``output.overwrite``. A
+    stopped update resumes from its checkpoint. Without new rows nothing changes.
 
     Parameters
     ----------
     directory : path
-        A finished run of one model or of several, with ``output.state: true``, whose source is files of rows or zarr arrays.
+        A finished run of one or several models with ``output.state: true``, from files of rows or zarr arrays.
     overrides : sequence of "key.sub=value"
         Changes of ``source.path`` (a list with the new files), ``source.storage_options``, ``resources``, ``cluster``,
         ``checkpoint``, ``output.scores``, ``output.reconstruction`` and ``output.report``.
     progress : callable, optional
         Called with a `Progress` as blocks finish.
     notice : callable, optional
-        Called with a sentence when a stopped update is resumed or begun again.
+        Called with a sentence when a stopped update is resumed or restarted.
 
     Returns
     -------
     Update
-        The run that is up to date, and how many rows were new.
+        The updated run, and the number of new rows.
 
     Raises
     ------
     ConfigError
-        If the run, or a model of it, kept no state.
+        If the run, or one of its models, kept no state.
     DataError
-        If the models of the run have different rows, because some were updated apart.
+        If the models of the run have different rows, because some were updated separately.
     ChangedInputError
-        If a file or a chunk that the run has read is missing or was changed; names it.
+        If a file or chunk that the run has read is missing or has changed; names it.
     NotAvailableError
-        For runs whose rows cannot be continued: other sources, rows between the others, sample weights, masks taken from the data.
+        If the rows of the run cannot be continued: other sources, rows inserted between others, sample weights, or
+        masks taken from the data.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Exact PCA by a triangular factor of the rows: one reading, for those who ask for singular values below 1e-8 of the first."""
+"""Exact PCA by a triangular factor of the rows: one reading, for those who ask for singular values below 1e-7 of the first."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class QRSolver(ContinuableSolver):
         if plan.budget.fits:
             return plan
         raise plan.budget.refusal(
-            "use solver='covariance', which takes a quarter of it, if singular values below 1e-8 of the first do not matter; else "
+            "use solver='covariance', which takes a quarter of it, if singular values below 1e-7 of the first do not matter; else "
             "use fewer features, or "
         )
 

@@ -43,9 +43,9 @@ class ReadCount:
     chunks: int = 0
     """Stored chunks that were read."""
     bytes: int = 0
-    """Bytes of them after decoding."""
+    """Bytes of these chunks after decoding."""
     stored_bytes: int = 0
-    """Bytes of them as stored."""
+    """Bytes of these chunks as stored."""
 
     phases: Mapping[str, float] = field(default_factory=dict, compare=False)
     """Seconds of threads by phase (`streampca.system.phases`), where they were kept."""
@@ -110,20 +110,20 @@ class Chosen:
 
 
 class Source(ABC):
-    """A table of rows that is opened by its metadata and read by bands of rows."""
+    """A table of rows, opened from its metadata and read in blocks of rows."""
 
     shape: tuple[int, int]
     """(n_samples, n_features)."""
     dtype: DType
     """Data type of the rows."""
     description: str
-    """Path or kind, for messages."""
+    """Path or kind of the data, for messages."""
     grid: Grid = Grid()
     """Where its chunks lie, from which it follows what reading some rows takes; by default any rows are read alone."""
     portable: bool = False
     """Whether another process can open it, so that leaves may run on a cluster."""
     buffered: bool = True
-    """Whether reading needs a buffer; if not, blocks are views of memory that is there already."""
+    """Whether reading needs a buffer; if not, blocks are views of existing memory."""
     feature_shape: tuple[int, ...] | None = None
     """Shape of one row as a picture, where known."""
     feature_names: tuple[str, ...] | None = None
@@ -131,7 +131,7 @@ class Source(ABC):
     labels: Labels | None = None
     """Dimensions, coordinates and variables of the table, where known."""
     sample_columns: SampleColumns | None = None
-    """Further values of the rows by name, which are no features; None where there are none."""
+    """Further values of the rows by name that are not features; None without any."""
     column_major: bool = False
     """Whether blocks are read faster into Fortran order."""
     sparse: bool = False
@@ -198,7 +198,7 @@ class Source(ABC):
             source.check()
 
     def plan_notes(self) -> tuple[str, ...]:
-        """Return notes about reading the source for a plan; raise an error if no plan is possible."""
+        """Return notes for a plan about reading the source; raise an error if no plan is possible."""
         return tuple(note for source in self.sources for note in source.plan_notes())
 
     def settle(self, allowed_bytes: int) -> None:

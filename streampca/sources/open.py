@@ -73,96 +73,111 @@ def open_source(
     lags: Lags | None = None,
     where: ArrayLike | str | Path | None = None,
 ) -> Source:
-    """Return any data as a table of samples and features; reads metadata and coordinates only, unless `mask` needs rows.
+    """Open any data as a table of samples and features; reads only metadata and coordinates, unless `mask` needs rows.
 
     Parameters
     ----------
     data : str, Path, zarr.Array, zarr.Group, zarr store, dask.array.Array, numpy array, np.memmap, scipy sparse matrix or array, xarray.DataArray, xarray.Dataset, xarray.DataTree, data frame, AnnData, lazy array, list of paths, or Source
-        A path may be a zarr array, a group, also in a ``.zip`` file, an AnnData store or file, an ``.npy`` file, a Parquet, Arrow or HDF5 file (also of NetCDF 4), a pattern such as ``shards/*.npy``, a directory
-        of such files, ``icechunk:PATH`` for an icechunk repository, or ``builtin:NAME``. Zarr stores and Parquet and Arrow files may be behind a URL, and directories of such files in an object store. Several files are read as one table, those of a pattern or a directory in natural order
-        and those of a list in its order; they must have the same columns and the same data type. So are several AnnData stores and files. A DataArray that was opened from zarr and
-        not changed since is read from there; its Dask array is used otherwise, or its values in memory. Arrays of other libraries that read a slice when they are
-        indexed, such as datasets of h5py and variables of netCDF4, are read by chunks; a dataset of a file that is open for reading as from its path.
+        A path may be a zarr array or group (also in a ``.zip`` file), an AnnData store or file, an ``.npy`` file, a
+        Parquet, Arrow or HDF5 file (including NetCDF 4), a pattern such as ``shards/*.npy``, a directory of such
+        files, ``icechunk:PATH`` for an icechunk repository, or ``builtin:NAME``. Zarr stores and Parquet and Arrow
+        files may be behind a URL, and directories of such files in an object store. Several files, or several AnnData
+        stores or files, are read as one table: those of a pattern or directory in natural order, those of a list in
+        the given order. Files must have the same columns and data type. A DataArray opened from zarr and unchanged
+        since is read from the store; otherwise its Dask array or its values in memory are used. Arrays of other
+        libraries that read a slice when indexed, such as h5py datasets and netCDF4 variables, are read by chunks; a
+        dataset of a file open for reading is read like its path.
     array : str, optional
-        Name of the array within a zarr group, of the variable in a group of a DataTree, or of the dataset in an HDF5 file; of AnnData ``X``, ``layers/NAME``, ``raw/X`` or
-        ``obsm/NAME``. Without it, the only array of two or more dimensions that is no bounds, mask or
-        coordinate of another; the image of full resolution in OME-Zarr.
+        Name of the array in a zarr group, of the variable in a group of a DataTree, or of the dataset in an HDF5
+        file. For AnnData: ``X``, ``layers/NAME``, ``raw/X`` or ``obsm/NAME``. By default, the only array of two or
+        more dimensions that is not the bounds, mask or coordinate of another; in OME-Zarr, the image at full
+        resolution.
     variables : str or sequence of str, optional
-        Names of several arrays of a zarr group on the same samples; their features are put side by side.
+        Names of several arrays of a zarr group with the same samples; their features lie side by side.
     samples, features : str or sequence of str, optional
-        Names of the dimensions whose places are the rows, and of those whose places are the columns, in C order; either may be
-        left out for all others. Dimensions of arrays of numpy and Dask are ``dim_0``, ``dim_1`` and so on. Names come from zarr format 3, from ``_ARRAY_DIMENSIONS`` or OME-Zarr; other dimensions are
-        called ``dim_0``, ``dim_1`` and so on. By default arrays of two dimensions are (samples, features).
+        Names of the dimensions that form the rows, and of those that form the columns, in C order. If one is left
+        out, it is all other dimensions. Names come from zarr format 3, ``_ARRAY_DIMENSIONS`` or OME-Zarr. Dimensions
+        without names, such as those of numpy and Dask arrays, are called ``dim_0``, ``dim_1`` and so on. By default
+        two-dimensional arrays are (samples, features).
     columns : str or sequence of str, optional
-        Names of the columns of Parquet and Arrow files and data frames that are read, in this order; by default all, which must be numbers or
-        lists of as many numbers in each row. Nulls are NaN.
+        Columns of Parquet and Arrow files and data frames to read, in this order; by default all. Columns must hold
+        numbers, or lists with the same number of numbers in each row. Nulls become NaN.
     id_column : str, optional
-        Name of a column that names the rows: it goes to the labels of samples and of scores.
+        Column with the names of the rows, which label samples and scores.
     mask : array, str or Path, optional
-        Features that are used: truth values of the shape of the features, an ``.npy`` file, or the name of an array in the
-        group, whose dimensions are matched by name. ``"observed"`` leaves out features that are missing in the first rows
-        (at most those of 64 MiB or one chunk, read at once), and raises `PartlyMissingError` during the fit if one of these
-        has a value later; ``"survey"`` reads all rows once, when the table is opened, to find features never observed.
+        Features to use: booleans with the shape of the features, an ``.npy`` file, or the name of an array in the
+        group, whose dimensions are matched by name. ``"observed"`` leaves out features that are missing in the first
+        rows (at most 64 MiB or one chunk, read immediately); the fit raises `PartlyMissingError` if one of them has a
+        value later. ``"survey"`` reads all rows once, when the table is opened, to find features that are never
+        observed.
     decode : {"auto", "raw"}
-        Whether packed values of zarr arrays (attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value``, ``valid_range``
-        or ``_Unsigned`` of the CF conventions) are decoded, to float64 where there is a scale or an offset, and otherwise to a
-        float that holds each of them, with NaN for missing values; or read as they are stored.
+        Whether to decode packed values of zarr arrays (CF attributes ``scale_factor``, ``add_offset``,
+        ``_FillValue``, ``missing_value``, ``valid_range`` or ``_Unsigned``), or to read them as stored. Decoded
+        values are float64 if there is a scale or offset, otherwise a float type that represents all of them; missing
+        values become NaN.
     orientation : {"samples_first", "features_first"}, optional
-        How an array of two dimensions is stored: (samples, features), the default, or (features, samples).
+        How a two-dimensional array is stored: (samples, features), the default, or (features, samples).
     missing_chunks : {"error", "fill", "fill_labels"}
-        Whether a chunk that does not exist is an error, or holds the fill value: ``"fill"`` for all arrays,
-        ``"fill_labels"`` only for those beside the data (coordinates, columns, masks, weights), of which zarr and xarray
-        leave out chunks that hold nothing but the fill value, such as a coordinate that is 0.
+        Whether a chunk that does not exist is an error or holds the fill value: ``"fill"`` for all arrays,
+        ``"fill_labels"`` only for arrays beside the data (coordinates, columns, masks, weights). zarr and xarray omit
+        chunks that contain only the fill value, such as a coordinate of 0.
     missing_value : float, optional
-        A number that counts as missing, as NaN does, such as -1 for genotypes: integers that can have it are read as floats. It
-        is compared with the numbers as they are stored, before a scale and an offset, and of a DataArray with those it shows.
-        Beside it, what attributes of the data declare counts (see `decode`), and the fill value of a zarr array with named
-        dimensions, unless that is 0.
+        A number that counts as missing, like NaN, such as -1 for genotypes. Integer types that can hold it are read
+        as floats. It is compared with stored numbers, before scale and offset; for a DataArray, with the values that
+        it shows. Values that attributes declare missing also count (see `decode`), and so does the fill value of a
+        zarr array with named dimensions, unless it is 0.
     quantization : dict, optional
-        What the codes of int8 or uint8 rows mean, as of embeddings: ``{"table": values}`` with the 256 values of the codes in ascending
-        order (of -128 to 127 for int8, of 0 to 255 for uint8) as an array, an ``.npy`` file or the name of an array beside the codes;
-        ``{"power": 2, "divisor": 127.5}`` where a code c stands for sign(c) · abs(c / divisor) ** power; ``{"scale": scales}`` with a
-        number above 0 for each row, as an array, an ``.npy`` file, or the name of an array or column, by which the value is multiplied,
-        which is the code itself where there is neither table nor power. ``"nodata"`` names codes that count as missing, as NaN does,
-        and so do NaN in the table and `missing_value`. Values are float32 where table and scale are floats of up to 32 bits, or float64.
+        Meaning of the codes of int8 or uint8 rows, such as quantised embeddings. ``{"table": values}`` gives the 256
+        values of the codes in ascending order (-128 to 127 for int8, 0 to 255 for uint8), as an array, an ``.npy``
+        file or the name of an array beside the codes. ``{"power": 2, "divisor": 127.5}`` decodes c as sign(c) · abs(c
+        / divisor) ** power. ``{"scale": scales}`` multiplies the values of each row, or its codes without table and
+        power, by a number above 0, from an array, an ``.npy`` file, or a named array or column. ``"nodata"`` lists
+        codes that count as missing; NaN in the table and `missing_value` count as missing too. Values are float32 if
+        table and scale are floats of up to 32 bits, otherwise float64.
     verify : str or Path, optional
-        File of the fingerprint that every chunk of a zarr array is compared with; ``"manifest"`` for the one that
-        ``streampca fingerprint`` writes by default; or a run with a state (``output.state: true``), for the chunks that it has read.
+        Fingerprint file to compare every chunk of a zarr array with, ``"manifest"`` for the default file of
+        ``streampca fingerprint``, or a run with a state (``output.state: true``) to compare with the chunks that it
+        has read.
     storage_options : dict, optional
-        Options of obstore for URLs such as ``s3://``, ``gs://``, ``az://`` and ``https://``, of fsspec for others.
+        Options of obstore for URLs such as ``s3://``, ``gs://``, ``az://`` and ``https://``, and of fsspec for
+        others.
     branch, tag, snapshot : str, optional
-        Which snapshot of an icechunk repository at ``icechunk:PATH`` is read: the last one of a branch (by default of ``main``), that of a
-        tag, or that with an identifier. Its identifier is in the description of the table.
+        Snapshot of an icechunk repository at ``icechunk:PATH`` to read: the last of a branch (by default ``main``),
+        that of a tag, or that of an identifier. The description of the table contains its identifier.
     follow_symlinks : bool
-        Ignored with a `FutureWarning`, and ends with the next minor version: symbolic links in a store are followed.
+        Ignored with a `FutureWarning`, and removed in the next minor version: symbolic links in a store are followed.
     max_reads : float, optional
-        How many times the chunks behind a Dask array may be read or made in one pass, on average, because several of its
-        blocks need them; plans are refused with `RepeatedReadsError` above it. By default 4; where chunks would be read again at
-        all, as of ``x.groupby("time.month") - x.groupby("time.month").mean()``, and computing all rows at once takes up to a quarter
-        of the memory ceiling, they are computed once and kept.
+        How many times one pass may read or compute the chunks behind a Dask array, on average, if several of its
+        blocks need them; above this, planning raises `RepeatedReadsError`. The default is 4. If chunks would be read
+        repeatedly, as for ``x.groupby("time.month") - x.groupby("time.month").mean()``, and computing all rows at
+        once takes at most a quarter of the memory ceiling, they are computed once and kept.
     layer : str, optional
-        Layer of AnnData that is read in place of X; ``raw/X`` for the matrix of ``raw``, with its own features; ``obsm/NAME`` for one of ``obsm``.
+        Layer of AnnData to read in place of X; ``raw/X`` for the matrix of ``raw``, with its own features;
+        ``obsm/NAME`` for a matrix of ``obsm``.
     mask_var : str, optional
-        Column of truth values in ``var`` of AnnData, such as ``highly_variable``: features that are used.
+        Boolean column in ``var`` of AnnData, such as ``highly_variable``, with the features to use.
     normalize : dict, optional
-        What is done to each row while it is read, such as ``{"norm": "l2"}``: rows of norm 1 (also ``"l1"``, ``"max"``), as by
-        ``sklearn.preprocessing.Normalizer``. ``docs/how-to/normalized-rows.md`` has the keys of all tables, ``norm``, ``log1p`` and
-        ``target_sum``, and ``docs/how-to/anndata.md`` those of counts in AnnData, such as ``{"target_sum": 1e4, "log1p": True}``. They are
-        done after `missing_value` and `mask`, and before `lags`. Zeros stay zeros, and nothing is written.
+        Normalisation of each row while it is read. ``{"norm": "l2"}`` gives rows of norm 1 (also ``"l1"``,
+        ``"max"``), like ``sklearn.preprocessing.Normalizer``. ``docs/how-to/normalized-rows.md`` describes the keys
+        for all tables, ``norm``, ``log1p`` and ``target_sum``, and ``docs/how-to/anndata.md`` those for counts in
+        AnnData, such as ``{"target_sum": 1e4, "log1p": True}``. It is applied after `missing_value` and `mask`, and
+        before `lags`. Zeros stay zeros, and nothing is written.
     genes : {"same", "intersection"}
-        Whether several AnnData must have the same features in the same order, or those are read that all of them have, by their names, in
-        the order of the first.
+        Whether several AnnData must have the same features in the same order, or the features common to all are read,
+        by name, in the order of the first.
     lags : int or sequence of int, optional
-        How many consecutive samples make a row, or at which lags, such as ``[0, 3, 6]``: lagged copies of the features, with a dimension
-        ``lag``, for extended EOFs and singular spectrum analysis. A row is called by its first sample. Windows across a gap, where the
-        coordinate of the samples steps by more than 1.5 times its median or backwards, are left out.
+        Number of consecutive samples in a row, or their lags, such as ``[0, 3, 6]``. Rows then hold lagged copies of
+        the features, with a dimension ``lag``, for extended EOFs and singular spectrum analysis. A row has the label
+        of its first sample. Windows across a gap are left out: a step of the sample coordinate that is negative or
+        more than 1.5 times its median.
     where : str, array or Path, optional
-        Samples that are used: a condition on coordinates and columns beside the features, such as ``"time.season == 'DJF'"``,
-        ``"time >= '1979' and not flagged"`` or ``"kind in ['a', 'b']"``; the name of one with truth values; or truth values, one for each sample
-        or of the shape of the sample dimensions, as an array or an ``.npy`` file. A fit is that of these samples alone, of which
-        chunks without them are not read; scores have the places of all samples, and are NaN at the others. `transform` applies a
-        condition of the fit to paths and objects that it opens, a mask to no other data. Names that are no Python names stand in
-        backticks; times are compared at the precision of the text. With `lags`, all samples of a window must be used.
+        Samples to use: a condition on coordinates and columns beside the features, such as ``"time.season ==
+        'DJF'"``, ``"time >= '1979' and not flagged"`` or ``"kind in ['a', 'b']"``; the name of a boolean coordinate
+        or column; or booleans, one per sample or with the shape of the sample dimensions, as an array or an ``.npy``
+        file. A fit uses these samples only and does not read chunks without any. Scores cover all samples, with NaN
+        at the others. `transform` applies a condition of the fit to paths and objects that it opens, but never
+        applies a mask to other data. Put names that are not Python names in backticks. Times are compared at the
+        precision of the text. With `lags`, all samples of a window must be used.
 
     Returns
     -------
@@ -172,13 +187,13 @@ def open_source(
     Raises
     ------
     DataError
-        If there is no such data, it is not of real numbers, or an array of more than two dimensions has no `samples`;
-        `PackedDataError` if attributes of packed values contradict each other.
+        If the data does not exist or is not real numbers, or if an array of more than two dimensions has no
+        `samples`. `PackedDataError` if attributes of packed values are invalid.
     ParameterError
-        If a choice is none of its values, or a name is not that of a dimension.
+        If an option has a value that is not allowed, or a name is not that of a dimension.
     NotAvailableError
-        If an option does not apply to this kind of data, or rows are of a table whose log of current files is not read (Delta, Hudi,
-        Iceberg).
+        If an option does not apply to this kind of data, or for tables with a log of current files (Delta, Hudi,
+        Iceberg), which is not read.
 
     Examples
     --------

@@ -244,7 +244,7 @@ class _Condition:
         try:
             time = np.datetime64(text.strip().removesuffix("Z"))
         except ValueError:
-            time = np.datetime64("NaT")
+            time = np.datetime64("NaT", "s")
         if np.isnat(time):
             raise self._error(
                 "is not a time: expected one in ISO 8601, such as '1990', '1990-06' or '1990-06-01T12:00'", node

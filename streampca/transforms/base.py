@@ -23,8 +23,8 @@ _SPARSE_PANEL_ROWS = 256
 class Transform(Protocol):
     """Protocol of a fixed matrix Ω, shape ``(n_features, size)``, that maps a row x to xΩ.
 
-    A row of Ω depends only on the parameters and on the index or name of its feature, so every slice, worker and order
-    gives the same bits. Ω is never stored: `matrix` makes the rows that are asked for.
+    A row of Ω depends only on the parameters and on the index or name of its feature, so every slice, worker and
+    order gives the same bits. Ω is never stored: `matrix` generates the requested rows.
 
     Examples
     --------
@@ -190,7 +190,7 @@ class SparseTransform(SuggestsKeywords, ABC):
         Parameters
         ----------
         block : array or scipy sparse, shape (n_rows, n_features)
-            Rows of any real type; takes a product for each of their entries and each entry in a row of Ω.
+            Rows of any real type. The cost is one product per entry of the rows and entry in a row of Ω.
 
         Raises
         ------

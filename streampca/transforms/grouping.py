@@ -28,19 +28,20 @@ _PANEL_BYTES = 8 * 2**20
 
 @dataclass(frozen=True)
 class Grouping(SparseTransform):
-    """Ω with the entry 1/√m for each of the m features of a group, so that its columns are orthonormal.
+    """Ω with the entry 1/√m for each of the m features of a group, which makes its columns orthonormal.
 
-    A group is a run of adjacent features (the first runs are one longer where the numbers do not divide); by
-    `Grouping.of_pictures` a square block of the pixels of one channel (smaller at the lower and the right edge where
-    the sides do not divide); by `Grouping.by_correlation` or with `membership` any set of features. The map is not random: ⟨xΩ, yΩ⟩ is the dot product of the projections of x and y onto
-    vectors that are constant in each group, at most ‖x‖ ‖y‖, and close to ⟨x, y⟩ only for smooth data. For pictures it
-    is resizing, up to the scale √m.
+    By default a group is a run of adjacent features (the first runs are one longer if the numbers do not divide).
+    `Grouping.of_pictures` groups square blocks of pixels of one channel (smaller at the lower and right edges if the
+    sides do not divide). `Grouping.by_correlation` and `membership` group any sets of features. The map is not
+    random: ⟨xΩ, yΩ⟩ is the dot product of the projections of x and y onto vectors that are constant in each group. It
+    is at most ‖x‖ ‖y‖, and close to ⟨x, y⟩ only for smooth data. For pictures the map is resizing, up to the scale
+    √m.
 
     Raises
     ------
     ParameterError
-        If a count is not a whole number or less than 1, there are more groups than features, or `picture`, `factor`,
-        `membership` and the counts contradict each other.
+        If a count is less than 1 or not a whole number, if there are more groups than features, or if `picture`,
+        `factor`, `membership` and the counts contradict each other.
 
     References
     ----------
@@ -125,14 +126,14 @@ class Grouping(SparseTransform):
     def by_correlation(cls, covariance: ArrayLike, size: int) -> Grouping:
         """Return a grouping of features that vary together into `size` groups, for features without an order.
 
-        Groups are merged, two at a time, where that adds the least to tr((1 − P) C (1 − P)), the sum of what all eigenvalues
-        lose (Ward's method on the columns of the data, which the covariance suffices for). `metrics.grouping_bound` says by
-        how much any one of them can change. Takes O(d²) memory and time beside C.
+        It merges the two groups that add the least to tr((1 − P) C (1 − P)), the total loss of all eigenvalues
+        (Ward's method on the columns of the data, computed from the covariance). `metrics.grouping_bound` bounds the
+        change of any one eigenvalue. It takes O(d²) memory and time in addition to C.
 
         Parameters
         ----------
         covariance : array, shape (n_features, n_features)
-            Covariance of the features, or their correlation for data that is scaled. Features that vary against each other
+            Covariance of the features, or their correlation for data that is scaled. Negatively correlated features
             are not grouped, since their sum would vanish.
         size : int
             Number of groups; at most n_features are made.
@@ -212,14 +213,14 @@ class Grouping(SparseTransform):
         return out
 
     def inverse_transform(self, block: ArrayLike) -> Array:
-        """Return block @ Ωᵀ, shape ``(n_rows, n_features)``: features again, with one value for all of a group.
+        """Return block @ Ωᵀ, shape ``(n_rows, n_features)``: rows of features, with equal values within each group.
 
         Parameters
         ----------
         block : array, shape (n_rows, size)
-            Rows as `transform` returns them; each feature of a group of m gets the entry of the group over √m. So rows of
-            data come back with the mean of each group in its place, and eigenvectors of grouped rows as vectors of the same
-            length for the features.
+            Rows as `transform` returns them. Each feature of a group of m gets the entry of the group over √m. Rows
+            of data thus return with every feature replaced by the mean of its group, and eigenvectors of grouped rows
+            become vectors of the same length over the features.
 
         Raises
         ------

@@ -24,16 +24,16 @@ _PANEL_ROWS = 1024
 
 @dataclass(frozen=True)
 class CountSketch(SparseTransform):
-    """Ω with one entry ± 1/√n_hashes in the columns of each hash function, so that E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
+    """Ω with one entry ± 1/√n_hashes per row in the columns of each hash function, which gives E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
 
-    The columns are divided among the hash functions, in numbers that differ by one at most. Bucket and sign of a
-    feature are bits of xxhash64 of its index or, where there are names, of its name: a feature keeps its bucket when
-    columns are reordered, added or dropped. With s_h columns for hash function h of l the variance of ⟨xΩ, yΩ⟩ is
-    (Σ_h 1/s_h) / l² · (‖x‖² ‖y‖² + ⟨x, y⟩² − 2 Σᵢ xᵢ² yᵢ²), about that of a Gaussian projection of the same size.
+    The hash functions share the columns, in numbers that differ by at most one. Bucket and sign of a feature are bits
+    of xxhash64 of its index or, with `names`, of its name: a feature keeps its bucket when columns are reordered,
+    added or dropped. With s_h columns for hash function h of l the variance of ⟨xΩ, yΩ⟩ is (Σ_h 1/s_h) / l² · (‖x‖²
+    ‖y‖² + ⟨x, y⟩² − 2 Σᵢ xᵢ² yᵢ²), about that of a Gaussian projection of the same size.
 
-    Entries ± 1/n_hashes, which were published for concatenated hashes, make every dot product n_hashes times too small
-    in expectation; entries ± 1/√n_hashes preserve it. With one hash function two features share a column with
-    probability 1 / size and are then indistinguishable; where a few single features carry the variance, use 4 or more
+    Entries ± 1/n_hashes, as published for concatenated hashes, make dot products n_hashes times too small in
+    expectation; entries ± 1/√n_hashes preserve them. With one hash function, two features share a column with
+    probability 1 / size and are then indistinguishable. If a few single features carry the variance, use 4 or more
     hash functions, or `SparseSign`.
 
     Raises
@@ -127,11 +127,11 @@ def _checked_names(names: Sequence[str], n_features: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class GaussianProjection(SuggestsKeywords):
-    """Ω with independent entries N(0, 1 / size), so that E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
+    """Ω with independent entries N(0, 1 / size), which give E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
 
-    The variance of ⟨xΩ, yΩ⟩ is (‖x‖² ‖y‖² + ⟨x, y⟩²) / size for any x and y, so no data are unfavourable.
-    Features are drawn in fixed runs of 64, each with a separate generator. A product with n rows takes 2 n d q flops, and
-    the numbers of Ω are drawn again in every call of `transform`: use many rows.
+    The variance of ⟨xΩ, yΩ⟩ is (‖x‖² ‖y‖² + ⟨x, y⟩²) / size for any x and y, so no data are unfavourable. Features
+    are drawn in fixed runs of 64, each with a separate generator. A product with n rows takes 2 n d q flops. Every
+    call of `transform` draws the numbers of Ω again, so pass many rows at once.
 
     Raises
     ------
@@ -170,7 +170,7 @@ class GaussianProjection(SuggestsKeywords):
     def matrix(self, start: int = 0, stop: int | None = None) -> FloatArray:
         """Return the rows of Ω of features `start` to `stop`, shape ``(stop - start, size)``.
 
-        Takes 12 to 20 ns for a number. `ParameterError` unless 0 ≤ start ≤ stop ≤ n_features.
+        It takes 12 to 20 ns per number. Raises `ParameterError` unless 0 ≤ start ≤ stop ≤ n_features.
         """
         start, stop = bounds(self.n_features, start, stop)
         rows, scale = np.empty((stop - start, self.size)), 1.0 / np.sqrt(self.size)
@@ -207,7 +207,7 @@ class GaussianProjection(SuggestsKeywords):
 
 @dataclass(frozen=True)
 class SparseSign(SparseTransform):
-    """Ω with entries ± 1/√n_nonzeros in n_nonzeros different columns of each row, so that E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
+    """Ω with entries ± 1/√n_nonzeros in n_nonzeros different columns of each row, which give E⟨xΩ, yΩ⟩ = ⟨x, y⟩.
 
     The columns of a feature are a uniform random subset (Floyd's algorithm, one xxhash64 of the feature's index for
     each column). The variance of ⟨xΩ, yΩ⟩ is (‖x‖² ‖y‖² + ⟨x, y⟩² − 2 Σᵢ xᵢ² yᵢ²) / size for any n_nonzeros; a larger

@@ -1,4 +1,4 @@
-"""Verification of a finished run: its data are read once more, and what it holds and states is measured again."""
+"""Verification of a finished run: its data are read once more, and its contents and statements are measured again."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -61,9 +61,9 @@ class Check:
     allowed: float | None = None
     """Allowed difference."""
     holds: bool | None = None
-    """Whether they agree; None where it was not verified."""
+    """Whether they agree; None if not verified."""
     note: str = ""
-    """Relative to what, or why not."""
+    """What the difference is relative to, or why it was not verified."""
 
     @property
     def verdict(self) -> str:
@@ -115,13 +115,13 @@ class Verification:
     shape: tuple[int, int]
     """Shape of the data."""
     count: ReadCount
-    """Chunks and bytes that were read."""
+    """Chunks and bytes read."""
     seconds: float
     """Duration in seconds."""
 
     @property
     def failed(self) -> list[str]:
-        """Return the names of what differs."""
+        """Return the names of the checks that differ."""
         return [check.name for check in self.checks if check.holds is False]
 
     def require(self) -> None:
