@@ -1,4 +1,4 @@
-"""Models that follow from an accumulated covariance and are not its principal components: linear scores, and patterns that give rows back."""
+"""Models of an accumulated covariance other than principal components: linear scores, and patterns that reconstruct rows."""
 
 from __future__ import annotations
 

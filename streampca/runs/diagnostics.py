@@ -1,4 +1,4 @@
-"""T² and Q of the rows of a run: limits, how many rows are beyond them, and the rows that fit least."""
+"""T² and Q of the rows of a run: limits, the number of rows beyond them, and the most unusual rows."""
 
 from __future__ import annotations
 

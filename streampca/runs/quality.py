@@ -1,4 +1,4 @@
-"""The figures of data quality that the manifest of a run records, and the sentences about them."""
+"""Figures of data quality in the manifest of a run, and sentences about them."""
 
 from __future__ import annotations
 

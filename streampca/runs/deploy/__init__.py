@@ -1,4 +1,4 @@
-"""Clusters for a run: workers on this machine, a scheduler that runs already, jobs of SLURM."""
+"""Clusters for a run: workers on this machine, a running scheduler, or SLURM jobs."""
 
 from __future__ import annotations
 
