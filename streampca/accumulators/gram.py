@@ -481,7 +481,7 @@ def panel_features(n_samples: int, dtype: DType) -> int:
 
 
 DENSE_FROM = 0.03
-"""Fraction of stored values above which the products of a feature are faster if it is made dense."""
+"""Minimum fraction of stored values for which the products of a feature are faster if it is made dense."""
 _LARGE = 1e140  # values below it do not overflow float64 when squared and added up
 
 

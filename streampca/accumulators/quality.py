@@ -45,7 +45,7 @@ MOST_LISTED = 20
 DIGITS = 9
 """Decimal digits of compared figures: ties remain ties if other blocks lead to other rounding."""
 MOSTLY = 0.9
-"""Share of zeros above which a feature is listed."""
+"""Minimum share of zeros of a listed feature."""
 
 
 @storable

@@ -29,7 +29,7 @@ from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, FloatArray, IntArray, override
 
 _ROUNDING = 32 * float(np.finfo(np.float64).eps)
-"""Share of a feature's magnitude below which its residuals count as rounding."""
+"""Largest share of a feature's magnitude at which its residuals count as rounding."""
 _SLAB_FEATURES = 2048
 
 

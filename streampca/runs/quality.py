@@ -18,9 +18,9 @@ from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, BoolArray, FloatArray, IntArray, Json
 
 COMMON_SHARE = 0.99
-"""Share of rows with the same value above which a feature is nearly constant."""
+"""Minimum share of rows with the same value for a nearly constant feature."""
 _RELATIVE_DEVIATION = 1e-6
-"""Standard deviation relative to the mean below which a feature is nearly constant: a few roundings of float32."""
+"""Maximum standard deviation of a nearly constant feature, relative to the mean: a few roundings of float32."""
 _LEAST_VALUES = 8
 """Minimum number of examined values of a feature in a part of the file for comparing its mean."""
 _STUCK_VALUES, _VARYING_PARTS = 32, 0.75
