@@ -1,4 +1,4 @@
-"""Out-of-core streaming principal component analysis: few readings, bounded memory, the same bits for any number of workers."""
+"""Out-of-core streaming principal component analysis: few passes, bounded memory, the same bits for any number of workers."""
 
 from __future__ import annotations
 

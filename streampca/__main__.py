@@ -1,4 +1,4 @@
-"""``streampca`` and ``python -m streampca``: the command in a process of its own."""
+"""``streampca`` and ``python -m streampca``: the command in its own process."""
 
 from streampca.cli import main as command
 

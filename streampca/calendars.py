@@ -1,4 +1,4 @@
-"""Times of the calendars of the CF conventions: numbers of days, hours or seconds since a date.
+"""Times in the calendars of the CF conventions: numbers of days, hours or seconds since a date.
 
 The calendar `standard` is the Julian one before 15 October 1582 and the Gregorian one from then on, so that the numbers since a
 date in year 1 differ by two days from those of `datetime64`, which is Gregorian for all years.

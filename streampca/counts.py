@@ -1,4 +1,4 @@
-"""What the option `normalize` does with rows: each of its keys stated once, without numpy, since configurations are read with it."""
+"""Keys of the option `normalize`, each stated once; without numpy, because configurations import them."""
 
 from __future__ import annotations
 

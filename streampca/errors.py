@@ -1,4 +1,4 @@
-"""Every exception of streampca: when it is raised, and the exit status of a run that it ends."""
+"""Exceptions of streampca: when each is raised, and its exit status."""
 
 from __future__ import annotations
 

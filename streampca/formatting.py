@@ -1,4 +1,4 @@
-"""Numbers, sizes, times, errors and foreign text as text for people: on terminals, and below on pages."""
+"""Formatting of numbers, sizes, times, errors and foreign text for people: for terminals, and below for HTML."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _UNKNOWN_ALLELES = ("0", ".", "")
 
 
 def time_in_words(time: np.datetime64) -> str:
-    """Return a time in ISO 8601, without the hour where it is midnight."""
+    """Return a time in ISO 8601, without the hour if it is midnight."""
     return str(time.astype("datetime64[s]")).removesuffix("T00:00:00")
 
 
@@ -55,7 +55,7 @@ class Dimension:
         return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
     def _date(self, index: int) -> str | None:
-        """Return the coordinate at a place as a date where it counts from one in a calendar that `datetime64` does not have, else None."""
+        """Return the coordinate at a position as a date if its calendar is one that `datetime64` lacks, else None."""
         if self.coordinate is None or self.coordinate.dtype.kind not in "iuf" or "units" not in self.attributes:
             return None
         times = times_in_calendar(self.coordinate[index : index + 1], self.attributes)
@@ -72,10 +72,10 @@ class Dimension:
 
 
 class SampleColumns(ABC):
-    """Values by name, of the rows or of the features of a variable, that are neither features nor coordinates of dimensions.
+    """Named values of the rows, or of the features of a variable, that are neither features nor coordinates of dimensions.
 
-    Further coordinates, for example, or columns of ``obs``. They stay in the process that has opened the table: tasks for workers do
-    not take them along.
+    Examples are further coordinates and columns of ``obs``. They stay in the process that opened the table and are not
+    sent to workers.
     """
 
     of_group: ClassVar[bool] = False
@@ -84,18 +84,18 @@ class SampleColumns(ABC):
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """Return the names that are known, for messages."""
+        """Return the known names, for messages."""
 
     @abstractmethod
     def values(self, name: str) -> Array | None:
-        """Return the value `name` of each row, ``(n_samples,)``, None if there is none; `StreamPCAError` if it cannot be read."""
+        """Return the value `name` of each row, ``(n_samples,)``, or None if it does not exist; `StreamPCAError` if it cannot be read."""
 
     def beside(self, name: str) -> Array | None:
-        """Return the array `name` beside the data, of any shape; None where there is none, or what is beside them are no arrays."""
+        """Return the array `name` beside the data, of any shape; None if it does not exist, or if these are not arrays."""
         return None
 
     def attributes(self, name: str) -> Mapping[str, JsonValue]:
-        """Return the attributes of the values `name`, such as ``units``; none where they are not known."""
+        """Return the attributes of the values `name`, such as ``units``; empty if unknown."""
         return {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -109,17 +109,17 @@ class Variable:
     name: str | None
     """Name of the array; None if it has none."""
     dims: tuple[str, ...]
-    """Names of its feature dimensions, the slowest first."""
+    """Names of its feature dimensions, slowest first."""
     shape: tuple[int, ...]
     """Sizes of these dimensions."""
     attributes: Mapping[str, JsonValue] = field(default_factory=dict)
     """Attributes of the array, such as ``units``."""
     beside: SampleColumns | None = field(default=None, compare=False, repr=False)
-    """Values of its features by name, such as a latitude along two dimensions; models on disk do not have them."""
+    """Values of its features by name, such as a latitude along two dimensions; not stored in models."""
 
     @property
     def size(self) -> int:
-        """Return the number of its features, masked ones included."""
+        """Return the number of its features, including masked ones."""
         return math.prod(self.shape)
 
 
@@ -133,9 +133,9 @@ class Labels:
     """
 
     samples: tuple[Dimension, ...]
-    """Sample dimensions, the slowest first."""
+    """Sample dimensions, slowest first."""
     features: tuple[Dimension, ...]
-    """Feature dimensions of all variables; a name occurs once."""
+    """Feature dimensions of all variables, each name once."""
     variables: tuple[Variable, ...]
     """Variables in the order of their columns."""
     mask: BoolArray | None = None
@@ -153,24 +153,24 @@ class Labels:
 
     @property
     def named(self) -> bool:
-        """Return whether there is more than two nameless axes: a coordinate, a mask, or further dimensions or variables."""
+        """Return whether the labels say more than two nameless axes: a coordinate, a mask, or more dimensions or variables."""
         dimensions = (*self.samples, *self.features)
         several = len(dimensions) > 2 or len(self.variables) > 1 or self.mask is not None
         return several or any(dimension.coordinate is not None for dimension in dimensions)
 
     def dimension(self, name: str) -> Dimension:
-        """Return the dimension `name`; `KeyError` if there is none."""
+        """Return the dimension `name`; `KeyError` if it does not exist."""
         for dimension in (*self.samples, *self.features):
             if dimension.name == name:
                 return dimension
         raise KeyError(name)
 
     def with_mask(self, mask: BoolArray | None) -> Labels:
-        """Return the labels of the table with only the features in `mask`, of all of its variables."""
+        """Return the labels with only the features in `mask`, which covers all variables."""
         return replace(self, mask=None if mask is None or mask.all() else mask)
 
     def with_used_variables(self) -> Labels:
-        """Return the labels without variables of which the mask leaves out all features, and without their own dimensions."""
+        """Return the labels without variables whose features are all masked, and without dimensions that only these have."""
         used = [(variable, mask) for variable, _, mask in self.places() if mask is None or mask.any()]
         if len(used) == len(self.variables):
             return self
@@ -180,17 +180,17 @@ class Labels:
         return replace(self, features=features, variables=variables).with_mask(mask)
 
     def without_sample_coordinates(self) -> Labels:
-        """Return the labels with names and sizes of the samples alone, as models keep them."""
+        """Return the labels with only names and sizes of the sample dimensions, as models store them."""
         return replace(self, samples=tuple(Dimension(d.name, d.size) for d in self.samples))
 
     def with_names(self, names: Mapping[str, str]) -> Labels:
-        """Return the labels with other names of feature dimensions, `names` by those that they have."""
+        """Return the labels with renamed feature dimensions; `names` maps old names to new ones."""
         features = tuple(replace(each, name=names.get(each.name, each.name)) for each in self.features)
         variables = tuple(replace(v, dims=tuple(names.get(dim, dim) for dim in v.dims)) for v in self.variables)
         return replace(self, features=features, variables=variables)
 
     def resized(self, n_samples: int) -> Labels:
-        """Return the labels of `n_samples` rows with the same features; coordinates of samples are dropped."""
+        """Return the labels for `n_samples` rows with the same features, without coordinates of samples."""
         first, *others = self.samples
         inner = math.prod(dimension.size for dimension in others)
         whole = inner > 0 and n_samples % inner == 0
@@ -202,10 +202,10 @@ class Labels:
         return replace(self, samples=tuple(Dimension(name, size) for name, size in names))
 
     def difference(self, other: Labels) -> str | None:
-        """Return in what the features of `other` differ from these, for messages; None if they are the same.
+        """Return how the features of `other` differ from these, for messages; None if they are the same.
 
-        Names of dimensions and of a single variable are not compared, coordinates as far as both have them, floats to six
-        digits.
+        Names of dimensions and of a single variable are not compared. Coordinates are compared if both have them, floats to
+        six digits.
         """
         mine, theirs = self.variables, other.variables
         if [v.shape for v in mine] != [v.shape for v in theirs]:
@@ -222,7 +222,7 @@ class Labels:
         return self._difference_of_alleles(other)
 
     def _difference_of_alleles(self, other: Labels) -> str | None:
-        """Return at which variant `other` has other alleles, exchanged ones included; None if there is none."""
+        """Return the first variant whose alleles differ in `other`, including exchanged ones; None if all agree."""
         alleles = self._alleles_of(other)
         if alleles is None:
             return None
@@ -237,22 +237,22 @@ class Labels:
         return f"the alleles {theirs[at]} of variant {self._name_at(at)}, not {mine[at]} (counted/other; {len(places):,} such variant{'s' if len(places) > 1 else ''})"
 
     def _alleles_of(self, other: Labels) -> tuple[Array, Array] | None:
-        """Return the alleles of both, where these are variants along one dimension of one variable; None where either has none."""
+        """Return the alleles of both if they are variants along one dimension of one variable; None if either has no alleles."""
         if not all(len(labels.variables) == len(labels.features) == 1 for labels in (self, other)):
             return None
         mine, theirs = self.features[0].alleles, other.features[0].alleles
         return None if mine is None or theirs is None or mine.shape != theirs.shape else (mine, theirs)
 
     def palindromic_with(self, other: Labels) -> int:
-        """Return how many variants in use have, here or in `other`, alleles that another strand exchanges; 0 if either has no alleles."""
+        """Return the number of used variants, here or in `other`, whose alleles are exchanged on the other strand; 0 if either has no alleles."""
         alleles = self._alleles_of(other)
         return 0 if alleles is None else int(palindromic(*alleles)[self.indices()].sum())
 
     def counting_as(self, other: Labels) -> tuple[Labels, BoolArray | None]:
-        """Return the labels once genotypes count the alleles of `other`, and of which variants they count the other one now.
+        """Return the labels for genotypes that count the alleles of `other`, and which variants this exchanges.
 
-        Alleles that are neither the same nor exchanged stay as they are: `difference` names them. The second is None where none is
-        exchanged; otherwise it has a value for every feature, masked ones included.
+        Alleles that are neither the same nor exchanged are unchanged; `difference` names them. The second value is None if no
+        variant is exchanged; otherwise it has one entry for every feature, including masked ones.
         """
         alleles = other._alleles_of(self)
         if alleles is None:
@@ -272,9 +272,9 @@ class Labels:
             first, at = first + variable.size, at + count
 
     def spread(self, values: Array, fill: object = np.nan) -> list[Array]:
-        """Return values of the columns, ``(…, n_features)``, as fields ``(…, *shape)``, one for each variable.
+        """Return values of the columns, ``(…, n_features)``, as one field ``(…, *shape)`` per variable.
 
-        Masked places hold `fill`; the default needs values of a floating type.
+        Masked positions hold `fill`; the default requires floating-point values.
         """
         fields = []
         for variable, columns, mask in self.places():
@@ -287,15 +287,15 @@ class Labels:
         return fields
 
     def indices(self) -> IntArray:
-        """Return for each column its place among all features, masked ones included, ``(n_features,)``."""
+        """Return the position of each column among all features, including masked ones, ``(n_features,)``."""
         n_all = sum(v.size for v in self.variables)
         return np.arange(n_all) if self.mask is None else np.flatnonzero(self.mask)
 
     def along(self, name: str) -> FloatArray:
-        """Return the coordinate `name` at each column, ``(n_features,)``: that of a dimension, a further one, or one along several.
+        """Return the coordinate `name` at each column, ``(n_features,)``, with NaN at columns of variables without it.
 
-        Of two tables side by side each has its own. NaN at the columns of variables without it. `KeyError` if no variable has it
-        with numbers.
+        It is the coordinate of a dimension, a further one along it, or one along several dimensions. Each of two tables side by
+        side has its own. `KeyError` if no variable has it as numbers.
         """
         found = [None if each is None else each[0] for each in self.by_variable(name)]
         sizes = [at.stop - at.start for _, at, _ in self.places()]
@@ -304,8 +304,8 @@ class Labels:
     def by_variable(self, name: str) -> list[tuple[FloatArray, Mapping[str, JsonValue]] | None]:
         """Return the coordinate `name` at the columns of each variable, ``(n_columns,)``, with its attributes.
 
-        It is the coordinate of a dimension, a further one along it, or one along several dimensions. Of two tables side by side each
-        has its own. None for variables without it. `KeyError` if no variable has it with numbers.
+        It is the coordinate of a dimension, a further one along it, or one along several dimensions. Each of two tables side by
+        side has its own. None for variables without it. `KeyError` if no variable has it as numbers.
         """
         every = {dimension.name: {**dimension.others, dimension.name: dimension} for dimension in self.features}
         found: list[tuple[FloatArray, Mapping[str, JsonValue]] | None] = []
@@ -339,15 +339,15 @@ class Labels:
         raise KeyError(name)
 
     def feature_name(self, column: int) -> str:
-        """Return the name of a column: ``sst(lat=10.5, lon=20)``, or the coordinate alone where it is text."""
+        """Return the name of a column: ``sst(lat=10.5, lon=20)``, or only the coordinate if it is text."""
         return self._name_at(int(self.indices()[column]))
 
     def feature_names(self) -> list[str]:
-        """Return the names of all columns, as `feature_name`."""
+        """Return the names of all columns, like `feature_name`."""
         return [self._name_at(int(at)) for at in self.indices()]
 
     def _name_at(self, at: int) -> str:
-        """Return the name of a feature by its place among all, masked ones included."""
+        """Return the name of a feature by its position among all features, including masked ones."""
         for variable in self.variables:
             if at < variable.size:
                 break
@@ -361,11 +361,11 @@ class Labels:
         return f"{variable.name or ''}({inside})" if inside else str(variable.name or 0)
 
     def known_name(self, column: int) -> str | None:
-        """Return the name of a column, None where it would say no more than its number."""
+        """Return the name of a column, or None if the name is only its number."""
         return None if self._numbered else self.feature_name(column)
 
     def known_names(self) -> list[str] | None:
-        """Return the names of all columns, None where they would say no more than their numbers."""
+        """Return the names of all columns, or None if the names are only their numbers."""
         return None if self._numbered else self.feature_names()
 
     @property
@@ -375,14 +375,14 @@ class Labels:
         return plain and self.dimension(self.variables[0].dims[0]).coordinate is None
 
     def sample_name(self, row: int) -> str | None:
-        """Return the coordinates of a row, ``time=1990-06-01``; None where they would say no more than its number."""
+        """Return the coordinates of a row, such as ``time=1990-06-01``, or None if they are only its number."""
         if len(self.samples) == 1 and self.samples[0].coordinate is None:
             return None
         places = np.unravel_index(row, [dimension.size for dimension in self.samples])
         return ", ".join(f"{d.name}={d.value(int(place))}" for d, place in zip(self.samples, places, strict=True))
 
     def describe(self) -> dict[str, JsonValue]:
-        """Return dimensions with the ranges of their coordinates and variables with their units, for people to read."""
+        """Return a readable description: dimensions with the ranges of their coordinates, and variables with their units."""
         variables: list[JsonValue] = []
         for v in self.variables:
             entry: dict[str, JsonValue] = {"name": v.name, "dims": list(v.dims), "shape": list(v.shape)}
@@ -395,7 +395,7 @@ class Labels:
         }
 
     def column_names(self) -> tuple[str, ...] | None:
-        """Return the names of the columns where the coordinate of their only dimension is text, else None."""
+        """Return the names of the columns if the coordinate of their only dimension is text, else None."""
         if len(self.variables) != 1 or len(self.features) != 1:
             return None
         coordinate = self.features[0].coordinate
@@ -420,10 +420,10 @@ def _shapes(variables: tuple[Variable, ...]) -> str:
 
 
 def compared_alleles(one: Array, other: Array) -> tuple[BoolArray, BoolArray]:
-    """Return where the alleles of the same variants, see `Dimension.alleles`, are exchanged, and where they are other alleles.
+    """Return where the alleles of the same variants (see `Dimension.alleles`) are exchanged, and where they are other alleles.
 
-    Upper and lower case are the same. An allele that is not known (``0``, ``.``), as of a variant with one allele in these people,
-    can be any.
+    Case is ignored. An unknown allele (``0``, ``.``), such as that of a variant with only one allele in the sample, matches
+    any allele.
     """
     if np.array_equal(one, other):
         return np.zeros(one.shape, dtype=bool), np.zeros(one.shape, dtype=bool)
@@ -438,13 +438,13 @@ def compared_alleles(one: Array, other: Array) -> tuple[BoolArray, BoolArray]:
 
 
 def palindromic(one: Array, other: Array) -> BoolArray:
-    """Return at which of the same variants the strand cannot be told: alleles of either are each other's complement, A and T, C and G."""
+    """Return which of the same variants have an ambiguous strand: alleles of either that are complements, A and T or C and G."""
     complements = ("A/T", "T/A", "C/G", "G/C")
     return np.isin(np.strings.upper(one), complements) | np.isin(np.strings.upper(other), complements)
 
 
 def note_on_strands(n_palindromic: int) -> str:
-    """Return what is said where alleles of two sources were compared and the strand of some variants cannot be told."""
+    """Return the note for compared alleles of two sources if the strand of some variants is ambiguous."""
     return (
         f"{n_palindromic:,} variant{'s have' if n_palindromic > 1 else ' has'} alleles A/T or C/G, which are the same on the other strand: they are compared as they "
         "are written"
@@ -459,7 +459,7 @@ def _same(one: Array, other: Array) -> bool:
 
 
 def _contrast(one: Array, other: Array) -> str:
-    """Return how values that are not `_same` as those of `one` differ from them, for messages."""
+    """Return how values that are not `_same` as `one` differ from it, for messages."""
     if len(one) == len(other) and equal_values(np.sort(one), np.sort(other)):
         return "the same values in another order"
     place = next(
@@ -470,6 +470,6 @@ def _contrast(one: Array, other: Array) -> str:
 
 
 def equal_values(one: Array, other: Array) -> bool:
-    """Return whether two arrays have the same shape and values, missing ones (NaN, NaT) at the same places."""
+    """Return whether two arrays have the same shape and values, with missing ones (NaN, NaT) at the same positions."""
     kinds = one.dtype.kind + other.dtype.kind
     return bool(np.array_equal(one, other, equal_nan=kinds in ("MM", "mm") or all(kind in "biuf" for kind in kinds)))

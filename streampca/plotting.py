@@ -1,4 +1,4 @@
-"""Charts of principal components on axes of matplotlib: those of `pca.plot`, and of the page of a run.
+"""Charts of principal components on matplotlib axes, for `pca.plot` and for the report of a run.
 
 Each function draws its data in the colours of the property cycle of matplotlib, in grey what is beside the point, and names what it draws for a legend,
 which `legend` or the page puts beside it. Texts that come from data are never read as formulas. Lengths are those of numpy arrays; NaN is left out.

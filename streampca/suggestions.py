@@ -1,4 +1,4 @@
-"""The name that was meant: what errors suggest for unknown keywords, keys and names."""
+"""Suggestions in errors for unknown keywords, keys and names."""
 
 from __future__ import annotations
 

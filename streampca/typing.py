@@ -1,4 +1,4 @@
-"""Types of arrays, documents and clients of Dask that annotations name."""
+"""Types of arrays, documents and Dask clients for annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The version of the package, and the command that installs what it can use beside its dependencies."""
+"""The version of the package, and the command that installs optional packages."""
 
 from __future__ import annotations
 

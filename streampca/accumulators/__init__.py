@@ -1,6 +1,6 @@
 """Single-pass accumulators: each is a frozen configuration that updates and merges plain states.
 
-`Accumulator` describes the protocol and has an example. What each solver accumulates:
+`Accumulator` describes the protocol and has an example. Accumulators of each solver:
 
 - ``covariance``: `Covariance`, or `ExactIntegerCovariance` (8-bit integers), `SparseCovariance` (sparse rows), `CompleteRows` and
   `PairwiseCovariance` (missing values), `ByGroup` (one state for each group of rows);

@@ -39,36 +39,36 @@ class AdaptiveState(StateAboutOrigin):
     n_in_basis: int
     """Number of rows of positive weight behind `basis`, without the `n_pending` rows of the current batch."""
     basis_weight: float
-    """Sum of their weights; their number where none are given."""
+    """Sum of their weights; their number if no weights are given."""
     origin: FloatArray
     """A number near the mean of each feature, shape ``(n_features,)``."""
     offset: FloatArray
-    """Mean of each feature of these rows minus `origin`, shape ``(n_features,)``."""
+    """Mean of each feature in these rows minus `origin`, shape ``(n_features,)``."""
     basis: FloatArray
     """S = ΣVᵀ: orthogonal rows, longest first, with SᵀS ≈ Σ (x − mean)(x − mean)ᵀ; ``(min(rank, n_features), n_features)``."""
     discarded: float
     """Bound of ‖Σ (x − mean)(x − mean)ᵀ − SᵀS‖₂: the first discarded squared singular value, summed over the updates.
 
-    An estimate without proof where updates were solved by iteration (see `truncation`).
+    An estimate, not a proven bound, if updates were solved by iteration (see `truncation`).
     """
     pending: Array
     """Buffer for the rows of the current batch, ``(rows_per_update, n_features)``; empty before the first row."""
     pending_weights: FloatArray
-    """Buffer for their weights, ``(rows_per_update,)``; empty where none are given."""
+    """Buffer for their weights, ``(rows_per_update,)``; empty if no weights are given."""
     n_pending: int
     """Number of rows in `pending`."""
 
 
 @dataclass(frozen=True)
 class IncrementalBasis:
-    """Low-rank approximation of the scatter matrix; of the features multiplied by the metric, where one was given."""
+    """Low-rank approximation of the scatter matrix; features are multiplied by the metric, if one was given."""
 
     n_samples: int
     """Number of rows of positive weight."""
     weight: float
     """Sum of their weights."""
     mean: FloatArray
-    """Mean of each feature in its own units, ``(n_features,)``."""
+    """Mean of each feature in its original units, ``(n_features,)``."""
     values: FloatArray
     """Eigenvalues of SᵀS, largest first, not divided by the weight; ``(r,)``."""
     vectors: FloatArray
@@ -85,7 +85,7 @@ class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
     ``M = [S; X; √(n₁ n₂ / n) δᵀ]`` has MᵀM = SᵀS + XᵀX + (n₁ n₂ / n) δδᵀ, and the new S is the leading part ΣVᵀ of its
     singular value decomposition (Levy & Lindenbaum 2000; the row of the mean: Ross, Lim, Lin & Yang 2008, section 3.1).
     Two states merge by ``M = [S₁; S₂; √(n₁ n₂ / n) δᵀ]``. So SᵀS never exceeds the scatter matrix, and the difference is
-    at most `discarded`. Where more than `rank` directions matter, the result depends on the order of the rows and of
+    at most `discarded`. If more than `rank` directions matter, the result depends on the order of the rows and of
     merging; batches of rows sampled from the whole data set give the smallest error. Cost: about 9 n d rank flops (see
     `truncation`), 8 d rank bytes and the batch.
 
@@ -97,7 +97,7 @@ class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
 
     Examples
     --------
-    Of rows of rank 2, a basis of two rows is exact up to rounding:
+    For rows of rank 2, a basis of two rows is exact up to rounding:
 
     >>> import numpy as np
     >>> import streampca as sp
@@ -111,24 +111,24 @@ class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
     """
 
     rank: int
-    """Rows of the basis."""
+    """Number of rows of the basis."""
     rows_per_update: int
-    """Number of rows of a batch, which several blocks may fill."""
+    """Number of rows in a batch, which several blocks may fill."""
     center: bool = True
     """Subtract the mean; otherwise use second moments about zero."""
     metric: FloatArray | None = field(default=None, compare=False)
     """Positive factor of each centred feature, ``(n_features,)``; states can merge only if they share it."""
     shrink: bool = False
-    """Whether the first discarded squared singular value is subtracted from all others (Frequent Directions)."""
+    """Whether to subtract the first discarded squared singular value from all others (Frequent Directions)."""
     seed: int = 0
     """Seed of the random signs in the starting vectors of an iteration."""
     dtype: str = "float32"
-    """Shortest type of products; rows with a longer `work_dtype` are multiplied in that."""
+    """Lowest precision of products; rows with a longer `work_dtype` are multiplied in that type."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share the products of one update; the bits do not depend on it."""
+    """Number of threads that share the products of one update; it does not affect the bits."""
 
     def init(self, n_features: int) -> AdaptiveState:
-        """Return the state of no rows, the identity of `merge`; `ParameterError` if `metric` does not fit these features."""
+        """Return the empty state, the identity of `merge`; `ParameterError` if `metric` does not match the features."""
         if self.metric is not None and not (self.metric.shape == (n_features,) and (self.metric > 0).all()):
             raise ParameterError(
                 f"metric of shape {self.metric.shape}: expected {n_features} positive factors, one for each feature"
@@ -178,7 +178,7 @@ class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
         return replace(state, pending=wide if len(wide) else np.empty((1, d), dtype=dtype))
 
     def _within_float32(self, largest: float, weights: FloatArray | None) -> bool:
-        """Return whether float32 represents products of three rows with entries up to `largest` without loss of digits."""
+        """Return whether products of three rows with entries up to `largest` lose no digits in float32."""
         low, high = _SAFE_SIZES
         size = largest if self.metric is None else largest * max(1.0, float(self.metric.max()))
         return (size == 0 or low <= size <= high) and (weights is None or weights_within_float32(weights))
@@ -222,7 +222,7 @@ class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
         )
 
     def _step_row(self, step: FloatArray, weight: float, other: float) -> FloatArray:
-        """Return the row √(w₁ w₂ / w) δᵀ that two sets of rows need beside their own; 0 about zero."""
+        """Return the row √(w₁ w₂ / w) δᵀ that is added when two sets of rows merge; 0 for moments about zero."""
         factor = np.sqrt(weight * (other / (weight + other))) if self.center else 0.0
         return self._in_metric(step) * factor
 
@@ -232,7 +232,7 @@ class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
     def _centred(
         self, rows: Array, out: Array, weights: FloatArray | None
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Write the centred rows in the metric, times the roots of their weights, to `out`.
+        """Write the centred rows, times the metric and the square roots of their weights, to `out`.
 
         Return the origin (a number near the mean), the mean minus the origin, and the mean that remains in the written
         rows, without the metric.
@@ -260,7 +260,7 @@ class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
         return origin, mean, remainder
 
     def absorb(self, state: AdaptiveState, other: AdaptiveState) -> AdaptiveState:
-        """Return the state of the rows behind both, in the memory of `state`; `MergeError` for another shape.
+        """Return the merged state, in the memory of `state`; `MergeError` if the shapes differ.
 
         The bases are merged; the pending rows of `other` are added to those of `state`.
         """
@@ -300,21 +300,21 @@ class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
         )
 
     def finalize(self, state: AdaptiveState) -> IncrementalBasis:
-        """Return the eigenpairs of all rows, pending rows included; `state` is not changed."""
+        """Return the eigenpairs of all rows, including pending ones, without changing `state`."""
         out = borrow("adaptive batch", (state.n_pending, len(state.origin)), state.pending.dtype)
         total = self._add_pending(replace(state, basis=state.basis.copy()), out)
         values, vectors = _eigenpairs(total.basis.T)
         return IncrementalBasis(total.n_in_basis, total.basis_weight, total.mean, values, vectors, total.discarded)
 
     def state_bytes(self, n_features: int, itemsize: int = 8) -> int:
-        """Return the size of a state in bytes; `itemsize` is that of pending rows (see `work_dtype`)."""
+        """Return the size of a state in bytes; `itemsize` applies to pending rows (see `work_dtype`)."""
         rank = min(self.rank, n_features)
         return 8 * ((rank + 2) * n_features + self.rows_per_update) + itemsize * self.rows_per_update * n_features
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of the truncation, which does not depend on `n_rows`.
 
-        `itemsize` is that of the floating type of the products.
+        `itemsize` is the size of the floating type of the products.
         """
         rank, batches = min(self.rank, n_features), [(self.rows_per_update, itemsize)]
         if itemsize == 4:
@@ -334,7 +334,7 @@ class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
         return truncation + 16 * 8 * n_features + self.n_threads * tile_bytes(rank, n_features, 8)
 
     def finalize_bytes(self, n_features: int, itemsize: int = 8) -> int:
-        """Return the memory in bytes of `finalize`, its result included and the state excluded."""
+        """Return the memory in bytes of `finalize`, including its result but not the state."""
         rank = min(self.rank, n_features)
         batch = self.rows_per_update * n_features * itemsize
         basis = 8 * rank * (2 * n_features + 6 * rank)
@@ -342,10 +342,10 @@ class IncrementalSVD(Accumulator[AdaptiveState, IncrementalBasis]):
 
 
 def rescaled(adapted: IncrementalBasis, factors: FloatArray) -> IncrementalBasis:
-    """Return the approximation for features multiplied by `factors`, ``(n_features,)``, none negative; `mean` is unchanged.
+    """Return the approximation for features multiplied by nonnegative `factors`, ``(n_features,)``; `mean` is unchanged.
 
     Factors 1 / (metric · standard deviation) turn an approximation in the metric into one of the correlation matrix:
-    S D, whose rows are made orthogonal again. The bound grows by the square of the largest factor.
+    S D, with rows made orthogonal again. The bound grows by the square of the largest factor.
 
     Parameters
     ----------
@@ -367,7 +367,7 @@ def rescaled(adapted: IncrementalBasis, factors: FloatArray) -> IncrementalBasis
 
 
 def _eigenpairs(tall: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the nonzero eigenvalues, and the eigenvectors in columns, of ``tall @ tall.T``; overwrites `tall`."""
+    """Return the nonzero eigenvalues of ``tall @ tall.T``, and its eigenvectors in columns; overwrites `tall`."""
     from scipy.linalg import qr
 
     length = max(tall.shape)
@@ -394,7 +394,7 @@ def _copy_rows(rows: Array, out: Array, n_threads: int) -> float:
 
 
 def _joined_weights(state: AdaptiveState, block: Block) -> FloatArray:
-    """Return the buffer of weights with those of `block` added to the pending ones; empty where all are 1."""
+    """Return the buffer of pending weights with the weights of `block` added; empty if all are 1."""
     weights, first = state.pending_weights, state.n_pending
     if block.weights is None and not len(weights):
         return weights

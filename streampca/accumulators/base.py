@@ -1,8 +1,7 @@
 """The base class of accumulators, with their laws and all members that other packages use.
 
 Up to rounding, `merge` is associative and commutative, `init` is its identity, and accumulating the same rows in any
-chunks gives the same state. ``tests/property/test_laws.py`` tests these laws; a new accumulator joins by one entry in
-its table.
+chunks gives the same state. ``tests/property/test_laws.py`` tests these laws; add a new accumulator to its table.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 class StateAboutOrigin:
-    """Base class of states that store means as a number near each mean and a small difference from it."""
+    """Base class of states that store each mean as a number near it plus a small difference."""
 
     origin: FloatArray
     offset: FloatArray
@@ -46,8 +45,8 @@ class Accumulator(ABC, Generic[State, Result]):
 
     Up to rounding, `merge` is associative and commutative, the state of `init` is its identity, and the division of the rows
     into blocks does not change the result. `update` and `absorb` may reuse the memory of their first argument: use only
-    the state that they return. A subclass defines `init`, `update`, `absorb`, `state_bytes` and `scratch_bytes`, and overrides
-    of the other methods those whose defaults do not hold.
+    the state that they return. A subclass defines `init`, `update`, `absorb`, `state_bytes` and `scratch_bytes`, and
+    overrides other methods if their defaults do not hold.
 
     Examples
     --------
@@ -64,25 +63,25 @@ class Accumulator(ABC, Generic[State, Result]):
     """
 
     reuses_states: ClassVar[bool] = False
-    """Whether `init_within` takes no new memory."""
+    """Whether `init_within` allocates no memory."""
     n_threads: int = 0
-    """Threads that share one update; 0 where an update has one thread."""
+    """Number of threads that share one update; 0 if an update always runs in one thread."""
     ddof: int = 0
-    """What `divisor` subtracts from the weight."""
+    """Number that `divisor` subtracts from the weight."""
     shares_states: ClassVar[bool] = False
-    """Whether equal accumulators make the same states of the same rows, so that fits that read together share one."""
+    """Whether equal accumulators give the same states for the same rows, so that fits in one pass share a state."""
 
     @property
     def rows_device(self) -> str:
-        """Return the name of the device whose arrays `update` takes as rows, beside those of numpy; empty for none."""
+        """Return the name of the device whose arrays `update` accepts in addition to numpy arrays; empty for none."""
         return ""
 
     @abstractmethod
     def init(self, n_features: int) -> State:
-        """Return the state of no rows, for rows of `n_features` features: the identity of `merge`."""
+        """Return the empty state for rows of `n_features` features: the identity of `merge`."""
 
     def init_within(self, n_features: int, state: State) -> State:
-        """Return the state of no rows, in the memory of `state`, which is needed no more, if the accumulator can reuse it."""
+        """Return the empty state, in the memory of `state` if the accumulator can reuse it; `state` must not be used afterwards."""
         return self.init(n_features)
 
     @abstractmethod
@@ -94,8 +93,8 @@ class Accumulator(ABC, Generic[State, Result]):
         state : State
             A state that `init`, `update`, `absorb` or `merge` returned.
         block : array or streampca.block.Block, shape (n_rows, n_features)
-            The rows. A `Block` has their position in the source and their weights; rows of an array have weight 1 and are
-            the first rows of the source, which matters to accumulators that draw or group rows by index.
+            The rows. A `Block` holds their position in the source and their weights. Rows of an array have weight 1 and
+            count as the first rows of the source, which matters to accumulators that draw or group rows by index.
 
         Raises
         ------
@@ -105,7 +104,7 @@ class Accumulator(ABC, Generic[State, Result]):
 
     @abstractmethod
     def absorb(self, state: State, other: State) -> State:
-        """Return the state of the rows behind both; may reuse the memory of `state`, and leaves `other` unchanged.
+        """Return the merged state of `state` and `other`; may reuse the memory of `state`, and leaves `other` unchanged.
 
         Raises
         ------
@@ -114,7 +113,7 @@ class Accumulator(ABC, Generic[State, Result]):
         """
 
     def merge(self, states: Sequence[State]) -> State:
-        """Return the state of all rows behind `states`, at least one, merged from left to right; does not change any of them.
+        """Return the state of the rows of all `states` (at least one), merged from left to right, without changing them.
 
         Raises
         ------
@@ -133,38 +132,38 @@ class Accumulator(ABC, Generic[State, Result]):
         Raises
         ------
         MergeError
-            If the accumulator cannot, or `other` has rows that `state` does not have.
+            If the accumulator cannot subtract, or if `other` has rows that `state` does not have.
         """
         raise MergeError(f"states of {type(self).__name__} cannot be subtracted: fit the rows that remain")
 
     def finalize(self, state: State) -> Result:
-        """Return the result for the rows behind `state`; by default the state itself, whose fields are the result."""
+        """Return the result for the rows accumulated in `state`; by default `state` itself, whose fields are the result."""
         return cast("Result", state)
 
     def divisor(self, state: State) -> float:
-        """Return the divisor of variances: by default W − ddof."""
+        """Return the divisor of variances, by default W − ddof."""
         counted: Any = state
         return float(counted.weight - self.ddof)
 
     def with_counts(self, state: State, of: Any) -> State:
-        """Return `state` with the number of rows and the weights of the state `of`, as far as it has them."""
+        """Return `state` with the number of rows and the weights of the state `of`, if it has these fields."""
         counted: Any = state
         names = {one.name for one in fields(counted)} & {"n_samples", "weight", "weight_squares"}
         return cast("State", replace(counted, **{name: getattr(of, name) for name in names}))
 
     def shares(self, n_features: int) -> int:
-        """Return how many threads share an update at most."""
+        """Return the maximum number of threads that share an update."""
         return 1
 
     def with_threads(self, n_threads: int) -> Self:
-        """Return the accumulator with `n_threads` threads for one update, which do not change its bits."""
+        """Return the accumulator with `n_threads` threads for one update; the bits do not change."""
         own: Any = self
         return cast("Self", replace(own, n_threads=n_threads)) if self.n_threads else self
 
     def for_reading(self) -> Hashable | None:
-        """Return the accumulator without what only `finalize` uses: equal ones make the same states of the same rows.
+        """Return the accumulator without the fields that only `finalize` uses: equal ones give the same states for the same rows.
 
-        None where accumulators are not compared.
+        None if accumulators are not compared.
         """
         return self if self.shares_states else None
 
@@ -176,7 +175,7 @@ class Accumulator(ABC, Generic[State, Result]):
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of an update with blocks of `n_rows` rows in one thread.
 
-        `itemsize` is that of the floating type of the rows.
+        `itemsize` is the size of the floating type of the rows.
         """
 
     def finalize_bytes(self, n_features: int) -> int:
@@ -184,16 +183,16 @@ class Accumulator(ABC, Generic[State, Result]):
         return 0
 
     def stored_form(self, state: State) -> tuple[AnyAccumulator, Any, int]:
-        """Return the accumulator and the state that models store, in the memory of `state`, and the number of rows left out."""
+        """Return the accumulator and the state for stored models, in the memory of `state`, and the number of rows left out."""
         return self, state, 0
 
 
 AnyAccumulator: TypeAlias = Accumulator[Any, Any]
-"""An accumulator of any states, which only it reads."""
+"""An accumulator with any type of state, which only the accumulator reads."""
 
 
 class Forwarding(Accumulator[Any, Any]):
-    """Base class of accumulators that update the states of another one, and forward all else to it."""
+    """Base class of accumulators that update the states of another accumulator, and forward all other calls to it."""
 
     accumulator: AnyAccumulator
 
@@ -226,7 +225,7 @@ _HERE = (np.ndarray, int, float, str, type(None))
 
 
 def settled(state: Any) -> Any:
-    """Return `state` with what is held elsewhere (`Elsewhere`) in the memory of this process; itself where nothing is."""
+    """Return `state` with everything held elsewhere (`Elsewhere`) moved to the memory of this process; unchanged if nothing is."""
     if isinstance(state, Elsewhere):
         return np.asarray(state)
     if isinstance(state, tuple):

@@ -1,4 +1,4 @@
-"""Panels of rows: centring without cancellation errors, where float32 products have too few digits, and missing values."""
+"""Panels of rows: centring without cancellation, detection of float32 products with too few digits, and missing values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHIFTED_SLAB_BYTES = 2**20
 _MOMENT_SHAPE = (32, 4096)  # rows and columns that are shifted at a time: half a cache, in long runs of memory
 _BAND_ROWS, _SHIFTED_ROWS = 2048, 128
 MOST_BANDS = 4
-"""Bands of the rows of a panel, whose sums are kept apart until they are added."""
+"""Maximum number of bands of rows in a panel; each has its own sums, which are added at the end."""
 DIRECT_ROWS = 8192
 """Largest number of rows whose products are summed in float32."""
 SAFE_SQUARES = (1e-28, 1e37)
@@ -41,32 +41,32 @@ _FEW_FEATURES = 64  # largest number of features for which products are in float
 
 @dataclass(frozen=True)
 class Panel:
-    """Rows of a block, centred, times the square roots of their weights, in a type that keeps the digits of their products.
+    """Centred rows of a block times the square roots of their weights, in a type that keeps the digits of their products.
 
-    Arrays of one number for each feature have the shape ``(n_features,)``.
+    Arrays with one number per feature have shape ``(n_features,)``.
     """
 
     rows: Array
-    """The rows, ``(n_rows, n_features)``, mostly in scratch memory of this thread, which the next panel overwrites."""
+    """The rows, ``(n_rows, n_features)``, usually in scratch memory of this thread, which the next panel overwrites."""
     origin: FloatArray
     """A number near the mean of each feature."""
     mean: FloatArray
-    """Mean of each feature minus `origin`, under the weights of the rows."""
+    """Weighted mean of each feature minus `origin`."""
     remainder: FloatArray
-    """Mean that remains in the rows before they are multiplied by the roots of their weights."""
+    """Mean that remains in the rows before multiplication by the square roots of their weights."""
     squares: FloatArray | None
-    """Sums of the squares of float32 columns, in float64; None where rows are float64."""
+    """Sums of squares of float32 columns, in float64; None if rows are float64."""
     counts: tuple[int, float, float]
-    """Number of the rows, the sum of their weights, and that of the squares of these."""
+    """Number of rows, sum of their weights, and sum of the squared weights."""
 
 
 Made = TypeVar("Made")
 
 
 def safe_panels(block: Block, dtype: DType, panel_of: Callable[[Block, DType], Made | None]) -> Iterator[Made]:
-    """Yield what `panel_of` makes of the rows of `block` in `dtype`, or in float64 where it returns None: products would lose digits.
+    """Yield the panels of `panel_of` for `block` in `dtype`, or in float64 if it returns None because products would lose digits.
 
-    In float64 it makes a panel of each half of the rows, which limits the scratch memory. Nothing is yielded of no rows.
+    In float64 each half of the rows is a panel, which limits the scratch memory. Without rows, nothing is yielded.
     """
     if not len(block):
         return
@@ -80,9 +80,9 @@ def safe_panels(block: Block, dtype: DType, panel_of: Callable[[Block, DType], M
 
 
 def centred_panel(block: Block, dtype: DType, grid: TileGrid | None = None, n_threads: int = 1) -> Panel | None:
-    """Return the rows of `block` about their own means (`centre`); None where `dtype` is float32 and would lose digits of their products.
+    """Return the rows of `block` about their own means (`centre`); None if `dtype` is float32 and their products would lose digits.
 
-    The features of each row of tiles of a `grid` are centred on their own, in `n_threads` threads.
+    The features of each row of tiles of a `grid` are centred separately, in `n_threads` threads.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def centred_panel(block: Block, dtype: DType, grid: TileGrid | None = None, n_th
 
 
 def weighed_panel(block: Block, rows: Array, centred: Centred) -> Panel:
-    """Return `rows`, the `centred` ones of `block`, times the roots of their weights, about their weighted mean."""
+    """Return `rows`, the `centred` rows of `block`, about their weighted mean, times the square roots of their weights."""
     counts, mean, remainder, squares = (
         (len(block), *block.weight_sums()),
         centred.offset,
@@ -123,7 +123,7 @@ class Centred:
 
     @property
     def finite(self) -> BoolArray:
-        """Return for each column whether it is free of NaN, infinity and overflow, ``(n_features,)``."""
+        """Return whether each column is free of NaN, infinity and overflow, ``(n_features,)``."""
         return np.isfinite(self.offset) & np.isfinite(self.squares)
 
 
@@ -132,14 +132,14 @@ def step_between(
 ) -> FloatArray:
     """Return the second mean minus the first.
 
-    A mean is stored as a number near it (`origin`) plus a small `offset`. The difference of two means of 1e8 standard
-    deviations that were rounded to float64 has only half its digits, while the difference of two origins is exact.
+    A mean is stored as a number near it (`origin`) plus a small `offset`. If two means of 1e8 standard deviations are
+    rounded to float64, their difference has only half the digits, while the difference of two origins is exact.
     """
     return (other_origin - origin) + (other_offset - offset)
 
 
 def work_dtype(dtype: DTypeLike) -> DType:
-    """Return the floating type for products of values of `dtype`: it holds every value of up to 16 bits exactly.
+    """Return the floating type for products of values of `dtype`; it represents values of up to 16 bits exactly.
 
     float32 for bool, 8-bit integers, float16 and float32; float64 for all others. Integers beyond 2**53 are rounded.
     """
@@ -153,9 +153,9 @@ def work_dtype(dtype: DTypeLike) -> DType:
 def product_dtype(dtype: DTypeLike, n_features: int, factors: FloatArray | None = None) -> DType:
     """Return the floating type for products of rows of `dtype` with each other, or with a test matrix.
 
-    As `work_dtype`, but float64 up to 64 features, and where `factors` of the test matrix leave the range of float32.
+    Like `work_dtype`, but float64 for up to 64 features, and if `factors` of the test matrix leave the range of float32.
     Float32 products of rows with only a few distinct values are rounded in the same direction in every sum, which does
-    not average out (up to 4e-5 of the first eigenvalue of a sketch, 2.4e-6 of a covariance). Such rows mostly have few
+    not average out (up to 4e-5 of the first eigenvalue of a sketch, 2.4e-6 of a covariance). Such rows usually have few
     features, and then products in float64 cost little compared with reading the rows.
     """
     if factors is not None and (factors.max(initial=0.0) > _FAR_FACTOR or 0 < factors.max() < 1 / _FAR_FACTOR):
@@ -164,7 +164,7 @@ def product_dtype(dtype: DTypeLike, n_features: int, factors: FloatArray | None 
 
 
 def bands_of(n_rows: int, least_rows: int = _BAND_ROWS) -> list[slice]:
-    """Return at most four bands of a panel of `n_rows` rows, each of `least_rows` or more: the same for any number of threads that share them."""
+    """Return at most four bands of a panel of `n_rows` rows, each with at least `least_rows`; they do not depend on the number of threads."""
     n_bands = max(1, min(MOST_BANDS, n_rows // least_rows))
     return [slice(n_rows * i // n_bands, n_rows * (i + 1) // n_bands) for i in range(n_bands)]
 
@@ -172,9 +172,9 @@ def bands_of(n_rows: int, least_rows: int = _BAND_ROWS) -> list[slice]:
 def centre(rows: Array, out: Array, n_threads: int = 1) -> Centred:
     """Write ``rows - c`` to `out` and return c, the mean that remains, and the sums of squares.
 
-    The centre c is the mean of 128 rows sampled evenly from `rows`, so that one sweep suffices. The remaining mean is
-    about a tenth of a standard deviation, and can be subtracted from sums of squares without cancellation for any mean
-    of the data (Chan, Golub & LeVeque 1983, section 3: shift before summing). A constant column becomes exact zeros.
+    The centre c is the mean of 128 rows sampled evenly from `rows`, so one sweep suffices. The remaining mean is about a
+    tenth of a standard deviation. It can be subtracted from sums of squares without cancellation for any mean of the
+    data (Chan, Golub & LeVeque 1983, section 3: shift before summing). A constant column becomes exact zeros.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def centre(rows: Array, out: Array, n_threads: int = 1) -> Centred:
         At least one row; any real type.
     out : float32 or float64 array of the same shape
     n_threads : int
-        Threads that share the bands of the rows; the bits do not depend on it.
+        Number of threads that share the bands of rows; it does not affect the bits.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def centre(rows: Array, out: Array, n_threads: int = 1) -> Centred:
 
 
 def subtract(rows: Array, origin: Array, out: Array) -> None:
-    """Write ``rows - origin`` to `out`, in pieces that stay in the cache where the columns of `rows` are adjacent in memory."""
+    """Write ``rows - origin`` to `out`, in pieces that stay in the cache if the columns of `rows` are contiguous."""
     if rows.strides[0] >= rows.strides[1]:
         np.subtract(rows, origin, out=out)
         return
@@ -231,7 +231,7 @@ def subtract(rows: Array, origin: Array, out: Array) -> None:
 
 
 def centre_columns(rows: Array, out: Array, grid: TileGrid | None, n_threads: int) -> Centred:
-    """Centre as `centre` does, the features of one row of tiles of `grid` at a time where there are several, in `n_threads` threads."""
+    """Centre like `centre`, in `n_threads` threads and one row of tiles of `grid` at a time if there are several."""
     if grid is None or len(grid.edges) == 2:
         return centre(rows, out, n_threads)
     origin, offset, squares = (np.empty(rows.shape[1]) for _ in range(3))
@@ -248,8 +248,8 @@ def centre_columns(rows: Array, out: Array, grid: TileGrid | None, n_threads: in
 def squares_of_columns(rows: Array) -> FloatArray:
     """Return the sum of squares of each column, in float64.
 
-    Float32 sums of even a few equal squares are all rounded in one direction (16 of them: 9e-7), and so are float32 products
-    of a few rows, so that a comparison of the two would find no difference.
+    Float32 sums of even a few equal squares are all rounded in one direction (16 of them: 9e-7). So are float32 products
+    of a few rows, and a comparison of the two would find no difference.
     """
     if rows.dtype == np.float64:
         return np.asarray(np.einsum("ij,ij->j", rows, rows))
@@ -272,19 +272,19 @@ def weigh(
     """Centre rows about their weighted mean and multiply them by the square roots of their weights, in place.
 
     An outlier of small weight moves the plain mean, but not the weighted mean, by any number of weighted standard
-    deviations; correcting the products for that would lose digits, and so would a second rounding of float32 rows, which
-    are therefore computed from `values` again. Where the origin is a whole number the rows are shifted by a whole number,
-    so that products of whole numbers remain exact. With ``move=False`` the rows are only multiplied.
+    deviations. Correcting the products for that would lose digits, and so would a second rounding of float32 rows, which
+    are therefore computed again from `values`. If the origin is a whole number, the rows are shifted by a whole number,
+    so products of whole numbers remain exact. With ``move=False`` the rows are only multiplied.
 
     Parameters
     ----------
     values : array, shape (n_rows, n_features), or None
-        Rows of the source; None where `rows` has overwritten them, and float32 rows are rounded twice.
+        Rows of the source; None if `rows` has overwritten them, and float32 rows are then rounded twice.
     rows : float32 or float64 array of the same shape
         ``values - origin``; changed.
     weights : array, shape (n_rows,)
     origin : array, shape (n_features,)
-        Numbers that the type of `rows` holds.
+        Numbers that the type of `rows` represents exactly.
 
     Returns
     -------
@@ -317,7 +317,7 @@ def weigh(
 
 
 def require_finite(finite: BoolArray, block: Block, dtype: DTypeLike = np.float64, *, missing: bool = False) -> None:
-    """Raise `NotFiniteError` unless sums of all columns are `finite`: for infinity, NaN unless it is `missing`, and overflow in float64."""
+    """Raise `NotFiniteError` for infinity, for NaN that is not `missing`, and for overflow in float64, unless all columns are `finite`."""
     if finite.all():
         return
     refuse_not_finite(block.values, block.start, missing=missing)
@@ -365,7 +365,7 @@ def refuse_not_finite(rows: Array | SparseRows, start: int, first_column: int = 
 
 
 WIDE_ROWS = 128
-"""Rows that are converted to float64 at a time."""
+"""Number of rows converted to float64 at a time."""
 # Sums of squares of float32 columns outside this range have lost digits to underflow, or may overflow.
 _SAFE_SQUARES = (1e-28, 1e37)
 _SAFE_WEIGHTS = (1e-6, 1e6)
@@ -379,7 +379,7 @@ _NARROW_ROWS = 16  # rows of a panel of features that fit in the cache
 
 
 def may_be_overwritten(block: Block) -> bool:
-    """Return whether rows are float32 in memory that can be restored, and a sample of them says that their products are float32, too."""
+    """Return whether rows are float32 in restorable memory and, by a sample, have float32 products."""
     values = block.values
     if block.read_again is None or block.weights is not None or values.dtype != np.float32 or not len(block):
         return False
@@ -391,7 +391,7 @@ def may_be_overwritten(block: Block) -> bool:
 
 
 def within_float32(squares: FloatArray, rows: Array) -> bool:
-    """Return whether float32 represents products of the centred `rows` without loss of digits."""
+    """Return whether products of the centred `rows` lose no digits in float32."""
     low, high = _SAFE_SQUARES
     if not (squares < high).all() or ((squares > 0) & (squares < low)).any():
         return False
@@ -400,9 +400,9 @@ def within_float32(squares: FloatArray, rows: Array) -> bool:
 
 
 def keeps_digits(rows: Array, squares: FloatArray | None, weights: FloatArray | None) -> bool:
-    """Return whether the type of the centred `rows` represents their products, times the `weights`, without loss of digits.
+    """Return whether products of the centred `rows`, times the `weights`, lose no digits in their type.
 
-    `squares` are the sums of squares of their columns, None where these are not known.
+    `squares` are the sums of squares of their columns, or None if unknown.
     """
     if rows.dtype == np.float64:
         return True
@@ -410,15 +410,15 @@ def keeps_digits(rows: Array, squares: FloatArray | None, weights: FloatArray | 
 
 
 def weights_within_float32(weights: FloatArray) -> bool:
-    """Return whether float32 represents rows times √`weights` without loss of digits; small weights may underflow."""
+    """Return whether rows times √`weights` lose no digits in float32; small weights may underflow."""
     low, high = _SAFE_WEIGHTS
     return bool(low <= weights.max() <= high)
 
 
 def lost_digits(diagonal: Array, squares: FloatArray, about_mean: FloatArray | None = None) -> bool:
-    """Return whether the diagonal of a float32 product lost digits: `squares` are more accurate.
+    """Return whether the diagonal of a float32 product lost digits, compared with the more accurate `squares`.
 
-    `about_mean` are the sums of squares about the mean, where rows are not centred: what is subtracted later leaves the rounding.
+    If rows are not centred, `about_mean` are the sums of squares about the mean: later subtraction leaves the rounding.
     """
     difference, of = diagonal - squares, squares if about_mean is None else about_mean
     together = abs(float(difference.sum())) > _MOST_TOGETHER * float(of.sum())
@@ -445,7 +445,7 @@ def add_product_in_float64(tile: FloatArray, one: Array, other: Array) -> None:
 
 
 def incomplete(rows: Array) -> BoolArray:
-    """Return for each row whether it holds NaN, ``(n_rows,)``."""
+    """Return whether each row holds NaN, ``(n_rows,)``."""
     result = np.zeros(len(rows), dtype=bool)
     if rows.dtype.kind == "f":
         for start in range(0, len(rows), _SLAB_ROWS):
@@ -472,7 +472,7 @@ def centre_observed(values: Array, missing: BoolArray, n_observed: IntArray, out
 
 
 def require_observed(observed: BoolArray) -> None:
-    """Raise `DataError` unless every feature is `observed` in some row."""
+    """Raise `DataError` unless every feature is `observed` in at least one row."""
     never = np.flatnonzero(~observed)
     if len(never):
         first = ", ".join(f"feature {column}" for column in never[:5])
@@ -501,8 +501,8 @@ def sketch_panel_rows(n_features: int, dtype: DType) -> int:
 def sampled_origin(rows: Array, dtype: DType) -> FloatArray:
     """Return a number near the mean of each feature, exact in `dtype`, from a sample of `rows`; NaN is ignored.
 
-    The value itself where the sample is constant, so that a constant feature is shifted to exact zeros, and a whole
-    number where the sample has only whole numbers.
+    If the sample is constant, it is that value, so a constant feature is shifted to exact zeros. If the sample has only
+    whole numbers, it is a whole number.
     """
     sample = rows[:: -(-len(rows) // _SAMPLE_ROWS)]
     observed = ~np.isnan(sample) if sample.dtype.kind == "f" else np.ones(sample.shape, dtype=bool)
@@ -525,7 +525,7 @@ def shifted(
 ) -> tuple[FloatArray, FloatArray]:
     """Write ``values - origin`` to `out`, 0 where `missing`; return the sums of columns and of their squares, or zeros.
 
-    Threads share bands of the rows; the bits do not depend on their number.
+    Threads share bands of rows; their number does not affect the bits.
     """
     n_features, bands = values.shape[1], bands_of(len(values), _SHIFTED_ROWS)
     sums, squares = np.zeros((len(bands), n_features)), np.zeros((len(bands), n_features))
@@ -561,7 +561,7 @@ def weighted_moments(rows: Array, weights: FloatArray) -> tuple[FloatArray, Floa
 
 
 def observed_weights(missing: BoolArray, weights: FloatArray | None) -> FloatArray:
-    """Return for each column the total weight of the rows in which it is observed."""
+    """Return the total weight of the rows in which each column is observed."""
     if weights is None:
         return np.asarray(len(missing) - missing.sum(axis=0), dtype=np.float64)
     total = np.zeros(missing.shape[1])

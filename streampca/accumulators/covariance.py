@@ -50,7 +50,7 @@ class CovarianceState(StateAboutOrigin):
     n_samples: int
     """Number of rows of positive weight."""
     weight: float
-    """Sum of their weights; the number of rows where none are given."""
+    """Sum of their weights; the number of rows if no weights are given."""
     weight_squares: float
     """Sum of the squares of their weights."""
     origin: FloatArray
@@ -63,10 +63,10 @@ class CovarianceState(StateAboutOrigin):
     def joined(
         self, counts: tuple[int, float, float], origin: FloatArray, offset: FloatArray
     ) -> tuple[CovarianceState, FloatArray, float]:
-        """Return the state with more rows but for their scatter, the difference of the means, and the factor of its outer product.
+        """Return the state with more rows except their scatter, the difference of the means, and the factor of its outer product.
 
-        `counts` are the number of the rows, the sum of their weights and that of the squares of these; ``origin + offset`` is
-        their mean. Their scatter and the outer product are to be added to the memory of `scatter`, which stays the same.
+        `counts` are the number of rows, the sum of their weights and the sum of the squared weights; ``origin + offset``
+        is their mean. The caller adds their scatter and the outer product to the memory of `scatter`, which is kept.
         """
         n_rows, added, squares = counts
         first, before = (origin, offset) if self.weight == 0 else (self.origin, self.offset)
@@ -82,8 +82,8 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
     """Covariance (or correlation, or second-moment) matrix of the features.
 
     A block is split into panels of a few thousand rows. Each panel is centred by its mean (see `centring`), multiplied by
-    its transpose in float32 (float32, float16, bool and 8-bit integers of more than 64 features; else float64), and added
-    in float64 to the scatter with the rank-one term of Chan, Golub & LeVeque (1983), eq. 2.1:
+    its transpose (in float32 for float32, float16, bool and 8-bit integers with more than 64 features, otherwise in
+    float64), and added in float64 to the scatter with the rank-one term of Chan, Golub & LeVeque (1983), eq. 2.1:
     ``M = M1 + M2 + (n1 n2 / n) (m2 − m1)(m2 − m1)ᵀ``. Cost: n d² flops, one pass, 4 d² to 8 d² bytes.
 
     References
@@ -108,11 +108,11 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
     ddof: int = 1
     """The scatter is divided by n − ddof."""
     forgetting: float = 1.0
-    """Factor of the weight of a row for every later row, in (0, 1]; below 1, states must merge in the order of the rows."""
+    """Factor in (0, 1] by which each later row multiplies the weight of a row; below 1, states must merge in row order."""
     tile_size: int = 1024
-    """Largest side of a tile of the scatter; enters the bits of the result."""
+    """Largest side of a tile of the scatter; it affects the bits of the result."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share the tiles of one update; the bits do not depend on it."""
+    """Number of threads that share the tiles of one update; it does not affect the bits."""
     reuses_states: ClassVar[bool] = True
 
     @override
@@ -167,7 +167,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         return state if equal is None else self.add_equal(state, equal)
 
     def add_equal(self, state: CovarianceState, rows: EqualRows, offset: FloatArray | None = None) -> CovarianceState:
-        """Return `state` with rows that all equal ``rows.row + offset`` added, in closed form: one outer product."""
+        """Return `state` with rows added that all equal ``rows.row + offset``, in closed form: one outer product."""
         if not rows.weight:
             return state
         origin, zeros = rows.row.astype(np.float64), np.zeros(len(rows.row))
@@ -177,7 +177,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         return state
 
     def _in_place(self, block: Block) -> Panel | None:
-        """Overwrite float32 rows by the centred ones; None, with the rows as they were, where float32 loses digits of their products."""
+        """Overwrite float32 rows with the centred rows; None, with the rows unchanged, if their products lose digits in float32."""
         rows = block.values
         with Phase("centring"):
             centred = centre_columns(rows, rows, self.grid(rows.shape[1]), self.n_threads)
@@ -198,10 +198,10 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
     def add_scatter(self, scatter: FloatArray, panel: Panel, step: FloatArray, weight: float) -> None:
         """Add the scatter of the rows of `panel` about their mean, and weight · step stepᵀ, to `scatter`, tile by tile.
 
-        Where the diagonal of a float32 product differs from the squares of the columns by more
-        than 7e-7 of those about the mean, or its sum by more than 1e-7, the products with these features are repeated in float64: in
-        a column with one large value and many small ones, all small squares are rounded in the same direction, or lost,
-        when they are added to the large one; those of few distinct values are rounded in one direction, too.
+        If the diagonal of a float32 product differs from the squares of the columns by more than 7e-7 of the squares about
+        the mean, or its sum by more than 1e-7, the products with these features are repeated in float64. In a column with
+        one large value and many small ones, all small squares are rounded in the same direction, or lost, when they are
+        added to the large one. Squares of a few distinct values are also rounded in one direction.
         """
         rows, remainder, squares, (_, total, _) = panel.rows, panel.remainder, panel.squares, panel.counts
         grid = self.grid(rows.shape[1])
@@ -251,9 +251,9 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
             spread(add, [pair for pair in grid.pairs if pair[0] != pair[1]], self.n_threads)
 
     def _add_to_one_tile(self, tile: FloatArray, panel: Panel, left: FloatArray, right: FloatArray) -> None:
-        """Add the products of the rows of `panel`, and ``left @ right``, to the only tile, as `add_scatter` says.
+        """Add the products of the rows of `panel`, and ``left @ right``, to the only tile, like `add_scatter`.
 
-        Of many features, two threads share the products: one makes those of the first half with the others, the other those of each half.
+        With many features, two threads share the products: one multiplies the two halves with each other, the other each half with itself.
         """
         rows, squares, (_, total, _) = panel.rows, panel.squares, panel.counts
         middle = len(tile) // 2 if shares_of_one_tile(len(tile)) > 1 else len(tile)
@@ -292,7 +292,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
             add_product_in_float64(tile, rows, rows)
 
     def absorb(self, state: CovarianceState, other: CovarianceState) -> CovarianceState:
-        """Return the state of the rows behind both, in the memory of `state`; `MergeError` for another layout."""
+        """Return the merged state, in the memory of `state`; `MergeError` if the layouts differ."""
         require_same_layout(state, other, (state.scatter.size, other.scatter.size))
         if other.n_samples == 0:
             return state
@@ -318,8 +318,8 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         Raises
         ------
         MergeError
-            If `other` has more rows than `state`, or the remaining variance of a feature is below the rounding of the
-            removed one; `state` is not changed then.
+            If `other` has more rows than `state`, or if the remaining variance of a feature is below the rounding of the
+            removed one; `state` is then unchanged.
         """
         weight = state.weight - other.weight
         n_samples = state.n_samples - other.n_samples
@@ -392,14 +392,14 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of updates with blocks of `n_rows` rows: a panel and a product per thread.
 
-        `itemsize` is that of the floating type of the rows.
+        `itemsize` is the size of the floating type of the rows.
         """
         dtype = product_dtype(np.float32 if itemsize <= 4 else np.float64, n_features)
         panel = min(n_rows, panel_rows(n_features, dtype)) * n_features * dtype.itemsize
         return panel + self.product_scratch_bytes(n_features)
 
     def product_scratch_bytes(self, n_features: int) -> int:
-        """Return the scratch memory in bytes of `add_scatter`: a product per thread, float64 where float32 would lose too many digits."""
+        """Return the scratch memory in bytes of `add_scatter`: a product per thread, in float64 if float32 would lose too many digits."""
         grid = self.grid(n_features)
         side = grid.longest_side
         if grid.n_tiles == 1:
@@ -415,9 +415,9 @@ def shares_of_one_tile(side: int) -> int:
 def panel_rows(n_features: int, dtype: DType) -> int:
     """Return the number of rows of a panel.
 
-    Few enough for float32 sums (1e-8 relative at 8,192), and enough that the product takes much longer than its addition
-    to the scatter, whose tiles do not fit in the cache where there are many features: panels then take up to a third of
-    the memory of the scatter.
+    It is small enough for float32 sums (1e-8 relative at 8,192), and large enough that the product takes much longer than
+    its addition to the scatter. With many features, tiles of the scatter do not fit in the cache; panels then take up to
+    a third of the memory of the scatter.
     """
     (low, high), (share, most) = _PANEL_ROWS, _WIDE_PANEL
     row_bytes = max(1, n_features * dtype.itemsize)

@@ -1,8 +1,8 @@
-"""Covariance with products on a device: rows are centred here, in the same panels, and the states come back as those of the host.
+"""Covariance with products on a device: the host centres rows in the same panels, and states return to the host.
 
-A panel is centred while it is brought into memory that the device copies from, which the copy would pass through anyway; so what is checked of
-rows, weights and missing values is the same code. On the device products are float64 where it has them, and sums always are. Rows that are on
-the device already are centred there.
+A panel is centred while it is written to the memory that the device copies from, which the copy would pass through anyway.
+So the same code checks rows, weights and missing values. Products on the device are float64 if it has them, and sums
+always are. Rows that are already on the device are centred there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SAMPLE_ROWS = 128
 
 
 class DeviceSums(Elsewhere):
-    """Sums of products on a device, made when the first one is added; ``np.asarray`` gives them as the host stores them.
+    """Sums of products on a device, allocated with the first product; ``np.asarray`` gives them in the form of the host.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class DeviceSums(Elsewhere):
     layout : TileGrid or tuple of int
         Tiles of the lower triangle of a symmetric matrix, or the shape of a matrix.
     stored : array, optional
-        Sums so far, as the host stores them.
+        Sums so far, in the form of the host.
     """
 
     def __init__(self, device: str, layout: TileGrid | tuple[int, int], stored: FloatArray | None = None):
@@ -62,7 +62,7 @@ class DeviceSums(Elsewhere):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape that the host stores."""
+        """Return the shape on the host."""
         return (self.size,) if isinstance(self.layout, TileGrid) else self.layout
 
     @override
@@ -71,7 +71,7 @@ class DeviceSums(Elsewhere):
         return 8 * self.size
 
     def _edges(self) -> list[tuple[slice, slice]]:
-        """Return the rows and columns of each slab: of a triangle the rows of a row of tiles, up to its diagonal."""
+        """Return the rows and columns of each slab; for a triangle, one row of tiles up to the diagonal."""
         if not isinstance(self.layout, TileGrid):
             return [(slice(0, self.layout[0]), slice(0, self.layout[1]))]
         edges = self.layout.edges
@@ -84,7 +84,7 @@ class DeviceSums(Elsewhere):
         return [np.hstack([self.layout.tile(stored, i, j) for j in range(i + 1)]) for i in rows]
 
     def add(self, left: Any, right: Any) -> None:
-        """Add leftᵀ right for arrays on the device, ``(n_rows, n_some)``; of a triangle both have all features."""
+        """Add leftᵀ right for arrays on the device, ``(n_rows, n_some)``; for a triangle both have all features."""
         places = self._edges()
         if not self._slabs:
             self._slabs = [self.device.zeros((r.stop - r.start, c.stop - c.start)) for r, c in places]
@@ -92,9 +92,9 @@ class DeviceSums(Elsewhere):
             self.device.add_product(slab, left[:, rows], right[:, columns])
 
     def add_scatter(self, rows: Array, squares: Callable[[], FloatArray], about_mean: FloatArray | None = None) -> None:
-        """Add rowsᵀ rows for a panel of the host, ``(n_rows, n_features)``, in the precision that the device has and the rows need.
+        """Add rowsᵀ rows for a panel of the host, ``(n_rows, n_features)``, in the precision that the rows need and the device has.
 
-        `squares` gives the sums of squares of the columns of float32 rows, see `lost_digits`.
+        `squares` returns the sums of squares of the columns of float32 rows (see `lost_digits`).
         """
         device = self.device
         with device.exact_products():
@@ -131,22 +131,22 @@ class DeviceSums(Elsewhere):
 
 
 class SettledStates:
-    """Mixin of accumulators on a device: what merges or solves states has them in the memory of this process."""
+    """Mixin for accumulators on a device: states are merged and solved in the memory of this process."""
 
     def absorb(self, state: Any, other: Any) -> Any:
-        """Return the state of the rows behind both, in the memory of this process."""
+        """Return the merged state, in the memory of this process."""
         own: Any = super()
         return own.absorb(settled(state), settled(other))
 
     def finalize(self, state: Any) -> Any:
-        """Return the result of the accumulator of the host."""
+        """Return the result of the host accumulator."""
         own: Any = super()
         return own.finalize(settled(state))
 
 
 @dataclass(frozen=True)
 class DeviceCovariance(SettledStates, Covariance):
-    """`Covariance` with products on a device: the same states, and as a rule more digits, because products are in float64 where the device has them.
+    """`Covariance` with products on a device: the same states, usually with more digits, because products are float64 if the device has them.
 
     Examples
     --------
@@ -156,7 +156,7 @@ class DeviceCovariance(SettledStates, Covariance):
     """
 
     device: str = "cuda"
-    """Name of the device: ``"cuda"``, ``"cuda:1"``."""
+    """Name of the device, such as ``"cuda"`` or ``"cuda:1"``."""
     reuses_states: ClassVar[bool] = False
 
     @override
@@ -177,7 +177,7 @@ class DeviceCovariance(SettledStates, Covariance):
     def update(self, state: CovarianceState, block: Block | Array) -> CovarianceState:
         """Return `state` with the rows of `block`, ``(n_rows, n_features)``, added to it.
 
-        Rows may be a tensor of torch of any type: one that is on the device is centred and multiplied there.
+        Rows may be a torch tensor of any type; a tensor on the device is centred and multiplied there.
 
         Raises
         ------
@@ -207,7 +207,7 @@ class DeviceCovariance(SettledStates, Covariance):
         return state
 
     def _panel_there(self, block: Block) -> Panel:
-        """Return rows that are on the device as a panel there, centred as `centre` does, in float64, or float32 where that keeps their digits."""
+        """Return rows on the device as a panel there, centred like `centre`, in float64, or in float32 if that keeps their digits."""
         device = device_of(self.device)
         xp, there, weights = device.xp, block.values, block.weights
         wide = xp.astype(there, xp.float64)
@@ -234,7 +234,7 @@ class DeviceCovariance(SettledStates, Covariance):
         return Panel(rows, device.fetch(middle), mean, remainder, squares if narrow else None, counts)
 
     def _there(self, state: CovarianceState) -> CovarianceState:
-        """Return `state`, which may be one of the host, with its sums on the device."""
+        """Return `state`, possibly from the host, with its sums on the device."""
         sums: Any = state.scatter
         if isinstance(sums, np.ndarray):
             sums = DeviceSums(self.device, self.grid(state.n_features), sums)

@@ -42,9 +42,9 @@ class GramState:
     """Gram matrix of the accumulated features, with their means and variances."""
 
     n_samples: int
-    """Number of samples; those of positive weight are the side of the matrix."""
+    """Number of samples; the side of the matrix is the number of samples of positive weight."""
     products: FloatArray
-    """Sum over features of the outer products of their (shifted, weighted) values, flat tiles of ``(n, n)``."""
+    """Sum over features of the outer products of their (shifted, weighted) values, as flat tiles of ``(n, n)``."""
     starts: IntArray
     """First feature of each accumulated run of features."""
     lengths: IntArray
@@ -64,7 +64,7 @@ class GramState:
 
 @dataclass(frozen=True)
 class GramOperator:
-    """The matrix H G H / (W − ddof) of inner products between centred samples; G as tiles, H = 1 − u uᵀ.
+    """The matrix H G H / (W − ddof) of inner products between centred samples, with G in tiles and H = 1 − u uᵀ.
 
     Samples are multiplied by the square roots √w of their weights, W is the sum of these weights, and u = √w / √W.
     """
@@ -74,7 +74,7 @@ class GramOperator:
     products: FloatArray
     """G as flat tiles; shares memory with the state, so it must not be changed."""
     centre: FloatArray | None
-    """The unit vector u, ``(n_samples,)``, or None where H is not applied."""
+    """The unit vector u, ``(n_samples,)``, or None if H is not applied."""
     divisor: float
     """W − ddof."""
     mean: FloatArray
@@ -154,7 +154,7 @@ class Gram(Accumulator[GramState, GramOperator]):
     center: bool = True
     """Subtract the mean of every feature."""
     scale: Scale = False
-    """How features are scaled: by their standard deviation, or by the one that their mean tells."""
+    """How features are scaled: by their standard deviation, or by the one computed from their mean."""
     ddof: int = 1
     """Variances are divided by n − ddof."""
     factors: FloatArray | None = None
@@ -162,26 +162,26 @@ class Gram(Accumulator[GramState, GramOperator]):
     weights: FloatArray | None = None
     """Weight of each sample, ``(n_samples,)``; samples of weight 0 are ignored. None = all 1."""
     impute: bool = False
-    """Replace NaN by the mean of the observed values of its feature; otherwise NaN is an error."""
+    """Replace NaN by the mean of the observed values of the feature; otherwise NaN is an error."""
     dtype: str = "float32"
-    """Shortest type of products; features with a longer `work_dtype` are multiplied in that."""
+    """Lowest precision of products; features with a longer `work_dtype` are multiplied in that type."""
     tile_size: int = 1024
-    """Largest side of a tile; enters the bits of the result."""
+    """Largest side of a tile; it affects the bits of the result."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share the tiles of one update; the bits do not depend on it."""
+    """Number of threads that share the tiles of one update; it does not affect the bits."""
 
     def grid(self, n_samples: int) -> TileGrid:
-        """Return the tile layout of the matrix of `n_samples` samples."""
+        """Return the tile layout of the matrix for `n_samples` samples."""
         return TileGrid(self.side(n_samples), self.tile_size)
 
     @cached_property
     def counted(self) -> BoolArray | None:
-        """Return for each sample whether its weight is positive, ``(n_samples,)``; None if all are."""
+        """Return whether the weight of each sample is positive, ``(n_samples,)``; None if all are."""
         return None if self.weights is None or self.weights.all() else self.weights > 0
 
     @cached_property
     def roots(self) -> FloatArray | None:
-        """Return the square roots of the positive weights, None for 1."""
+        """Return the square roots of the positive weights; None if all are 1."""
         return None if self.weights is None else np.sqrt(self.weights[self.weights > 0])
 
     def side(self, n_samples: int) -> int:
@@ -194,18 +194,18 @@ class Gram(Accumulator[GramState, GramOperator]):
         return positive_divisor(n_samples, weight, self.ddof)
 
     def _least_divisor(self, n_samples: int) -> float:
-        """Return the divisor of variances, 1 where it would not be positive for samples without weights."""
+        """Return the divisor of variances; 1 if it would not be positive for samples without weights."""
         return float(max(n_samples - self.ddof, 1)) if self.weights is None else self.divisor_for(n_samples)
 
     def init(self, n_features: int) -> GramState:
-        """Return the state of no features; `n_features` is the length of a row of a block: the number of samples."""
+        """Return the empty state; `n_features` is the length of a row of a block, the number of samples."""
         none, empty = np.empty(0, dtype=np.int64), np.empty(0)
         return GramState(n_features, np.zeros(self.grid(n_features).size), none, none, empty, empty)
 
     def update(self, state: GramState, block: Block | Array) -> GramState:
         """Return `state` with the features in the rows of `block`, ``(n_block_features, n_samples)``, added in place.
 
-        Sparse blocks are in compressed row form. Those features that store more than 3 % of their values are made dense.
+        Sparse blocks are in compressed row form. Features that store more than 3 % of their values are made dense.
         """
         block = as_block(block)
         if len(block) == 0 or self.side(block.values.shape[1]) == 0:
@@ -364,7 +364,7 @@ class Gram(Accumulator[GramState, GramOperator]):
         return missing if missing.any() else None
 
     def _add_products(self, products: FloatArray, columns: Array) -> None:
-        """Add columns columnsᵀ to `products`, tile by tile, in float64 for samples whose float32 products lose digits."""
+        """Add columns columnsᵀ to `products`, tile by tile, and in float64 for samples whose float32 products lose digits."""
         grid = TileGrid(len(columns), self.tile_size)
         lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
 
@@ -397,7 +397,7 @@ class Gram(Accumulator[GramState, GramOperator]):
             spread(add, [pair for pair in grid.pairs if pair[0] != pair[1]], self.n_threads)
 
     def absorb(self, state: GramState, other: GramState) -> GramState:
-        """Return the state of the features of both, in the memory of `state`."""
+        """Return the merged state, in the memory of `state`."""
         if state.n_samples != other.n_samples or state.products.shape != other.products.shape:
             raise MergeError(
                 f"Gram matrices of {state.n_samples} and {other.n_samples} samples cannot be added: expected the same samples and tile_size"
@@ -419,7 +419,7 @@ class Gram(Accumulator[GramState, GramOperator]):
         Raises
         ------
         DataError
-            If a feature was never observed, the weights are not more than `ddof`, or products of samples overflow float64.
+            If a feature was never observed, if the sum of weights is not above `ddof`, or if products of samples overflow float64.
         """
         if not (np.isfinite(state.products.max(initial=0.0)) and np.isfinite(state.products.min(initial=0.0))):
             raise DataError(
@@ -445,7 +445,7 @@ class Gram(Accumulator[GramState, GramOperator]):
         )
 
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of the matrix of `n_features` samples in bytes; 16 bytes for each feature are added to that."""
+        """Return the size in bytes of the matrix of `n_features` samples, without the 16 bytes for each feature."""
         return 8 * self.grid(n_features).size
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
@@ -460,7 +460,7 @@ class Gram(Accumulator[GramState, GramOperator]):
 def _about_weighted_mean(
     values: Array, columns: Array, missing: BoolArray | None, origin: FloatArray, offset: FloatArray
 ) -> FloatArray:
-    """Subtract the weighted mean instead of `origin`, from which it is `offset` away, from `values`; return it rounded.
+    """Subtract the weighted mean, ``origin + offset``, from `values` instead of `origin`; return it rounded.
 
     The plain mean may be many weighted standard deviations from the weighted mean (see `weigh`). `columns` are the result.
     """
@@ -481,12 +481,12 @@ def panel_features(n_samples: int, dtype: DType) -> int:
 
 
 DENSE_FROM = 0.03
-"""Fraction of stored values from which the products of a feature are faster if it is made dense."""
+"""Minimum fraction of stored values for which the products of a feature are faster if it is made dense."""
 _LARGE = 1e140  # values below it do not overflow float64 when squared and added up
 
 
 def refuse_values(features: csr_array, start: int) -> None:
-    """Raise `NotFiniteError` if `features`, the first of which is column `start` of the source, store NaN or infinity, or overflow."""
+    """Raise `NotFiniteError` if `features`, from column `start` of the source on, store NaN or infinity, or overflow."""
     if features.dtype.kind != "f" or features.nnz == 0:
         return
     bad = ~np.isfinite(features.data)
@@ -501,7 +501,7 @@ def refuse_values(features: csr_array, start: int) -> None:
 
 
 def require_range(finite: BoolArray, start: int, numbers: IntArray | None = None) -> None:
-    """Raise `NotFiniteError` unless the squares of all features from `start` on are `finite`; `numbers` are their columns in the source."""
+    """Raise `NotFiniteError` unless squares of all features from `start` on are `finite`; `numbers` are their columns in the source."""
     if not finite.all():
         place = start + int(np.flatnonzero(~finite)[0])
         raise NotFiniteError(
@@ -511,10 +511,11 @@ def require_range(finite: BoolArray, start: int, numbers: IntArray | None = None
 
 
 def few_stored(features: csr_array, weights: FloatArray | None, most: float = DENSE_FROM) -> BoolArray:
-    """Return which of the `features`, ``(n_features, n_samples)``, are multiplied as sparse ones.
+    """Return which of the `features`, ``(n_features, n_samples)``, are multiplied in sparse form.
 
-    They store less than a fraction `most` of their values, in samples of at most half the weight, so that sums of squares about zero are at most twice
-    those about the mean and the mean can be subtracted afterwards without a loss of digits.
+    They store less than a fraction `most` of their values, in samples with at most half the weight. Sums of squares
+    about zero are then at most twice those about the mean, and the mean can be subtracted afterwards without loss of
+    digits.
     """
     few: BoolArray = np.diff(features.indptr) < most * features.shape[1]
     if weights is not None:

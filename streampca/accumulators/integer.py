@@ -26,7 +26,7 @@ _EXACT_ROWS = 256  # rows whose sums of squares, of at most 255² each, are alwa
 @storable
 @dataclass(frozen=True)
 class IntegerState:
-    """Sums over the accumulated rows: whole numbers in float64, exact up to 2**53, so for 5e11 rows."""
+    """Sums over the accumulated rows: whole numbers in float64, exact up to 2**53, enough for 5e11 rows."""
 
     n_samples: int
     """Number of rows."""
@@ -45,11 +45,11 @@ class IntegerState:
 class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
     """Covariance of rows of bool, int8 or uint8, without weights.
 
-    A panel is centred by a whole number near its mean and divided by what divides all its differences (255 for masks of 0
-    and 255), so its float32 products are whole numbers. No partial sum of a product exceeds the largest sum of squares of
-    a column (Cauchy–Schwarz), so products are exact while that is at most 2**24. A panel that exceeds it is split, down to
-    256 rows of squares up to 255². The products are moved to the common `shift` and added in float64, which is also
-    exact. Only `finalize` rounds, once.
+    A panel is centred by a whole number near its mean and divided by a common divisor of its differences (255 for masks
+    of 0 and 255), so its float32 products are whole numbers. No partial sum of a product exceeds the largest sum of
+    squares of a column (Cauchy–Schwarz), so products are exact while this sum is at most 2**24. A panel that exceeds it
+    is split, down to 256 rows of squares up to 255². The products are moved to the common `shift` and added in float64,
+    which is also exact. Only `finalize` rounds, once.
 
     Examples
     --------
@@ -66,11 +66,11 @@ class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
     """
 
     shift: int = 0
-    """Number that is subtracted from every value to keep sums small; states can merge only if they share it."""
+    """Number subtracted from every value to keep sums small; states can merge only if they share it."""
     covariance: Covariance = field(default_factory=Covariance)
     """Centring, scaling, ddof and tiles."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share the tiles of one update; the bits do not depend on it."""
+    """Number of threads that share the tiles of one update; it does not affect the bits."""
 
     @classmethod
     def of(cls, dtype: DTypeLike, covariance: Covariance) -> ExactIntegerCovariance:
@@ -104,7 +104,7 @@ class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
         Raises
         ------
         ParameterError
-            If the rows are of another type, or have weights.
+            If the rows have another type, or have weights.
         """
         block = as_block(block)
         if not self.takes(block.values.dtype) or block.weights is not None:
@@ -163,7 +163,7 @@ class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
         return self.covariance, self.to_covariance(state, out=state.products), 0
 
     def to_covariance(self, state: IntegerState, out: FloatArray | None = None) -> CovarianceState:
-        """Return the state of `Covariance` for the same rows; the scatter is written to `out`, which may be that of `state`."""
+        """Return the state of `Covariance` for the same rows; the scatter is written to `out`, which may be the memory of `state`."""
         scatter = state.products.copy() if out is None else out
         if out is not None and out is not state.products:
             np.copyto(out, state.products)
@@ -184,7 +184,7 @@ class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
         return float(state.n_samples - self.covariance.ddof)
 
     def finalize(self, state: IntegerState) -> SymmetricOperator:
-        """Return the symmetric matrix whose eigenpairs are the principal components; `state` is not changed."""
+        """Return the symmetric matrix whose eigenpairs are the principal components, without changing `state`."""
         return replace(self.covariance, n_threads=self.n_threads).finalize(self.to_covariance(state))
 
     @override
@@ -192,14 +192,14 @@ class ExactIntegerCovariance(Accumulator[IntegerState, SymmetricOperator]):
         return 8 * (self.grid(n_features).size + n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes: that of `Covariance`, three slabs of 16-bit integers, and squares of groups of rows."""
+        """Return the scratch memory in bytes: as for `Covariance`, plus three slabs of 16-bit integers and squares of groups of rows."""
         rows = min(n_rows, panel_rows(n_features, np.dtype(np.float32)))
         small = 6 * _EXACT_ROWS * n_features + 8 * n_features * -(-rows // _EXACT_ROWS)
         return replace(self.covariance, n_threads=self.n_threads).scratch_bytes(n_features, n_rows, 4) + small
 
 
 def _centred(values: Array, rows: Array, unit: int | None = None) -> tuple[FloatArray, int, FloatArray, FloatArray]:
-    """Write ``(values - origin) / unit`` to `rows`, float32; `values` are int8 or uint8. The default unit is that of a sample.
+    """Write ``(values - origin) / unit`` to `rows`, float32; `values` are int8 or uint8. The default unit comes from a sample.
 
     Returns
     -------

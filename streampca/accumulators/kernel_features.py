@@ -56,11 +56,12 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
 
     Kernel values are computed while the rows are in the cache, shifted by c, the mean of the landmarks' kernel values,
     and added to the scatter in panels as in `Covariance`: products in the type of the rows, sums in float64. Panels of
-    float32 are centred by their own mean before. The features φ with κ̂(x, y) = φ(x)·φ(y) (Williams & Seeger 2001) are linear in k(x), φ(x) = Aᵀ k(x), so their covariance can be
-    computed at the end as AᵀΣA: m² + 2 m d flops and m kernel values a row. A amplifies rounding: with float32 products
-    an error of 6e-8 of the largest entries of Σ becomes 6e-8 w₁/w_r, for the largest and the smallest retained
-    eigenvalue w of K_mm. Where that matters, `matrix` is A, each panel is multiplied by it (2 m r flops a row), and the
-    error in φ is 6e-8 √(w₁/w_r), which averages out.
+    float32 are first centred by their own mean. The features φ with κ̂(x, y) = φ(x)·φ(y) (Williams & Seeger 2001) are
+    linear in k(x), φ(x) = Aᵀ k(x), so their covariance can be computed at the end as AᵀΣA, for m² + 2 m d flops and m
+    kernel values per row. A amplifies rounding: with float32 products, an error of 6e-8 of the largest entries of Σ
+    becomes 6e-8 w₁/w_r, where w₁ and w_r are the largest and the smallest retained eigenvalue of K_mm. If that matters,
+    `matrix` is A, each panel is multiplied by it (2 m r flops per row), and the error in φ is 6e-8 √(w₁/w_r), which
+    averages out.
 
     References
     ----------
@@ -84,17 +85,17 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
     kernel: Kernel
     """The kernel itself, for κ(x, x)."""
     origin: Array
-    """c, near the mean of k(x), in the type of kernel values, ``(m,)``; affects the bits of the result."""
+    """c, near the mean of k(x), in the type of kernel values, ``(m,)``; it affects the bits of the result."""
     matrix: Array | None = None
-    """A in that type, ``(m, r)``, or None for kernel values k(x) themselves."""
+    """A in the same type, ``(m, r)``, or None for the kernel values k(x) themselves."""
     n_threads: int = 1
-    """Threads that share the tiles of one update; the bits do not depend on it."""
+    """Number of threads that share the tiles of one update; it does not affect the bits."""
     products: Covariance = field(default_factory=lambda: Covariance(ddof=0))
-    """What accumulates the kernel values, in one thread."""
+    """Accumulator of the kernel values, in one thread."""
 
     @property
     def dtype(self) -> DType:
-        """Return the type of kernel values: that of landmarks and rows."""
+        """Return the type of kernel values, which is the type of landmarks and rows."""
         return self.origin.dtype
 
     @property
@@ -126,7 +127,7 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
         return state if equal is None else self._add_equal(state, equal)
 
     def _add_equal(self, state: KernelFeaturesState, rows: EqualRows) -> KernelFeaturesState:
-        """Add rows that all equal one another: kernel values of one of them, and an outer product."""
+        """Add rows that are all equal, with kernel values of one of them and an outer product."""
         row, out = in_panel(Block(rows.row[None]), self.dtype), np.empty((1, self.n_columns), dtype=self.dtype)
         self._fill(row, out)
         trace = float(self.kernel.diagonal(row)[0]) * rows.weight
@@ -159,8 +160,8 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
     def _centred(self, rows: Array) -> Centred:
         """Subtract a number near the mean of each column from float32 `rows`, in place; float64 has digits to spare for products about c.
 
-        Where most rows are far from all landmarks, their kernel values are nearly 0, and k(x) − c is nearly −c in all of them:
-        products of float32 would round each of these squares in the same direction, which does not average out.
+        If most rows are far from all landmarks, their kernel values are nearly 0, and k(x) − c is nearly −c in all of them.
+        Float32 products would round each of these squares in the same direction, which does not average out.
         """
         if self.dtype == np.float64:
             mean = np.ones(len(rows)) @ rows / len(rows)
@@ -169,7 +170,7 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
 
     @property
     def _origin(self) -> FloatArray:
-        """Return the number that is subtracted from f(x) before summation, ``(r,)``."""
+        """Return the number subtracted from f(x) before summation, ``(r,)``."""
         return self.origin.astype(np.float64) if self.matrix is None else np.zeros(self.n_columns)
 
     def _fill(self, rows: Array, out: Array) -> None:
@@ -204,7 +205,7 @@ class KernelFeatures(Accumulator[KernelFeaturesState, KernelSums]):
 
 
 def feature_rows(n_columns: int, dtype: DType) -> int:
-    """Return the number of rows of a panel of features: half that of a panel of data, because features need scratch memory."""
+    """Return the number of rows in a panel of features: half as many as in a panel of data, because features need scratch memory."""
     return max(512, panel_rows(n_columns, dtype) // 2)
 
 

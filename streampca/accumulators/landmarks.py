@@ -1,4 +1,4 @@
-"""Landmarks chosen in one pass: drawn by hashes of the row indices, or by randomly pivoted Cholesky over groups of rows."""
+"""Choice of landmarks in one pass: by hashes of the row indices, or by randomly pivoted Cholesky over groups of rows."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class Draw(Accumulator[LandmarksState, Landmarks], ABC):
 
     Row i of the source has the number u_i in (0, 1), a hash of (seed, purpose, i), and the key −log(1 − u_i) / w_i, which is
     exponentially distributed; the rows with the smallest keys are drawn. So the draw depends only on the seed and the
-    rows, and not on the blocks, their order, or the order of merging. Where all weights are 1 this is the bottom-k sample
-    of the hashes; otherwise it is successive sampling (Efraimidis & Spirakis 2006, algorithm A, whose keys u^(1/w) have
-    the opposite order of the same numbers). Rows of weight 0 are never drawn. A repeated row index counts once.
+    rows, and not on the blocks, their order, or the order of merging. If all weights are 1, this is the bottom-k sample
+    of the hashes; otherwise it is successive sampling (Efraimidis & Spirakis 2006, algorithm A, with keys u^(1/w), which
+    reverse the order). Rows of weight 0 are never drawn. A repeated row index counts once.
     """
 
     n_landmarks: int
@@ -95,7 +95,7 @@ class Draw(Accumulator[LandmarksState, Landmarks], ABC):
         Raises
         ------
         NotFiniteError
-            If a row that is drawn holds NaN or infinity, or a weight that depends on the rows is not finite.
+            If a drawn row holds NaN or infinity, or if a weight that depends on the rows is not finite.
         """
         block = as_block(block)
         for start in range(0, len(block), _PANEL_ROWS):
@@ -103,7 +103,7 @@ class Draw(Accumulator[LandmarksState, Landmarks], ABC):
         return state
 
     def absorb(self, state: LandmarksState, other: LandmarksState) -> LandmarksState:
-        """Return the draw from the rows of both; may reuse the memory of `state`."""
+        """Return the draw from the rows of both states; may reuse the memory of `state`."""
         state = replace(state, n_samples=state.n_samples + other.n_samples, weight=state.weight + other.weight)
         return self._admit(state, other.keys, other.index, other.weights, lambda chosen: other.rows[chosen])
 
@@ -207,11 +207,11 @@ class Draw(Accumulator[LandmarksState, Landmarks], ABC):
 class UniformLandmarks(Draw):
     """Draw rows uniformly, or in proportion to the weights of their block, in one pass.
 
-    Row i of the source has the number u in (0, 1), a hash of (`seed`, `purpose`, i), and the key −log(1 − u) / w for its weight w. The
-    rows with the smallest keys are drawn, without replacement (Efraimidis & Spirakis 2006, algorithm A). The draw depends only
-    on the seed and the rows, not on the blocks or the order of merging. A repeated row index counts once, so the blocks
-    of a source must have their positions (`streampca.block.Block`).
-    Cost: one hash for each row; the drawn rows in memory.
+    Row i of the source has the number u in (0, 1), a hash of (`seed`, `purpose`, i), and the key −log(1 − u) / w for its
+    weight w. The rows with the smallest keys are drawn, without replacement (Efraimidis & Spirakis 2006, algorithm A).
+    The draw depends only on the seed and the rows, not on the blocks or the order of merging. A repeated row index counts
+    once, so blocks of a source must carry their positions (`streampca.block.Block`). Cost: one hash per row, and memory
+    for the drawn rows.
 
     References
     ----------
@@ -248,8 +248,8 @@ class UniformLandmarks(Draw):
 class WeightedLandmarks(Draw):
     """Draw rows in proportion to κ(x, x)², times the weights of their block, in one pass.
 
-    Sampling by the diagonal of the kernel matrix (Drineas & Mahoney 2005), for kernels whose diagonal varies. The draw is that
-    of `UniformLandmarks` with these weights; rows with κ(x, x) = 0 are never drawn.
+    Rows are sampled by the diagonal of the kernel matrix (Drineas & Mahoney 2005), for kernels whose diagonal varies. The
+    draw is the same as in `UniformLandmarks` with these weights; rows with κ(x, x) = 0 are never drawn.
 
     References
     ----------
@@ -278,7 +278,7 @@ class WeightedLandmarks(Draw):
     """Draws for different purposes are independent of each other."""
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes: that of a uniform draw, and that of the kernel diagonal."""
+        """Return the scratch memory in bytes of a uniform draw and of the kernel diagonal."""
         return super().scratch_bytes(n_features, n_rows, itemsize) + self.kernel.scratch_bytes(1024, n_features)
 
     def _weights(self, block: Block) -> FloatArray:
@@ -290,10 +290,10 @@ class WeightedLandmarks(Draw):
 class ColumnNormLandmarks(Draw):
     """Draw rows in proportion to n / r · Σ_j κ(x, x_j)² over r given rows x_j, times the weights of their block.
 
-    Sampling by estimates of the squared column norms of the kernel matrix (Drineas, Kannan & Mahoney 2006). With all n
-    rows as x_j the norms are exact, for n² kernel values. This is a second pass, after the pass that draws the x_j.
-    Kernel values are computed in float64, so that the draw does not depend on the division of the rows into blocks. The
-    draw is that of `UniformLandmarks` with these weights. Cost: r kernel values for each row.
+    Rows are sampled by estimates of the squared column norms of the kernel matrix (Drineas, Kannan & Mahoney 2006). With
+    all n rows as x_j the norms are exact, for n² kernel values. This is a second pass, after the pass that draws the x_j.
+    Kernel values are computed in float64, so the draw does not depend on the division of the rows into blocks. The draw is
+    the same as in `UniformLandmarks` with these weights. Cost: r kernel values per row.
 
     References
     ----------
@@ -330,7 +330,7 @@ class ColumnNormLandmarks(Draw):
         return self.kernel.prepare(self.reservoir, np.float64)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes: that of a uniform draw, and a panel of kernel values."""
+        """Return the scratch memory in bytes of a uniform draw and a panel of kernel values."""
         n = len(self.reservoir)
         kernel_bytes = (
             8 * 1024 * n + self.kernel.prepared_bytes(n, n_features) + self.kernel.scratch_bytes(n, n_features)
@@ -348,7 +348,7 @@ class ColumnNormLandmarks(Draw):
 
 
 def _times(weights: FloatArray, block: Block) -> FloatArray:
-    """Return `weights` times those of the rows of `block`; 0 for rows of weight 0, even with NaN in them."""
+    """Return `weights` times the weights of the rows of `block`; 0 for rows of weight 0, even if they contain NaN."""
     if block.weights is None:
         return weights
     weighted: FloatArray = np.where(block.weights > 0, weights * block.weights, 0.0)
@@ -362,10 +362,10 @@ _MOST_LEVELS = 32
 @storable
 @dataclass(frozen=True)
 class RowGroup:
-    """The accumulated rows of one group, each at its position."""
+    """The accumulated rows of one group, by position."""
 
     number: int
-    """Number of the group, whose first row is ``number * group_size``."""
+    """Number of the group; its first row is ``number * group_size``."""
     seen: BoolArray
     """Mask of the accumulated rows, shape ``(group_size,)``."""
     weights: FloatArray
@@ -382,7 +382,7 @@ class Reduced:
     level: int
     """Height of the node in the tree over the groups."""
     position: int
-    """Position of the node in its level: its first group is ``position * 2**level``."""
+    """Position of the node in its level; its first group is ``position * 2**level``."""
     index: IntArray
     """Row indices of the points, ascending, ``(n_points,)``."""
     weights: FloatArray
@@ -394,14 +394,14 @@ class Reduced:
 @storable
 @dataclass(frozen=True)
 class RPCholeskyState:
-    """Incomplete groups, and the points of the complete ones."""
+    """Incomplete groups, and the points of complete groups."""
 
     n_samples: int
     """Number of rows of positive weight."""
     groups: tuple[RowGroup, ...]
     """Incomplete groups, ordered by number."""
     points: tuple[Reduced, ...]
-    """Points of the complete groups, no two nodes siblings, ordered by first group."""
+    """Points of the complete groups, without sibling nodes, ordered by first group."""
     n_features: int
     """Length of a row."""
 
@@ -413,10 +413,10 @@ class RPCholeskyLandmarks(Accumulator[RPCholeskyState, Landmarks]):
     Rows are collected in groups of 4 m by their index within the source. A complete group is reduced to m points by
     randomly pivoted Cholesky (`random_pivots`), each with the weight N / m for the N rows of the group. The points of two
     sibling groups are pooled and reduced again, and so on along the binary tree over the groups; the plain algorithm
-    takes m passes. The indices of the rows alone decide which rows are reduced together, and the random numbers belong
-    to the node of the tree, so blocks in any order give the same points, bit by bit.
+    takes m passes. Only the indices of the rows decide which rows are reduced together, and the random numbers belong to
+    the node of the tree, so blocks in any order give the same points, bit for bit.
 
-    About 1.5 m² flops and m kernel values for each row. A repeated row index counts once.
+    Cost: about 1.5 m² flops and m kernel values per row. A repeated row index counts once.
 
     Raises
     ------
@@ -440,7 +440,7 @@ class RPCholeskyLandmarks(Accumulator[RPCholeskyState, Landmarks]):
     """
 
     n_landmarks: int
-    """Number m of points; the result has fewer where the kernel matrix has a smaller rank."""
+    """Number m of points; the result has fewer if the kernel matrix has a smaller rank."""
     kernel: Kernel
     """The kernel."""
     seed: int = 0
@@ -547,7 +547,7 @@ class RPCholeskyLandmarks(Accumulator[RPCholeskyState, Landmarks]):
         return RowGroup(number, np.zeros(size, bool), np.zeros(size), np.empty((size, n_features), dtype=self.dtype))
 
     def _fill(self, group: RowGroup, first: int, block: Block) -> int:
-        """Write the rows of `block` to `group` from position `first` on; return the number of new rows of positive weight."""
+        """Write the rows of `block` to `group` from position `first`; return the number of new rows of positive weight."""
         positions = np.arange(first, first + len(block))
         weights = np.ones(len(block)) if block.weights is None else block.weights
         counted = weights > 0
@@ -617,7 +617,7 @@ def _ordered_state(
 
 
 _FLOOR = 1e-12
-"""Fraction of κ(x, x) below which a residual is rounding, so that x lies in the span of the pivots."""
+"""Fraction of κ(x, x) below which a residual counts as rounding: x lies in the span of the pivots."""
 _BLOCKS = 8, 128
 
 
@@ -630,8 +630,8 @@ def random_pivots(
     projection onto the rows drawn before (Chen, Epperly, Tropp & Webber 2023, algorithm 2.1). The rows are proposed in
     blocks, in proportion to the residuals at the start of the block, and each is accepted with probability residual at
     its turn / residual at the start, which gives exactly the same distribution with all large products in BLAS (Epperly,
-    Tropp & Webber 2024, "Embrace rejection"). N m² + N m c flops for N rows and m pivots, c the cost of a kernel value;
-    8 N m bytes of scratch. Fewer pivots are returned where the kernel matrix has a smaller rank, to 1e-12 of its diagonal.
+    Tropp & Webber 2024, "Embrace rejection"). Cost: N m² + N m c flops for N rows, m pivots and a cost c per kernel value,
+    and 8 N m bytes of scratch. Fewer pivots are returned if the kernel matrix has a smaller rank, to 1e-12 of its diagonal.
 
     Parameters
     ----------
@@ -680,7 +680,7 @@ def random_pivots(
 
 
 def _accepted(small: FloatArray, before: FloatArray, floor: FloatArray, uniform: FloatArray) -> list[int]:
-    """Return the positions of the rows of a block that are accepted in turn; `small` is the residual matrix of the block."""
+    """Return the positions of the accepted rows of a block; `small` is the residual matrix of the block."""
     schur, accepted = small.copy(), []
     for i in range(len(schur)):
         residual = schur[i, i]
@@ -692,7 +692,7 @@ def _accepted(small: FloatArray, before: FloatArray, floor: FloatArray, uniform:
 
 
 def _inverse_root(matrix: FloatArray) -> FloatArray:
-    """Return L⁻¹ for ``matrix`` = L Lᵀ, scaled to a unit diagonal first, because kernel values may differ by powers of 10."""
+    """Return L⁻¹ for ``matrix`` = L Lᵀ, first scaled to a unit diagonal, because kernel values may differ by powers of 10."""
     scale = 1 / np.sqrt(matrix.diagonal())
     inverse: FloatArray = np.linalg.inv(np.linalg.cholesky(matrix * scale[:, None] * scale))
     inverse *= scale

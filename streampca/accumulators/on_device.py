@@ -1,4 +1,4 @@
-"""The other accumulators with products on a device, and which accumulator takes the place of which."""
+"""Sketch and Gram matrix with products on a device, and the device accumulator for each host accumulator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streampca.typing import Array, FloatArray, override
 
 
 def on_device(accumulator: Any, device: str) -> AnyAccumulator | None:
-    """Return the accumulator that makes the same states with products on `device`; None where its products stay on the host."""
+    """Return the accumulator that gives the same states with products on `device`; None if its products stay on the host."""
     kind, part = _KINDS.get(type(accumulator)), _PARTS.get(type(accumulator))
     if kind is not None:
         own = {each.name: getattr(accumulator, each.name) for each in fields(accumulator) if each.init}
@@ -103,6 +103,6 @@ class DeviceGram(SettledStates, Gram):
 
 
 _KINDS: dict[type, Any] = {Covariance: DeviceCovariance, Sketch: DeviceSketch, Gram: DeviceGram}
-"""Accumulators of the host, and those that take their place on a device."""
+"""Accumulators of the host, and their counterparts on a device."""
 _PARTS: dict[type, str] = {CompleteRows: "accumulator", ByGroup: "accumulator", KernelFeatures: "products"}
-"""Accumulators that have one of them as a part, and the name of the part."""
+"""Accumulators that contain one of them, and the name of the field."""

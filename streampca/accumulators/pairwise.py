@@ -1,4 +1,4 @@
-"""Covariance of rows with missing values (NaN) in one pass: from observed pairs, or with means imputed."""
+"""Covariance of rows with missing values (NaN) in one pass: from observed pairs, or with imputed means."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ _FAR = 16.0  # weighted variances that the origin may be away from the mean, squ
 @storable
 @dataclass(frozen=True)
 class PairwiseState:
-    """Sums over the accumulated rows; z = x − origin and m = 1 where x was observed, z = 0 and m = 0 elsewhere."""
+    """Sums over the accumulated rows, with z = x − origin and m = 1 where x was observed, and z = 0 and m = 0 elsewhere."""
 
     n_samples: int
     """Number of rows of positive weight."""
     weight: float
     """Sum of their weights."""
     n_missing: int
-    """Number of values that are missing in these rows."""
+    """Number of missing values in these rows."""
     complete: float
-    """Sum of the weights of the rows in which nothing is missing."""
+    """Sum of the weights of complete rows."""
     origin: FloatArray
     """A number near the mean of each feature, shape ``(n_features,)``; arbitrary while the feature has no observed values."""
     observed: FloatArray
@@ -63,9 +63,9 @@ class PairwiseState:
     scatter: FloatArray
     """Σ w z zᵀ over all rows, as the flat tiles of a `TileGrid`."""
     counts: FloatArray
-    """Σ w m mᵀ over the rows that are not complete, as flat tiles."""
+    """Σ w m mᵀ over incomplete rows, as flat tiles."""
     sums: FloatArray
-    """Σ w z mᵀ over the rows that are not complete, shape ``(n_features, n_features)``: not symmetric."""
+    """Σ w z mᵀ over incomplete rows, shape ``(n_features, n_features)``; not symmetric."""
 
     @property
     def n_features(self) -> int:
@@ -74,7 +74,7 @@ class PairwiseState:
 
     @property
     def offset(self) -> FloatArray:
-        """Return the mean of the observed values of each feature minus `origin`, 0 where there are none."""
+        """Return the mean of the observed values of each feature minus `origin`; 0 for features without any."""
         total = self.sums.diagonal() + self.complete_sum
         return np.divide(total, self.observed, out=np.zeros_like(total), where=self.observed > 0)
 
@@ -88,11 +88,11 @@ class PairwiseState:
 class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
     """Covariance (or correlation, or second-moment) matrix of features with missing values.
 
-    The state holds, for each pair of features and over the rows in which both were observed, the weight N, the sums s and
-    the products S about an origin near the mean. A shift of the origin by δ is exact algebra,
-    ``S'ᵢⱼ = Sᵢⱼ + δⱼ sᵢⱼ + δᵢ sⱼᵢ + δᵢ δⱼ Nᵢⱼ`` and ``s'ᵢⱼ = sᵢⱼ + δᵢ Nᵢⱼ``, so every panel is centred about its own means, and
-    states with any origins merge. Rows without NaN cost the same as in `Covariance`, other rows four products of that
-    size. Cost: n d² to 4 n d² flops, one pass, 16 d² bytes (two triangles and a square).
+    For each pair of features, the state holds the weight N, the sums s and the products S about an origin near the mean,
+    over the rows in which both features were observed. A shift of the origin by δ is exact algebra,
+    ``S'ᵢⱼ = Sᵢⱼ + δⱼ sᵢⱼ + δᵢ sⱼᵢ + δᵢ δⱼ Nᵢⱼ`` and ``s'ᵢⱼ = sᵢⱼ + δᵢ Nᵢⱼ``, so every panel is centred about its own means,
+    and states with any origins merge. Rows without NaN cost the same as in `Covariance`; other rows cost four such
+    products. Cost: n d² to 4 n d² flops, one pass, 16 d² bytes (two triangles and a square).
 
     Examples
     --------
@@ -112,12 +112,12 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
     ddof: int = 1
     """Divisors are n − ddof."""
     impute: bool = False
-    """Replace every missing value by the mean of the observed values of its feature. Otherwise every covariance is that of
-    the rows in which both features were observed, Cᵢⱼ = (Sᵢⱼ − sᵢⱼ sⱼᵢ / Nᵢⱼ) / (Nᵢⱼ − ddof): eigenvalues may be negative."""
+    """Replace every missing value by the mean of the observed values of its feature. Otherwise each covariance is over the
+    rows in which both features were observed, Cᵢⱼ = (Sᵢⱼ − sᵢⱼ sⱼᵢ / Nᵢⱼ) / (Nᵢⱼ − ddof), and eigenvalues may be negative."""
     tile_size: int = 1024
-    """Largest side of a tile; enters the bits of the result."""
+    """Largest side of a tile; it affects the bits of the result."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share the tiles of one update; the bits do not depend on it."""
+    """Number of threads that share the tiles of one update; it does not affect the bits."""
 
     def grid(self, n_features: int) -> TileGrid:
         """Return the tile layout of the symmetric matrices."""
@@ -193,10 +193,11 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
         )
 
     def _near_mean(self, state: PairwiseState, step: FloatArray, observed: FloatArray) -> PairwiseState:
-        """Move the origin of `state`, in its memory, to the mean that it has with more rows, where sums about it would lose digits.
+        """Move the origin of `state`, in its memory, to the mean with more rows, if sums about the old origin would lose digits.
 
-        The rows are observed with the weights `observed` and have means that differ by `step` from the origin. A row of large weight moves
-        the mean by any number of weighted standard deviations, and sums about an origin so far away are as many times larger, squared.
+        The rows are observed with the weights `observed`, and their means differ by `step` from the origin. A row of large
+        weight moves the mean by any number of weighted standard deviations, and sums about an origin so far away grow by the
+        square of this number.
         """
         known, offset, total = state.observed, state.offset, state.observed + observed
         both = (known > 0) & (observed > 0)
@@ -233,9 +234,9 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
         shift: FloatArray,
         squares: FloatArray | None,
     ) -> None:
-        """Add the products of `rows`, whose origin differs by `shift` from that of `state`, tile by tile.
+        """Add the products of `rows`, whose origin differs by `shift` from the origin of `state`, tile by tile.
 
-        `squares` are the sums of squares of float32 columns, with which products are checked as in `Covariance`.
+        `squares` are the sums of squares of float32 columns, which check the products as in `Covariance`.
         """
         grid = self.grid(rows.shape[1])
         lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
@@ -267,9 +268,9 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
         shift: FloatArray,
         complete: tuple[float, FloatArray] | None = None,
     ) -> None:
-        """Add one tile of products, sums (zᵢ mⱼ and mᵢ zⱼ) and counts, whose origin differs by `shift` from that of `state`.
+        """Add one tile of products, sums (zᵢ mⱼ and mᵢ zⱼ) and counts, whose origin differs by `shift` from the origin of `state`.
 
-        `complete` holds the weight and the sum of rows that the products include, but not the sums and counts.
+        `complete` holds the weight and the sum of rows that are included in the products, but not in the sums and counts.
         """
         grid = self.grid(len(shift))
         i, j = grid.features(pair[0]), grid.features(pair[1])
@@ -316,12 +317,12 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
         )
 
     def finalize(self, state: PairwiseState) -> SymmetricOperator:
-        """Return the symmetric matrix whose eigenpairs are the principal components; `state` is not changed.
+        """Return the symmetric matrix whose eigenpairs are the principal components, without changing `state`.
 
         Raises
         ------
         DataError
-            If a feature has no observed value, or (without `impute`) a pair of features at most `ddof` common rows.
+            If a feature has no observed value, or if (without `impute`) a pair of features has at most `ddof` common rows.
         """
         require_observed(state.observed > 0)
         grid, d = self.grid(len(state.origin)), len(state.origin)
@@ -397,11 +398,11 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
 
 
 _Observed = tuple[Panel, Array, FloatArray, int]
-"""A panel with zeros for missing values, the mask of the others, their weight by feature, and how many values are missing."""
+"""A panel with zeros for missing values, the mask of observed values, their weight by feature, and the number of missing values."""
 
 
 def _observed_panel(block: Block, dtype: DType) -> _Observed | None:
-    """Return rows of which all have missing values; None where `dtype` is float32 and would lose digits of their products."""
+    """Return a panel of rows that all have missing values; None if `dtype` is float32 and their products would lose digits."""
     shape, missing = block.values.shape, np.isnan(block.values)
     n_observed = len(block) - missing.sum(axis=0)
     rows, mask = borrow("panel", shape, dtype), borrow("mask", shape, dtype)

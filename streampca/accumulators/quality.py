@@ -1,10 +1,10 @@
-"""Data quality of the rows of a reading: moments by part of the file, common values, missing values.
+"""Data quality of the rows of a pass: moments by part of the file, common values, missing values.
 
-It is accumulated beside what a fit accumulates and takes a few percent of its time, because its figures are those of evenly
-spaced rows and features; only missing values are counted over all.
+It is accumulated along with a fit and takes a few percent of its time, because its figures come from evenly spaced rows and
+features; only missing values are counted over all of them.
 
-A statistic of the features is a subclass of `Statistic`, `Zeros` for example, and an entry of `STATISTICS`: then every solver
-accumulates it, plans count its memory, checkpoints hold it, the manifest has its figures, and the report a row for it.
+A statistic of the features is a subclass of `Statistic`, such as `Zeros`, with an entry in `STATISTICS`. Then every solver
+accumulates it, plans count its memory, checkpoints store it, the manifest has its figures, and the report has a row for it.
 """
 
 from __future__ import annotations
@@ -22,67 +22,67 @@ from streampca.storage.state_file import storable
 from streampca.typing import Array, FloatArray, IntArray, Json, override
 
 _SUMS = 2**16
-"""Sums by feature and part of the file, at most, as far as that leaves `_LEAST_PARTS`."""
+"""Maximum number of sums by feature and part of the file, if that leaves `_LEAST_PARTS`."""
 _MOST_PARTS, _LEAST_PARTS = 64, 16
 _ROWS_OF_A_PART, _FEW_ROWS_OF_A_PART, _FEW_PARTS = 128, 16, 8
-"""Examined rows of a part, at least; fewer where there would be less than eight parts."""
+"""Minimum number of examined rows in a part; fewer if there would be less than eight parts."""
 _MOST_EVERY, _LEAST_ROWS, _ROWS_IN_ALL = 64, 2**11, 2**17
-"""Of 64 rows one is examined, more of few rows, but 2,048, and less of very many rows, but 131,072."""
+"""One in 64 rows is examined; in short tables more, for 2,048 rows in all; in very long tables fewer, for 131,072."""
 _EVERY_COMPARED = 4
-"""Of how many examined rows one is compared with the most common value; all where fewer than 2,048 are examined."""
+"""One in so many examined rows is compared with the most common value; all if fewer than 2,048 are examined."""
 PANEL_VALUES = 2**17
-"""Values that are examined at once, at most; a row at least."""
+"""Maximum number of values examined at once, but at least one row."""
 _SOME_ROWS = 33
-"""Rows whose median is taken for the most common value."""
+"""Number of rows whose median serves as the most common value."""
 _ROUNDING = 1e-13
-"""Rounding of a sum of squares relative to it."""
+"""Relative rounding of a sum of squares."""
 COUNTED_VALUES, _COUNTED_ROWS = 2**18, 255
-"""Values among which missing ones are counted at once, at most, a row at least; rows whose missing values are counted in 8 bits."""
+"""Maximum number of values in which missing ones are counted at once, but at least one row; maximum number of rows for 8-bit counts."""
 Namer: TypeAlias = Callable[[int], str | None]
-"""What names a feature by its number; None where it has no name."""
+"""Function that returns the name of a feature by its number, or None if it has no name."""
 MOST_LISTED = 20
-"""Features that are listed."""
+"""Maximum number of listed features."""
 DIGITS = 9
-"""Digits after the point of figures that are compared: ties stay ties where blocks, and with them roundings, are others."""
+"""Decimal digits of compared figures: ties remain ties if other blocks lead to other rounding."""
 MOSTLY = 0.9
-"""Share of zeros from which a feature is listed."""
+"""Minimum share of zeros of a listed feature."""
 
 
 @storable
 @dataclass(frozen=True)
 class QualityState:
-    """Sums of the rows seen so far; f are the features that are followed by part of the file."""
+    """Sums over the rows seen so far; f is the number of features followed by part of the file."""
 
     n_features: int
     """The argument of `init`: the length of a row of the blocks."""
     missing: IntArray
-    """Number of NaN of each feature, ``(n_features,)``; empty where none are allowed."""
+    """Number of NaN in each feature, ``(n_features,)``; empty if NaN is not allowed."""
     missing_by_part: IntArray
     """Number of NaN in each part of the file, ``(n_parts,)``."""
     unwritten: IntArray
-    """Number of rows in each part of the file that chunks hold which were never written, ``(n_parts,)``."""
+    """Number of rows in each part of the file that lie in chunks that were never written, ``(n_parts,)``."""
     parts: IntArray
-    """Numbers of the parts of the file that were seen, ascending, ``(p,)``."""
+    """Numbers of the parts of the file seen so far, ascending, ``(p,)``."""
     counts: IntArray
-    """Examined values that are not missing, ``(p, f)``."""
+    """Number of examined values that are not missing, ``(p, f)``."""
     means: FloatArray
     """Their means, ``(p, f)``."""
     scatter: FloatArray
-    """Sums of their squared deviations from these, ``(p, f)``."""
+    """Sums of their squared deviations from these means, ``(p, f)``."""
     common: Array
-    """A value of each followed feature, that of most rows where there is one, ``(f,)``."""
+    """A value of each followed feature, shared by most rows if there is such a value, ``(f,)``."""
     n_common: IntArray
-    """How many of the compared rows have it, ``(f,)``; at least, where blocks have others."""
+    """Number of compared rows with this value, ``(f,)``; a lower bound if blocks have different values."""
     n_compared: IntArray
-    """How many rows were compared, ``(f,)``."""
+    """Number of compared rows, ``(f,)``."""
 
 
 @dataclass(frozen=True)
 class Quality(Accumulator[QualityState, QualityState]):
-    """Examines the rows of a table; make one with `Quality.of`.
+    """Examine the rows of a table; create it with `Quality.of`.
 
-    Which rows and features are examined follows from their numbers in the table, so the figures do not depend on the division
-    into blocks beyond rounding; the bits follow from the blocks, as those of a fit.
+    The numbers of rows and features in the table decide which ones are examined, so the figures do not depend on the
+    division into blocks, up to rounding. Their bits depend on the blocks, as in a fit.
     """
 
     n_samples: int
@@ -94,18 +94,18 @@ class Quality(Accumulator[QualityState, QualityState]):
     missing: bool
     """Whether NaN are counted."""
     every: int
-    """Of how many rows one is examined."""
+    """One in so many rows is examined."""
     every_feature: int
-    """Of how many features one is followed by part of the file."""
+    """One in so many features is followed by part of the file."""
     n_parts: int
-    """Parts of the file, of equal numbers of rows."""
+    """Number of parts of the file, with equal numbers of rows."""
     by_features: bool = False
     """Whether the rows of blocks are features of the table."""
     shares_states: ClassVar[bool] = True
 
     @classmethod
     def of(cls, shape: tuple[int, int], dtype: str, *, missing: bool) -> Quality:
-        """Return the accumulator for a table of that `shape`."""
+        """Return the accumulator for a table of this `shape`."""
         n, d = shape
         every = max(1, min(_MOST_EVERY, n // _LEAST_ROWS), n // _ROWS_IN_ALL)
         every_feature = -(-d * _LEAST_PARTS // _SUMS)
@@ -127,7 +127,7 @@ class Quality(Accumulator[QualityState, QualityState]):
 
     @property
     def every_compared(self) -> int:
-        """Return of how many examined rows one is compared with the most common value of each feature."""
+        """Return k if one in k examined rows is compared with the most common value of each feature."""
         return _EVERY_COMPARED if self.n_samples // self.every >= _LEAST_ROWS else 1
 
     @override
@@ -148,7 +148,7 @@ class Quality(Accumulator[QualityState, QualityState]):
         )
 
     def update(self, state: QualityState, block: Block | Array) -> QualityState:
-        """Return `state` with the rows of `block`, or with these features of all rows, added; rows of weight 0 count, too."""
+        """Return `state` with the rows of `block`, or the features in it, added; rows of weight 0 count too."""
         block = as_block(block)
         if not len(block):
             return state
@@ -162,7 +162,7 @@ class Quality(Accumulator[QualityState, QualityState]):
         return self._with_moments(state, block)
 
     def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the numbers of the parts of the file that rows `start` to `stop` lie in, with the rows of each."""
+        """Yield the numbers of the parts of the file that contain rows `start` to `stop`, with the rows of each."""
         edges = self.edges
         first = int(np.searchsorted(edges, start, side="right")) - 1
         for part in range(first, self.n_parts):
@@ -171,7 +171,7 @@ class Quality(Accumulator[QualityState, QualityState]):
             yield part, max(start, int(edges[part])), min(stop, int(edges[part + 1]))
 
     def _add_row_counts(self, counts: IntArray, start: int, stop: int) -> None:
-        """Add to `counts`, ``(n_parts,)``, how many of rows `start` to `stop` lie in each part of the file."""
+        """Add the number of rows from `start` to `stop` in each part of the file to `counts`, ``(n_parts,)``."""
         for part, first, last in self._spans(start, stop):
             counts[part] += last - first
 
@@ -183,7 +183,7 @@ class Quality(Accumulator[QualityState, QualityState]):
             state.missing_by_part[part] += int(holes.sum())
 
     def panels(self, block: Block) -> Iterator[tuple[Array, slice, range]]:
-        """Yield the examined rows and features of `block` in panels: dense values, which of the `followed` features, numbers of the rows."""
+        """Yield the examined rows and features of `block` in panels: dense values, indices into `followed`, row numbers."""
         values, row, column = self._placed(block)
         every, step = self.every, self.every_feature
         offset = -column % step
@@ -197,7 +197,7 @@ class Quality(Accumulator[QualityState, QualityState]):
             yield dense(values[start - row : numbers.stop - row : every])[:, offset::step], chosen, numbers
 
     def _placed(self, block: Block) -> tuple[Array, int, int]:
-        """Return the values of `block` as rows of the table, and the numbers of their first row and feature."""
+        """Return the values of `block` as rows of the table, and the numbers of the first row and feature."""
         return (block.values.T, 0, block.start) if self.by_features else (block.values, block.start, 0)
 
     def _with_moments(self, state: QualityState, block: Block) -> QualityState:
@@ -210,9 +210,9 @@ class Quality(Accumulator[QualityState, QualityState]):
         return state
 
     def _note_common(self, state: QualityState, rows: Array, chosen: slice, first: int) -> None:
-        """Compare some of the `rows`, the examined ones from number `first` on, with the most common value of each feature.
+        """Compare some of the `rows`, examined rows from number `first`, with the most common value of each feature.
 
-        Which are compared follows from their numbers, not from the block; the rows seen first decide which value may be that.
+        Row numbers, not blocks, decide which rows are compared; the first rows seen decide the candidate value.
         """
         if not state.n_compared[chosen].any():
             state.common[chosen] = common_values(rows)
@@ -221,7 +221,7 @@ class Quality(Accumulator[QualityState, QualityState]):
         state.n_compared[chosen] += len(compared)
 
     def _with_sums(self, state: QualityState, parts: IntArray, chosen: slice, sums: Sums) -> QualityState:
-        """Return `state` with `sums` of the features `chosen` in some parts of the file added, in place where these were seen."""
+        """Return `state` with `sums` of the features `chosen` in some parts of the file added, in place for parts seen before."""
         new = np.setdiff1d(parts, state.parts)
         if len(new):
             places = np.searchsorted(state.parts, new)
@@ -246,7 +246,7 @@ class Quality(Accumulator[QualityState, QualityState]):
         return self._with_sums(state, other.parts, slice(None), Sums(other.counts, other.means, other.scatter))
 
     def _join_common(self, state: QualityState, other: QualityState) -> None:
-        """Add the comparisons with the most common values; of two different values the more frequent one remains."""
+        """Add the comparisons with the most common values; the more frequent of two different values remains."""
         same = state.common == other.common
         better = ~same & (other.n_common > state.n_common)
         np.add(state.n_common, other.n_common, out=state.n_common, where=same)
@@ -255,7 +255,7 @@ class Quality(Accumulator[QualityState, QualityState]):
         np.add(state.n_compared, other.n_compared, out=state.n_compared)
 
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of a state in bytes: 8 d where NaN are counted, f (24 p + s + 16), 16 p."""
+        """Return the size of a state in bytes: 8 d if NaN are counted, f (24 p + s + 16), 16 p."""
         itemsize, f = np.dtype(self.dtype).itemsize, len(self.followed)
         return 8 * self.n_features * self.missing + f * (24 * self.n_parts + itemsize + 16) + 16 * self.n_parts
 
@@ -272,14 +272,14 @@ class Sums:
     """Count, mean and sum of squared deviations of each feature, of any shape."""
 
     counts: IntArray
-    """Values that are not missing."""
+    """Number of values that are not missing."""
     means: FloatArray
-    """Their mean; 0 where there are none."""
+    """Their mean; 0 if all are missing."""
     scatter: FloatArray
-    """Sum of their squared deviations from it."""
+    """Sum of their squared deviations from the mean."""
 
     def plus(self, other: Sums) -> Sums:
-        """Return the sums of the values behind both (Chan, Golub & LeVeque 1983, eq. 2.1)."""
+        """Return the sums of both sets of values (Chan, Golub & LeVeque 1983, eq. 2.1)."""
         counts = self.counts + other.counts
         divisor = np.maximum(counts, 1)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -292,7 +292,7 @@ class Sums:
 def sums_of(rows: Array, starts: IntArray) -> Sums:
     """Return the sums of runs of dense `rows`, ``(n_rows, n_features)``, in float64, ``(n_runs, n_features)``; NaN counts as missing.
 
-    `starts` are the first rows of the runs, of which none is empty.
+    `starts` are the first rows of the runs; no run is empty.
     """
     origin = rows[0].astype(np.float64)
     lengths = np.diff(starts, append=len(rows))[:, None]
@@ -313,7 +313,7 @@ def sums_of(rows: Array, starts: IntArray) -> Sums:
 
 
 def _run_sums(rows: Array, starts: IntArray) -> FloatArray:
-    """Return the sums of runs of rows, ``(n_runs, n_features)``; faster than `numpy.add.reduceat` where runs are long."""
+    """Return the sums of runs of rows, ``(n_runs, n_features)``; faster than `numpy.add.reduceat` for long runs."""
     sums = np.empty((len(starts), rows.shape[1]))
     for start, stop, out in zip(starts, (*starts[1:], len(rows)), sums, strict=True):
         np.add.reduce(rows[start:stop], axis=0, out=out)
@@ -321,7 +321,7 @@ def _run_sums(rows: Array, starts: IntArray) -> FloatArray:
 
 
 def _sums_with_holes(rows: Array, starts: IntArray, lengths: IntArray) -> Sums:
-    """Return the sums of runs of rows some of which have NaN, by run."""
+    """Return the sums of runs of rows, some with NaN, by run."""
     holes = np.isnan(rows)
     counts = lengths - _run_sums(holes, starts).astype(np.int64)
     filled = np.where(holes, 0.0, rows.astype(np.float64))
@@ -339,25 +339,25 @@ def _sums_of_equal(row: FloatArray, lengths: IntArray) -> Sums:
 
 
 def common_values(rows: Array) -> Array:
-    """Return the medians of some evenly spaced `rows`: the most common value of each feature that more than half of these have."""
+    """Return the medians of some evenly spaced `rows`: the most common value of each feature if more than half of them share it."""
     few = rows[:: max(1, len(rows) // _SOME_ROWS)][:_SOME_ROWS]
     middle: Array = np.partition(few, len(few) // 2, axis=0)[len(few) // 2]
     return middle
 
 
 def count_common(rows: Array, common: Array) -> IntArray:
-    """Return how many of `rows` have the value `common`, ``(n_features,)``."""
+    """Return the number of `rows` with the value `common`, ``(n_features,)``."""
     counts: IntArray = np.count_nonzero(rows == common, axis=0).astype(np.int64)
     return counts
 
 
 def panel_rows(n_features: int) -> int:
-    """Return how many rows are examined at once."""
+    """Return the number of rows examined at once."""
     return max(1, PANEL_VALUES // max(1, n_features))
 
 
 def count_missing(values: Array) -> IntArray:
-    """Return the number of NaN of each feature of dense `values`, ``(n_rows, n_features)``."""
+    """Return the number of NaN in each feature of dense `values`, ``(n_rows, n_features)``."""
     if not values.strides[0]:
         return np.where(np.isnan(values[0]), len(values), 0)
     total = np.zeros(values.shape[1], dtype=np.int64)
@@ -369,7 +369,7 @@ def count_missing(values: Array) -> IntArray:
 
 
 def steady(values: FloatArray) -> FloatArray:
-    """Return `values` rounded to `DIGITS`, and 0 for those that are not finite, which JSON does not hold."""
+    """Return `values` rounded to `DIGITS`, and 0 for nonfinite values, which JSON does not allow."""
     finite: FloatArray = np.where(np.isfinite(values), values, 0.0)
     return np.asarray(np.round(finite, DIGITS))
 
@@ -382,47 +382,47 @@ class FeatureSums:
     n_features: int
     """The argument of `init`: the length of a row of the blocks."""
     sums: FloatArray
-    """As `Statistic.of_rows` gives them, of the followed features, ``(n_sums, f)``."""
+    """Sums from `Statistic.of_rows` for the followed features, ``(n_sums, f)``."""
 
 
 @dataclass(frozen=True)
 class Statistic(Accumulator[FeatureSums, FloatArray]):
-    """A statistic of every followed feature, as sums over rows; a subclass says which, how two are joined, and what they mean.
+    """A statistic of every followed feature, from sums over rows; a subclass defines the sums, how they merge, and what they mean.
 
-    Sums of no rows are zeros.
+    Sums over no rows are zeros.
     """
 
     examined: Quality
-    """Which rows and features are examined."""
+    """Choice of the examined rows and features."""
     shares_states: ClassVar[bool] = True
     name: ClassVar[str]
     """Key of its figures in the manifest, under ``quality``."""
     title: ClassVar[str]
-    """Its row in the report, such as ``"features that are mostly zeros"``."""
+    """Title of its row in the report, such as ``"features that are mostly zeros"``."""
     is_share: ClassVar[bool] = False
-    """Whether the values of listed features are shares, which the report gives in percent."""
+    """Whether the values of listed features are shares, which the report shows in percent."""
     n_sums: ClassVar[int]
     """Number of sums of each feature."""
     scratch_of_value: ClassVar[int] = 48
-    """Bytes of scratch for each value of a panel of rows that `of_rows` takes, at most: 8 for each copy as float64, 1 for a mask."""
+    """Maximum scratch memory of `of_rows` in bytes per value of a panel of rows: 8 for each float64 copy, 1 for a mask."""
 
     def of_rows(self, rows: Array, numbers: range) -> FloatArray:
         """Return the sums of some rows, ``(n_sums, m)``.
 
-        `rows` are dense, of the data type of the table, with at least one row and m features; NaN are missing values. `numbers` are
-        those of the rows in the table.
+        `rows` are dense, in the data type of the table, with at least one row and m features; NaN are missing values.
+        `numbers` are the row numbers in the table.
         """
         raise NotImplementedError
 
     def joined(self, sums: FloatArray, other: FloatArray) -> FloatArray:
-        """Return the sums of the rows behind both, ``(n_sums, m)``: those that simply add up need not override this."""
+        """Return the sums over both sets of rows, ``(n_sums, m)``; override it for sums that do not simply add up."""
         return sums + other
 
     def figures(self, sums: FloatArray, name: Namer) -> Json:
-        """Return what the sums mean, as plain data with finite numbers (`steady`).
+        """Return the figures that follow from the sums, as plain data with finite numbers (`steady`).
 
-        The report shows the entries ``count``, of features that stand out, and ``features``, of which `listed` names the first. What is
-        given for every feature is of at most 4,096 followed ones.
+        The report shows the entries ``count``, the number of features that stand out, and ``features``, the first of them from
+        `listed`. Figures for every feature cover at most 4,096 followed ones.
         """
         raise NotImplementedError
 
@@ -431,7 +431,7 @@ class Statistic(Accumulator[FeatureSums, FloatArray]):
         return [], []
 
     def listed(self, chosen: IntArray, name: Namer, values: FloatArray) -> list[Json]:
-        """Return the first of the followed features `chosen` with names, and one of `values`, ``(f,)``, each."""
+        """Return the first of the followed features `chosen`, each with its name and one of `values`, ``(f,)``."""
         features = self.examined.followed[chosen[:MOST_LISTED]].tolist()
         return [
             {"feature": feature, "name": name(feature), "value": float(value)}
@@ -443,7 +443,7 @@ class Statistic(Accumulator[FeatureSums, FloatArray]):
         return FeatureSums(n_features, np.zeros((self.n_sums, len(self.examined.followed))))
 
     def update(self, state: FeatureSums, block: Block | Array) -> FeatureSums:
-        """Return `state` with the examined rows of `block` added; rows of weight 0 count, too."""
+        """Return `state` with the examined rows of `block` added; rows of weight 0 count too."""
         for rows, chosen, numbers in self.examined.panels(as_block(block)):
             state.sums[:, chosen] = self.joined(state.sums[:, chosen], self.of_rows(rows, numbers))
         return state
@@ -461,7 +461,7 @@ class Statistic(Accumulator[FeatureSums, FloatArray]):
         return 8 * self.n_sums * len(self.examined.followed)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes of an update: a panel of examined rows, what `of_rows` makes of it, and three times the sums."""
+        """Return the scratch memory in bytes of an update: a panel of examined rows, the memory of `of_rows`, and three times the sums."""
         followed, values = len(self.examined.followed), max(PANEL_VALUES, self.examined.n_features)
         made = max(PANEL_VALUES, followed) * self.scratch_of_value
         return values * itemsize + made + 3 * 8 * self.n_sums * followed
@@ -469,7 +469,7 @@ class Statistic(Accumulator[FeatureSums, FloatArray]):
 
 @dataclass(frozen=True)
 class Zeros(Statistic):
-    """Counts values that are not missing, and zeros among them."""
+    """Count values that are not missing, and zeros among them."""
 
     name: ClassVar[str] = "zeros"
     title: ClassVar[str] = "features that are mostly zeros"
@@ -496,4 +496,4 @@ class Zeros(Statistic):
 
 
 STATISTICS: tuple[type[Statistic], ...] = (Zeros,)
-"""Statistics that are accumulated beside those of `Quality`."""
+"""Statistics that are accumulated in addition to those of `Quality`."""

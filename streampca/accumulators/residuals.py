@@ -1,4 +1,4 @@
-"""Residuals of rows after regression on a few regressors, in one pass: any accumulator sees their scatter matrix."""
+"""Residuals of rows after regression on a few regressors, in one pass, for any accumulator of the scatter matrix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from streampca.system.workspace import borrow
 from streampca.typing import Array, BoolArray, FloatArray, IntArray, override
 
 _ROUNDING = 32 * float(np.finfo(np.float64).eps)
-"""Share of a feature's magnitude up to which its residuals are rounding."""
+"""Largest share of a feature's magnitude at which its residuals count as rounding."""
 _SLAB_FEATURES = 2048
 
 
@@ -41,7 +41,7 @@ class ResidualState:
     n_samples: int
     """Number of rows of positive weight."""
     weight: float
-    """Sum of their weights; the number of rows where none are given."""
+    """Sum of their weights; the number of rows if no weights are given."""
     weight_squares: float
     """Sum of the squares of their weights."""
     origin: FloatArray
@@ -51,7 +51,7 @@ class ResidualState:
     coefficients: FloatArray
     """C with TᵀC = Σ w z (x − origin)ᵀ, ``(n_regressors, n_features)``."""
     inner: Any
-    """State of the inner accumulator, whose scatter matrix is that of the residuals; it counts other rows than these."""
+    """State of the inner accumulator with the scatter matrix of the residuals; its row count differs."""
 
     @property
     def n_features(self) -> int:
@@ -65,20 +65,20 @@ class Residuals(Accumulator[ResidualState, object]):
 
     A panel of rows X with regressors Z is replaced by its residuals about its own regression, from a QR factorisation
     Z = Q T, with C = QᵀX. The factors of two panels are merged by a QR factorisation of T₁ over T₂, which leaves rows L:
-    ``[C₁; C₂] → [C; L]`` with ``S = S₁ + S₂ + LᵀL``. This is the update of Chan, Golub & LeVeque for means with
-    regressors in place of the constant, so a removed part that is many times larger than the residuals costs no digits.
-    The rows of L are added to the inner accumulator in pairs ±L/√2, which have the scatter LᵀL and the mean 0.
-    Cost: 4 q n d flops for q regressors, in float64, and 8 n d if they are 32 or more indicators of groups alone.
+    ``[C₁; C₂] → [C; L]`` with ``S = S₁ + S₂ + LᵀL``. This is the update of Chan, Golub & LeVeque for means, with
+    regressors in place of the constant, so a removed part many times larger than the residuals costs no digits. The rows
+    of L are added to the inner accumulator in pairs ±L/√2, with scatter LᵀL and mean 0. Cost: 4 q n d flops for q
+    regressors, in float64, and 8 n d if they are only indicators of 32 or more groups.
     """
 
     inner: AnyAccumulator
-    """What accumulates the residuals."""
+    """Accumulator of the residuals."""
     regressors: Regressors = field(repr=False, compare=False)
     """Regressors of all rows of the source."""
     dtype: str = "float64"
     """Data type of the residuals."""
     approximate: bool = False
-    """Whether the inner accumulator multiplies rows by few columns, so that short panels take no more time."""
+    """Whether the inner accumulator multiplies rows by few columns, so that short panels cost no extra time."""
 
     @property
     def size(self) -> int:
@@ -147,7 +147,7 @@ class Residuals(Accumulator[ResidualState, object]):
         )
 
     def _factor(self, regressors: RowRegressors, roots: FloatArray | None) -> tuple[FloatArray | csr_array, FloatArray]:
-        """Return the QR factors of the regressors of a panel, times the `roots` of weights."""
+        """Return the QR factors of the regressors of a panel, times the square `roots` of the weights."""
         if self.regressors.only_groups:
             return factor_of_indicators(regressors.codes, roots, self.size)
         design = regressors.dense(0, len(regressors.codes))
@@ -202,7 +202,7 @@ class Residuals(Accumulator[ResidualState, object]):
         return replace(state, inner=self.inner.update(state.inner, Block(left, 0, weights)))
 
     def absorb(self, state: ResidualState, other: ResidualState) -> ResidualState:
-        """Return the state of the rows behind both, in the memory of `state`; `MergeError` for other features or regressors."""
+        """Return the merged state, in the memory of `state`; `MergeError` if features or regressors differ."""
         if state.coefficients.shape != other.coefficients.shape:
             raise MergeError(
                 f"states of {state.coefficients.shape} and {other.coefficients.shape} coefficients cannot be merged: expected the same "
@@ -233,7 +233,7 @@ class Residuals(Accumulator[ResidualState, object]):
         return self.inner.with_counts(state.inner, state)
 
     def regression(self, state: ResidualState) -> FittedRegression:
-        """Return what regression fits to the rows."""
+        """Return the regression fitted to the rows."""
         coefficients = solve_triangular(state.factor, state.coefficients, check_finite=False)
         return self.regressors.fitted_regression(state.origin, coefficients)
 
@@ -250,18 +250,18 @@ class Residuals(Accumulator[ResidualState, object]):
 
 
 def residual_panel_rows(n_regressors: int, n_features: int, *, approximate: bool) -> int:
-    """Return the most rows of a panel that is regressed on its own: at least two for each regressor."""
+    """Return the maximum number of rows in a panel with its own regression: at least two per regressor."""
     rows = (sketch_panel_rows if approximate else panel_rows)(n_features, np.dtype(np.float64))
     return max(2 * n_regressors, rows)
 
 
 def residual_factor_bytes(n_regressors: int, n_features: int) -> int:
-    """Return the size in bytes of what a state of residuals has beside that of the inner accumulator."""
+    """Return the size in bytes of a state of residuals without the state of the inner accumulator."""
     return 8 * (n_regressors + 1) * (n_features + n_regressors)
 
 
 def residual_panel_bytes(n_regressors: int, n_features: int, n_rows: int, itemsize: int) -> int:
-    """Return the scratch memory in bytes of residuals of a panel of `n_rows` rows, beside that of the inner accumulator."""
+    """Return the scratch memory in bytes for residuals of a panel of `n_rows` rows, without the inner accumulator."""
     beside = 3 * 8 * n_rows * n_regressors + 4 * 8 * n_regressors * n_features
     return n_rows * n_features * (16 + itemsize) + beside
 
@@ -274,8 +274,8 @@ class FeatureResidualState:
     inner: GramState
     """State of the Gram matrix."""
     coefficients: FloatArray
-    """An origin, and coefficients of the orthogonal regressors about it, of each feature in the order of the runs of `inner`,
-    ``(n_accumulated, 1 + n_regressors)``."""
+    """For each feature, in the order of the runs of `inner`, an origin and the coefficients of the orthogonal regressors about
+    it, ``(n_accumulated, 1 + n_regressors)``."""
 
     @property
     def n_features(self) -> int:
@@ -288,18 +288,18 @@ class FeatureResiduals(Accumulator[FeatureResidualState, object]):
     """Give the residuals of whole features after regression on known regressors to a Gram matrix.
 
     A block holds features in rows, each with all samples, so the regression is exact within the block: a product with the
-    projection 1 − Z Zᵀ, for regressors that are orthonormal beforehand. Cost: 4 q n d flops for q regressors, in float64.
+    projection 1 − Z Zᵀ for orthonormalised regressors. Cost: 4 q n d flops for q regressors, in float64.
     """
 
     inner: Gram
-    """What accumulates the residuals."""
+    """Accumulator of the residuals."""
     regressors: Regressors = field(repr=False, compare=False)
     """Regressors of all samples."""
     dtype: str = "float64"
     """Data type of the residuals."""
 
     def init(self, n_features: int) -> FeatureResidualState:
-        """Return the state of no features; `n_features` is the number of samples."""
+        """Return the empty state; `n_features` is the number of samples."""
         return FeatureResidualState(self.inner.init(n_features), np.empty((0, 1 + self.regressors.orthogonal.size)))
 
     def update(self, state: FeatureResidualState, block: Block | Array) -> FeatureResidualState:
@@ -312,7 +312,7 @@ class FeatureResiduals(Accumulator[FeatureResidualState, object]):
         return FeatureResidualState(inner, np.concatenate([state.coefficients, coefficients]))
 
     def project(self, block: Block) -> tuple[Array, FloatArray]:
-        """Return the residuals of features, with an origin and coefficients about it, ``(n_block_features, 1 + n_regressors)``."""
+        """Return the residuals of features, and an origin with coefficients about it, ``(n_block_features, 1 + n_regressors)``."""
         design = self.regressors.orthogonal.dense(0, block.values.shape[1])
         weights = self.inner.weights
         axes = design / self.regressors.norms
@@ -344,7 +344,7 @@ class FeatureResiduals(Accumulator[FeatureResidualState, object]):
         return rows.astype(self.dtype, copy=False), coefficients
 
     def absorb(self, state: FeatureResidualState, other: FeatureResidualState) -> FeatureResidualState:
-        """Return the state of the features of both, in the memory of `state`."""
+        """Return the merged state, in the memory of `state`."""
         inner = self.inner.absorb(state.inner, other.inner)
         return FeatureResidualState(inner, np.concatenate([state.coefficients, other.coefficients]))
 
@@ -357,7 +357,7 @@ class FeatureResiduals(Accumulator[FeatureResidualState, object]):
         return state.inner
 
     def regression(self, state: FeatureResidualState) -> FittedRegression:
-        """Return what regression fits to the features."""
+        """Return the regression fitted to the features."""
         starts, lengths = state.inner.starts, state.inner.lengths
         ends: IntArray = np.cumsum(lengths)
         order = np.argsort(starts, kind="stable")
@@ -368,7 +368,7 @@ class FeatureResiduals(Accumulator[FeatureResidualState, object]):
         return self.regressors.fitted_regression(origin, coefficients)
 
     def state_bytes(self, n_features: int) -> int:
-        """Return the size of the matrix of `n_features` samples in bytes, without what each feature adds."""
+        """Return the size in bytes of the matrix of `n_features` samples, without the memory for each feature."""
         return self.inner.state_bytes(n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
@@ -379,14 +379,14 @@ class FeatureResiduals(Accumulator[FeatureResidualState, object]):
 
 
 def feature_panel_bytes(n_samples: int, n_rows: int, itemsize: int, *, weighted: bool) -> int:
-    """Return the memory in bytes of the residuals of `n_rows` features: with weights, of those of positive weight twice more."""
+    """Return the memory in bytes of the residuals of `n_rows` features; with weights, two more copies for samples of positive weight."""
     return n_rows * n_samples * (16 + (8 if weighted else 0) + itemsize)
 
 
 def factor_of_indicators(codes: IntArray, roots: FloatArray | None, n_groups: int) -> tuple[csr_array, FloatArray]:
-    """Return Q, sparse ``(n_rows, n_groups)``, and R, ``(n_groups, n_groups)``, of the indicators of the groups `codes`.
+    """Return Q, sparse ``(n_rows, n_groups)``, and R, ``(n_groups, n_groups)``, for the indicators of the groups `codes`.
 
-    Rows are multiplied by `roots`, the roots of their weights; None for 1. Groups without rows have columns of zeros.
+    Rows are multiplied by `roots`, the square roots of their weights; None means 1. Groups without rows have columns of zeros.
     """
     roots = np.ones(len(codes)) if roots is None else roots
     lengths = np.sqrt(np.bincount(codes, roots**2, n_groups))
@@ -395,9 +395,9 @@ def factor_of_indicators(codes: IntArray, roots: FloatArray | None, n_groups: in
 
 
 def merge_of_indicators(first: FloatArray, second: FloatArray) -> tuple[csr_array, FloatArray]:
-    """Return Qᵀ, sparse ``(2 q, 2 q)``, and R, ``(q, q)``, of the diagonal factors `first` over `second`, ``(q, q)`` each.
+    """Return Qᵀ, sparse ``(2 q, 2 q)``, and R, ``(q, q)``, for the diagonal factors `first` over `second`, each ``(q, q)``.
 
-    A Givens rotation for each group; groups without rows on one side leave rows of zeros.
+    Each group takes a Givens rotation; groups without rows on one side leave rows of zeros.
     """
     a, b = first.diagonal(), second.diagonal()
     lengths, q = np.hypot(a, b), len(a)

@@ -41,7 +41,7 @@ class RowsState:
 class RowSample(Accumulator[RowsState, RowsState]):
     """Copy `n_sampled` rows spread evenly over a source of `n_samples` rows.
 
-    Memory: the sampled rows. No random numbers are used, so every division into blocks gives the same rows.
+    No random numbers are used, so any division into blocks gives the same rows. Memory: the sampled rows.
 
     Examples
     --------
@@ -86,7 +86,7 @@ class RowSample(Accumulator[RowsState, RowsState]):
         return RowsState(index[order], np.concatenate([state.values for state in states])[order])
 
     def absorb(self, state: RowsState, other: RowsState) -> RowsState:
-        """Return the rows of both in ascending order."""
+        """Return the rows of both states in ascending order."""
         return self.merge([state, other])
 
     def state_bytes(self, n_features: int) -> int:
@@ -100,7 +100,7 @@ class RowSample(Accumulator[RowsState, RowsState]):
 
 @dataclass(frozen=True)
 class RowTotals(Forwarding):
-    """The sum of each row, dense or sparse, in the order of the rows: a `RowSample` of all of them with one value each.
+    """The sum of each row, dense or sparse, in row order: a `RowSample` of all rows with one value each.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class RowTotals(Forwarding):
 
     @property
     def accumulator(self) -> RowSample:  # type: ignore[override]
-        """Return what keeps the sums."""
+        """Return the accumulator of the sums."""
         return RowSample(self.n_samples, self.n_samples, "float64")
 
     @override
@@ -156,10 +156,10 @@ class MomentsState(StateAboutOrigin):
 
 @dataclass(frozen=True)
 class Moments(Accumulator[MomentsState, MomentsState]):
-    """Mean and variance of each feature, of dense or sparse rows; weights do not count.
+    """Mean and variance of each feature, for dense or sparse rows; weights are ignored.
 
     Blocks are centred before they are squared, and states are merged by the pairwise update of Chan, Golub & LeVeque
-    (1983), eq. 2.1, so that a mean of 1e8 standard deviations costs no digits.
+    (1983), eq. 2.1, so a mean of 1e8 standard deviations costs no digits.
 
     References
     ----------
@@ -222,8 +222,8 @@ class Moments(Accumulator[MomentsState, MomentsState]):
 def _of_sparse(block: Block) -> MomentsState:
     """Return the state of sparse rows in compressed row form.
 
-    Sums are about zero, where rows are sparse. Features that are stored in more than half of the rows, and whose mean is far from
-    zero beside their deviation, are summed about the mean of their stored values, so that this costs no digits.
+    Sums are about zero, where rows are sparse. Features that are stored in more than half of the rows, with a mean far
+    from zero compared with their deviation, are summed about the mean of their stored values, which keeps their digits.
     """
     rows, (n, d) = csr_array(block.values), block.values.shape
     refuse_not_finite(rows, block.start)

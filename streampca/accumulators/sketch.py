@@ -1,4 +1,4 @@
-"""Sketch of the covariance matrix: its products with a few vectors in one pass, without forming the matrix."""
+"""Sketch of the covariance matrix: products with a few vectors in one pass, without forming the matrix."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SketchState:
     """Sums over the accumulated rows x of weight w."""
 
     key: str
-    """Identity of the test matrix of the products."""
+    """Identity of the test matrix in the products."""
     n_samples: int
     """Number of rows of positive weight."""
     n_left_out: int
@@ -94,9 +94,9 @@ class SketchState:
         n_missing: int = 0,
         n_left_out: int = 0,
     ) -> SketchState:
-        """Return the state with more rows but for their products, which are added in place.
+        """Return the state with more rows except their products, which are added in place.
 
-        `counts` are their number, the sum of their weights and that of the squares of these; all else as the fields.
+        `counts` are their number, the sum of their weights and the sum of the squared weights; other arguments are as the fields.
         """
         return replace(
             self,
@@ -126,7 +126,7 @@ class SketchState:
 
 @dataclass(frozen=True)
 class Sketched:
-    """Products of a symmetric matrix C whose features are multiplied by factors F: F C F · F⁻¹Ω = F · CΩ."""
+    """Products of a symmetric matrix C with features multiplied by factors F: F C F · F⁻¹Ω = F · CΩ."""
 
     n_samples: int
     """Number of rows."""
@@ -143,17 +143,17 @@ class Sketched:
     weights: FloatArray
     """The factors F: 1, or 1 / divisor and 0 for features that never vary; ``(n_features,)``."""
     test: FloatArray
-    """F⁻¹Ω, ``(n_features, n_columns)``; 0 in features whose factor is 0."""
+    """F⁻¹Ω, ``(n_features, n_columns)``; 0 for features with factor 0."""
     products: FloatArray
     """F C Ω, ``(n_features, n_columns)``."""
     weight_squares: float
     """Sum of the squares of the weights."""
     excess: FloatArray | None = None
-    """Second moments about the origin of the sums minus `diagonal`, without the factors, at least 0, ``(n_features,)``."""
+    """Second moments about the origin of the sums minus `diagonal`, without the factors; at least 0, ``(n_features,)``."""
 
     @property
     def cancellation(self) -> float:
-        """Return a bound of the rounding of sums about an origin far from the mean, in the units of eigenvalues."""
+        """Return a bound on the rounding of sums about an origin far from the mean, in units of eigenvalues."""
         if self.excess is None:
             return 0.0
         return float(32 * np.finfo(np.float64).eps * np.sum((np.sqrt(self.excess) * self.weights) ** 2))
@@ -176,7 +176,7 @@ def project(vectors: FloatArray, test: Array) -> FloatArray:
 def weighted(sketched: Sketched, factors: FloatArray) -> Sketched:
     """Return the sketch of F C F for more `factors` of the features, in the memory of `sketched`.
 
-    F C Ω is the product of F C F with F⁻¹Ω for any F, so factors that are known only at the end, such as standard
+    For any F, F C Ω is the product of F C F with F⁻¹Ω, so factors that are known only at the end, such as standard
     deviations, need no second pass.
     """
     if (factors == 1).all():
@@ -196,8 +196,8 @@ class Sketch(Accumulator[SketchState, Sketched]):
     states merge exactly. Rows are shifted by a number near their mean before the products, and a rank-one term removes
     the remaining mean at the end, ``C Ω = (P − s (sᵀΩ) / W) / (W − ddof)``, so a mean far from zero costs no digits.
 
-    ΩᵀCΩ follows from the products, so the Nyström approximation of C (Tropp, Yurtsever, Udell & Cevher 2017) follows as
-    well, which is the randomised SVD of the rows (Halko, Martinsson & Tropp 2011) in one pass.
+    ΩᵀCΩ follows from the products, and so does the Nyström approximation of C (Tropp, Yurtsever, Udell & Cevher 2017),
+    which is the randomised SVD of the rows (Halko, Martinsson & Tropp 2011) in one pass.
 
     Values missing at random: with ``missing="pairwise"`` a missing value counts as `origin`, and products and diagonal
     are divided by the observed fractions (Lounici 2014, eq. 1.4, applied to the sketch).
@@ -231,14 +231,14 @@ class Sketch(Accumulator[SketchState, Sketched]):
     missing: str = "error"
     """Treatment of NaN: ``"error"``, ``"drop_rows"`` or ``"pairwise"``."""
     origin: FloatArray | None = field(default=None, repr=False, compare=False)
-    """Number that is subtracted from each feature, ``(n_features,)``; None = the mean of a sample of the first rows."""
+    """Number to subtract from each feature, ``(n_features,)``; None = the mean of a sample of the first rows."""
     moments: bool = True
-    """Whether to accumulate means and variances; not needed where an earlier pass has computed them."""
+    """Whether to accumulate means and variances; not needed if an earlier pass has computed them."""
     copy_rows: bool = True
-    """Whether to shift the rows before the products. Otherwise the products are shifted, which needs no copy of the rows,
+    """Whether to shift the rows before the products. Otherwise the products are shifted, which needs no copy of the rows
     and is as accurate for means within a few standard deviations of `origin`."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share one update; the bits do not depend on it."""
+    """Number of threads that share one update; it does not affect the bits."""
     key: str = ""
     """Identity of Ω; a hash of `test` by default."""
 
@@ -268,7 +268,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
 
     @cached_property
     def _rounded_origin(self) -> FloatArray | None:
-        """Return `origin` rounded to the type of the rows, so that exactly this number is subtracted from them."""
+        """Return `origin` rounded to the type of the rows, which is exactly the number subtracted from them."""
         return None if self.origin is None else self.origin.astype(self.test.dtype).astype(np.float64)
 
     @cached_property
@@ -290,7 +290,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
         return SketchState(self.key, 0, 0, 0.0, 0.0, origin, zeros, zeros.copy(), observed, 0, products)
 
     def update(self, state: SketchState, block: Block | Array) -> SketchState:
-        """Return `state` with the rows of `block`, shape ``(n_rows, n_features)`` and dense or csr, added to it in place.
+        """Return `state` with the dense or csr rows of `block`, shape ``(n_rows, n_features)``, added to it in place.
 
         Raises
         ------
@@ -317,7 +317,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
         return state if equal is None else self._add_equal(state, equal)
 
     def _add_equal(self, state: SketchState, rows: EqualRows) -> SketchState:
-        """Add rows that all equal one another, in closed form: one outer product."""
+        """Add rows that are all equal, in closed form: one outer product."""
         row, weight = rows.row.astype(np.float64), rows.weight
         if state.weight == 0 and self.origin is None:
             state = replace(state, origin=row.astype(self.test.dtype).astype(np.float64))
@@ -444,7 +444,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
     def _moved_moments(
         self, products: FloatArray, shift: FloatArray, weight: float, sums: FloatArray, squares: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Correct `products` for terms that were summed about an origin `away` from theirs; return their sums and squares.
+        """Correct `products` for terms summed about an origin that lies `away` from theirs; return their sums and squares.
 
         Σ w (x + a)(x + a)ᵀ Ω = Σ w x xᵀ Ω + s (aᵀΩ) + a (sᵀΩ + W aᵀΩ) for the sum s of the x.
         """
@@ -456,7 +456,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
         return sums + weight * shift, squares + shift * (2 * sums + weight * shift)
 
     def absorb(self, state: SketchState, other: SketchState) -> SketchState:
-        """Return the state of the rows behind both, in the memory of `state`; `MergeError` if their Ω differ."""
+        """Return the merged state, in the memory of `state`; `MergeError` if their Ω differ."""
         if state.key != other.key or state.products.shape != other.products.shape:
             raise MergeError(
                 f"sketches of {state.products.shape[0]} x {state.products.shape[1]} and {other.products.shape[0]} x "
@@ -476,7 +476,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
         return state.joined(counts, sums, squares, other.observed, other.n_missing, other.n_left_out)
 
     def finalize(self, state: SketchState) -> Sketched:
-        """Return the products of the covariance matrix; `DataError` if there are too few rows. `state` is not changed."""
+        """Return the products of the covariance matrix, without changing `state`; `DataError` for too few rows."""
         divisor = positive_divisor(state.n_samples, state.weight, self.ddof)
         if not np.isfinite(state.products).all():
             raise DataError(
@@ -537,7 +537,7 @@ class Sketch(Accumulator[SketchState, Sketched]):
         return products, variance, scatter + weight * state.mean**2
 
     def _of_observed(self, state: SketchState) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the same for values missing at random: divided by the fractions of rows in which features were observed."""
+        """Return the same for values missing at random, divided by the fractions of rows in which features were observed."""
         weight, observed = state.weight, state.observed
         _require_observed(observed, self.ddof)
         fraction, mean = observed / weight, state.sums / observed  # about the origin
@@ -580,9 +580,9 @@ class Sketch(Accumulator[SketchState, Sketched]):
 
 
 def _centred_squares(squares: FloatArray, sums: FloatArray, weight: float) -> FloatArray:
-    """Return Σ w (x − m)² of each feature from Σ w x² and Σ w x about an origin; infinite where the mean's part overflows.
+    """Return Σ w (x − m)² of each feature from Σ w x² and Σ w x about an origin; infinite if the mean's part overflows.
 
-    An overflow of the part that is subtracted would otherwise leave −∞, and after the limit of 0 a feature without variance.
+    An overflow of the subtracted part would otherwise leave −∞, which clipping at 0 turns into a feature without variance.
     """
     of_mean = sums**2 / weight
     of_mean = np.where(np.isfinite(of_mean), of_mean, sums * (sums / weight))
@@ -590,7 +590,7 @@ def _centred_squares(squares: FloatArray, sums: FloatArray, weight: float) -> Fl
 
 
 def _require_observed(observed: FloatArray, ddof: int) -> None:
-    """Raise `DataError` if a feature was `observed` in too little weight for a variance."""
+    """Raise `DataError` if a feature was `observed` with too little weight for a variance."""
     few = np.flatnonzero(observed <= ddof)
     if len(few):
         raise DataError(

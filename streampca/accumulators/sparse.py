@@ -29,11 +29,11 @@ _WEIGHT_BITS = 6  # binary digits of a ratio of weights, and so of a sum of squa
 
 @dataclass(frozen=True)
 class SparseCovariance(Covariance):
-    """`Covariance` of rows in compressed sparse row form, with the same state, so that it merges with states of dense rows.
+    """`Covariance` of rows in compressed sparse row form; it has the same state and merges with states of dense rows.
 
     The products of a block are computed about zero, where rows are sparse, and moved to the mean in float64:
-    ``M = XᵀX − n m mᵀ``. That loses no digits of a feature with at least as many zeros as other values. Features that are
-    stored in more than half of the rows of a block are first shifted by one of their values, zeros included, which at
+    ``M = XᵀX − n m mᵀ``. This loses no digits of a feature with at least as many zeros as other values. Features that are
+    stored in more than half of the rows of a block are first shifted, zeros included, by one of their values, which at
     most doubles the stored entries. Blocks with more than 5 % stored values are multiplied as dense panels of a few
     thousand rows, which is faster (`dense_panel`).
 
@@ -50,7 +50,7 @@ class SparseCovariance(Covariance):
     """
 
     dense_from: float = 0.05
-    """Least fraction of stored values for which a block is multiplied as dense panels."""
+    """Fraction of stored values from which a block is multiplied as dense panels."""
 
     @override
     def shares(self, n_features: int) -> int:
@@ -118,10 +118,10 @@ def shift_full_columns(
 ) -> tuple[csc_array, FloatArray]:
     """Return `columns` with mostly full columns shifted, and the shifts, ``(n_features,)``.
 
-    Columns that are stored in more than half of the rows are shifted by their number in `near`, or where that is 0 by
-    that of their values that is nearest to their mean under `weights`: sums of squares about it are at most twice those
-    about the mean. Their zeros become stored entries, so the number of entries at most doubles. All other columns have at
-    least as many zeros as other values, so that the same holds for their sums of squares about zero if weights are equal.
+    Columns that are stored in more than half of the rows are shifted by their number in `near`, or, if that is 0, by the
+    value nearest to their mean under `weights`. Sums of squares about it are at most twice the sums about the mean. Their
+    zeros become stored entries, so the number of entries at most doubles. All other columns have at least as many zeros
+    as other values, so the same holds for their sums of squares about zero if weights are equal.
     """
     n_rows, counts = columns.shape[0], np.diff(columns.indptr)
     origin = np.zeros(columns.shape[1])
@@ -141,13 +141,13 @@ def shift_full_columns(
 
 
 def _nearest(values: FloatArray, weights: FloatArray) -> float:
-    """Return that of `values` which is nearest to their weighted mean."""
+    """Return the element of `values` nearest to their weighted mean."""
     mean = values[0] + weights @ (values - values[0]) / weights.sum()
     return float(values[np.argmin(np.abs(values - mean))])
 
 
 def _near_mean(columns: csc_array, weights: FloatArray) -> bool:
-    """Return whether weights differ by at most 64, or sums of squares about zero are at most 64 times those about the mean."""
+    """Return whether weights differ by at most a factor of 64, or sums of squares about zero are at most 64 times the sums about the mean."""
     if weights.max() <= 2.0**_WEIGHT_BITS * weights.min():
         return True
     with np.errstate(over="ignore", invalid="ignore"):
@@ -178,11 +178,11 @@ _STRIP = 64  # features that are shifted at a time
 
 
 def dense_panel(panel: Block, dtype: DType) -> Panel | None:
-    """Return finite sparse rows without duplicates as a dense panel; None where `dtype` is float32 and would lose digits of their products.
+    """Return finite sparse rows without duplicates as a dense panel; None if `dtype` is float32 and their products would lose digits.
 
-    Zeros stay zeros, unlike in a centred panel, where they become one small number many times over: float32 rounds the
-    products of such numbers the same way in every sum, so that they would have to be repeated in float64. Only features whose
-    sum of squares about zero is more than twice that about the mean are shifted, by their value nearest to the mean.
+    Zeros remain zeros. In a centred panel they become many copies of one small number; float32 rounds the products of such
+    numbers the same way in every sum, so the products would have to be repeated in float64. Only features whose sum of
+    squares about zero is more than twice the sum about the mean are shifted, by their value nearest to the mean.
 
     Raises
     ------
@@ -211,7 +211,7 @@ def dense_panel(panel: Block, dtype: DType) -> Panel | None:
 
 
 def _sums(rows: csr_array, weights: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-    """Return the weighted sum of each column and that of its squares, ``(n_features,)``."""
+    """Return the weighted sums of each column and of its squares, ``(n_features,)``."""
     values: FloatArray = rows.data.astype(np.float64)
     weighted = values if weights is None else values * np.repeat(weights, np.diff(rows.indptr))
     sums = np.bincount(rows.indices, weighted, rows.shape[1])
@@ -221,7 +221,7 @@ def _sums(rows: csr_array, weights: FloatArray | None) -> tuple[FloatArray, Floa
 
 
 def _unsafe(rows: csr_array, squares: FloatArray) -> BoolArray:
-    """Return which columns are not all zero although their squares are 0 or may have lost digits to underflow."""
+    """Return which columns are not all zero but have squares that are 0 or may have lost digits to underflow."""
     unsafe: BoolArray = squares < _LEAST_SQUARES
     if rows.dtype == np.float64:  # no other type has so small numbers
         used = np.zeros(len(squares), dtype=bool)
@@ -237,7 +237,7 @@ def _shift(
     columns: IntArray,
     figures: tuple[FloatArray, FloatArray, FloatArray],
 ) -> None:
-    """Subtract from `columns` of a panel their values nearest to their means; their origins, offsets and squares are put into `figures`."""
+    """Subtract from `columns` of a panel their values nearest to their means; write origins, offsets and squares to `figures`."""
     origin, offset, squares = figures
     values = panel[:, columns]
     nearest = np.argmin(np.abs(values - offset[columns]), axis=0)

@@ -23,7 +23,7 @@ from streampca.typing import Array, FloatArray, override
 _N_ARGUMENTS = 12
 """Arguments of LAPACK's ``tpqrt``."""
 _ARRAYS = (4, 6, 8, 10)
-"""Those of them that are arrays."""
+"""Indices of the array arguments."""
 
 
 @storable
@@ -34,7 +34,7 @@ class TriangleState(StateAboutOrigin):
     n_samples: int
     """Number of rows of positive weight."""
     weight: float
-    """Sum of their weights; the number of rows where none are given."""
+    """Sum of their weights; the number of rows if no weights are given."""
     origin: FloatArray
     """A number near the mean of each feature, shape ``(n_features,)``."""
     offset: FloatArray
@@ -45,7 +45,7 @@ class TriangleState(StateAboutOrigin):
     def joined(
         self, n_rows: int, weight: float, origin: FloatArray, offset: FloatArray
     ) -> tuple[TriangleState, FloatArray]:
-        """Return the state with more rows of mean ``origin + offset`` but for their factor, and √(n₁ n₂ / n) times the step between the means."""
+        """Return the state with more rows of mean ``origin + offset`` except their factor, and √(n₁ n₂ / n) times the difference of the means."""
         first, before = (origin, offset) if self.n_samples == 0 else (self.origin, self.offset)
         step, total = step_between(first, before, origin, offset), self.weight + weight
         share = weight / total
@@ -55,16 +55,16 @@ class TriangleState(StateAboutOrigin):
 
 @dataclass(frozen=True)
 class Factored:
-    """A matrix B with BᵀB / (W − ddof) the covariance matrix, for an SVD that squares no singular values."""
+    """A matrix B such that BᵀB / (W − ddof) is the covariance matrix, for an SVD without squared singular values."""
 
     factor: FloatArray
     """Triangular factor of the centred rows; shares memory with the state, so it must not be changed."""
     weights: FloatArray
     """Weight of each feature: 1, or 1 / divisor and 0 for constant features; ``(n_features,)``."""
     offset: FloatArray | None
-    """√W times the mean for second moments about zero, else None; ``(n_features,)``."""
+    """√W times the mean for second moments about zero, ``(n_features,)``; otherwise None."""
     divisor: float
-    """W − ddof, where W is the sum of the weights: the number of rows where none are given."""
+    """W − ddof, where W is the sum of the weights, or the number of rows without weights."""
     mean: FloatArray
     """Mean of each feature, ``(n_features,)``."""
     variance: FloatArray
@@ -96,10 +96,10 @@ class QRFactor(Accumulator[TriangleState, Factored]):
     """Triangular factor R of a tall matrix of centred rows, by orthogonal transformations alone.
 
     A panel of centred rows X, and the step δ between the means, are annihilated against R by Householder reflections:
-    ``R ← qr([R; X; √(n₁ n₂ / n) δ])`` (LAPACK ``tpqrt``, which uses that R is triangular). Two factors are merged in
+    ``R ← qr([R; X; √(n₁ n₂ / n) δ])`` (LAPACK ``tpqrt``, which exploits that R is triangular). Two factors are merged in
     the same way (Demmel, Grigori, Hoemmen & Langou 2012). Nothing is squared, so singular values are accurate down to
-    1e-15 of the first, whereas those from a covariance matrix are lost below 1e-7. Always in float64. Cost: 2 n d² flops, two to
-    four times the time of float64 products; 8 d² bytes.
+    1e-15 of the first, whereas a covariance matrix loses those below 1e-7. All computations are in float64. Cost: 2 n d²
+    flops, two to four times the time of float64 products; 8 d² bytes.
 
     References
     ----------
@@ -167,7 +167,7 @@ class QRFactor(Accumulator[TriangleState, Factored]):
         return state
 
     def absorb(self, state: TriangleState, other: TriangleState) -> TriangleState:
-        """Return the state of the rows behind both, in the memory of `state`; `MergeError` for other features."""
+        """Return the merged state, in the memory of `state`; `MergeError` if the features differ."""
         require_same_layout(state, other, (state.factor.size, other.factor.size), "features")
         if other.n_samples == 0:
             return state

@@ -1,4 +1,4 @@
-"""Accumulators around others: several together, one for each group of rows, of complete rows, of some features, in pieces."""
+"""Accumulators that wrap others: several together, by group of rows, for complete rows, for some features, in pieces."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ class Joint(Accumulator[tuple[Any, ...], tuple[Any, ...]]):
 
 @dataclass(frozen=True)
 class InPieces(Forwarding):
-    """An accumulator that gets the rows of a block in pieces, so that it takes no more memory than with blocks of that size."""
+    """An accumulator that receives the rows of a block in pieces, so it needs no more memory than for blocks of that size."""
 
     accumulator: AnyAccumulator
-    """The accumulator, whose states these are."""
+    """The accumulator; its states are used unchanged."""
     n_rows: int
-    """Rows of a piece, counted from the first row of the source."""
+    """Number of rows in a piece, counted from the first row of the source."""
 
     def update(self, state: Any, block: Block | Array) -> Any:
         """Return `state` with the rows of `block` added."""
@@ -114,14 +114,14 @@ class InPieces(Forwarding):
 
 @dataclass(frozen=True, eq=False)
 class OfFeatures(Forwarding):
-    """An accumulator that gets some columns of every block; its states are those of the inner one."""
+    """An accumulator that receives some columns of every block, with the states of the inner accumulator."""
 
     accumulator: AnyAccumulator
     """The accumulator of these features."""
     columns: IntArray
-    """Which features, ascending."""
+    """Indices of the features, ascending."""
     column_major: bool = False
-    """Whether a block of them is in Fortran order, as that of their own source would be."""
+    """Whether a block of them is in Fortran order, as from a source of these features alone."""
 
     @override
     def init(self, n_features: int) -> Any:
@@ -137,7 +137,7 @@ class OfFeatures(Forwarding):
         return self.accumulator.state_bytes(len(self.columns))
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes of an update: that of the inner accumulator, and a block of the features."""
+        """Return the scratch memory in bytes of an update: the inner accumulator, and a block of the features."""
         own = len(self.columns)
         return self.accumulator.scratch_bytes(own, n_rows, itemsize) + n_rows * own * itemsize
 
@@ -186,7 +186,7 @@ class CompleteRowsState:
 class CompleteRows(Accumulator[CompleteRowsState, Any]):
     """Update the state of an accumulator with the rows without NaN; the other rows are counted and ignored.
 
-    Cost: that of the accumulator, and a copy of the complete rows of blocks that have others.
+    Cost: the accumulator, and a copy of the complete rows in blocks that also have incomplete rows.
 
     Examples
     --------
@@ -202,7 +202,7 @@ class CompleteRows(Accumulator[CompleteRowsState, Any]):
     accumulator: AnyAccumulator = field(default_factory=Covariance)
     """The accumulator of the complete rows."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share the tiles of one update; the bits do not depend on it."""
+    """Number of threads that share the tiles of one update; it does not affect the bits."""
 
     @override
     def for_reading(self) -> Hashable | None:
@@ -269,7 +269,7 @@ class CompleteRows(Accumulator[CompleteRowsState, Any]):
         return self.accumulator.state_bytes(n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes: that of the accumulator, and copies of complete rows."""
+        """Return the scratch memory in bytes: the accumulator, and copies of complete rows."""
         copied = min(n_rows, _COPIED_ROWS) * n_features * (itemsize + 1)
         return int(self._inner.scratch_bytes(n_features, n_rows, itemsize)) + copied
 
@@ -309,7 +309,7 @@ class ConsecutiveGroups:
     n_groups: int
     """Number of groups."""
     nbytes: int = 0
-    """Memory that they take."""
+    """Memory in bytes."""
 
     def __getitem__(self, rows: slice) -> IntArray:
         """Return the numbers of the groups of consecutive rows, ``(stop - start,)``."""
@@ -321,8 +321,8 @@ class ConsecutiveGroups:
 class ByGroup(Accumulator[GroupStates, tuple[Any, ...]]):
     """Divide the rows of every block by their group and update the state of each group with its rows.
 
-    Rows of one group are copied, unless a block has no others, so they may be in any order. Cost: that of the accumulator for all rows,
-    and a copy of them; as many states as groups.
+    Rows may be in any order: the rows of a group are copied, unless a block has only this group. Cost: the accumulator
+    for all rows, a copy of them, and one state per group.
 
     Examples
     --------
@@ -341,7 +341,7 @@ class ByGroup(Accumulator[GroupStates, tuple[Any, ...]]):
     n_groups: int
     """Number of groups."""
     n_threads: int = field(default=1, compare=False)
-    """Threads that share an update; the bits do not depend on it."""
+    """Number of threads that share an update; it does not affect the bits."""
 
     @property
     def inner(self) -> Any:
@@ -367,7 +367,7 @@ class ByGroup(Accumulator[GroupStates, tuple[Any, ...]]):
         Raises
         ------
         NotFiniteError
-            If the rows hold NaN where it is not allowed, or infinity, or overflow when squared.
+            If the rows hold infinity, or NaN if it is not allowed, or overflow when squared.
         """
         block, inner, groups = as_block(block), self.inner, list(state.groups)
         codes = self.codes[block.start : block.start + len(block)]
@@ -400,13 +400,13 @@ class ByGroup(Accumulator[GroupStates, tuple[Any, ...]]):
         return self.n_groups * self.accumulator.state_bytes(n_features)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes: that of one group, and a copy of its rows with a mask and weights."""
+        """Return the scratch memory in bytes: the update of one group, and a copy of its rows with a mask and weights."""
         copied = n_rows * (n_features * max(itemsize, 8) + 24)
         return int(self.inner.scratch_bytes(n_features, n_rows, itemsize)) + copied
 
 
 def _rows_by_group(codes: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """Yield each group of `codes` with its rows, both ascending; takes n log n steps for any number of groups."""
+    """Yield each group of `codes` with its rows, both ascending, in n log n steps for any number of groups."""
     order = np.argsort(codes, kind="stable")
     ascending = codes[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=ascending[:1] - 1))

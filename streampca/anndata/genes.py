@@ -1,4 +1,4 @@
-"""Highly variable genes, chosen in the stream as scanpy chooses them: moments of all genes from one reading, or two.
+"""Highly variable genes, chosen as in scanpy from moments of all genes in one or two passes.
 
 A flavor is a class with `rows`, those whose moments it takes, and `choose`, and an entry in `FLAVORS`.
 

@@ -1,4 +1,4 @@
-"""What a fit writes into AnnData, under the names and in the form that scanpy gives it."""
+"""Results of a fit in AnnData, with the names and the form of scanpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results written into the AnnData store or file at a path: all of them or none, also if the process is killed, by one writer at a time.
+"""Writing results into the AnnData store or file at a path: all or none, even if the process is killed, and one writer at a time.
 
 They are built in a directory beside it. Those of a store get a journal when they are complete there. Then each is moved
 to its place by a rename, ``uns`` last, and consolidated metadata, where there are any, are replaced after that. Those of an

@@ -1,4 +1,4 @@
-"""The program and its commands about runs; each imports what it runs, so that ``--help`` answers at once."""
+"""The program and its commands for runs; each command imports its own code, so that ``--help`` answers at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completions of the shell that click cannot know: keys of the configuration, built-in data sets."""
+"""Shell completions that click cannot know: keys of the configuration, and built-in data sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of commands: their message, exit status and what to do, as one line of text or as JSON."""
+"""Errors of commands: message, exit status and remedy, as one line of text or as JSON."""
 
 from __future__ import annotations
 

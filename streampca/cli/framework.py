@@ -1,4 +1,4 @@
-"""Commands and their group: common options, one way of printing results, whole help texts, nearest names for mistyped ones."""
+"""Commands and their group: common options, printing of results, complete help texts, suggestions for mistyped names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about fitted models: scores, merging, formats of other programs, object stores."""
+"""Commands for fitted models: scores, merging, export to formats of other programs."""
 
 from __future__ import annotations
 

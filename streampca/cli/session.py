@@ -1,4 +1,4 @@
-"""One call of the command line: the options that all commands have, and where results, progress, notices and log lines go."""
+"""One call of the command line: options of all commands, and the output of results, progress, notices and log lines."""
 
 from __future__ import annotations
 

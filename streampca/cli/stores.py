@@ -1,4 +1,4 @@
-"""Commands about stores: what is there, and digests of what is stored."""
+"""Commands for stores: description of their content, and digests of stored chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimators that are solved from an accumulated covariance in place of PCA: what they share, and factor analysis."""
+"""Estimators that analyse an accumulated covariance by methods other than PCA: their base class, and factor analysis."""
 
 from __future__ import annotations
 

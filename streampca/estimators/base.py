@@ -1,4 +1,4 @@
-"""What all estimators do: fits that are resumed, scores of rows and rows of scores for input of any kind, models saved and exported."""
+"""Base class of estimators: resumable fits, scores and reconstruction for any kind of input, saving and export."""
 
 from __future__ import annotations
 

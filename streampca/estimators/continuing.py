@@ -1,4 +1,4 @@
-"""Continuing after a fit: adding rows, removing rows, merging models; the eigenproblem is solved when a result is accessed."""
+"""Continuing after a fit: adding rows, removing rows and merging models; the eigenproblem is solved when a result is accessed."""
 
 from __future__ import annotations
 

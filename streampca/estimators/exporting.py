@@ -1,4 +1,4 @@
-"""Export of fitted estimators by the name of a file."""
+"""Export of fitted estimators, with the format from the file name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One PCA for each group of rows, from one reading."""
+"""One PCA for each group of rows, in one pass."""
 
 from __future__ import annotations
 

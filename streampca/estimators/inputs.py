@@ -1,4 +1,4 @@
-"""What estimators take: which inputs scikit-learn checks, and which stay lazy."""
+"""Inputs of estimators: which ones scikit-learn checks, and which stay lazy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models, scores and rows as objects of xarray: dimensions and coordinates of the data, and `mode`, counted from 1."""
+"""Models, scores and rows as xarray objects, with the dimensions and coordinates of the data, and `mode`, counted from 1."""
 
 from __future__ import annotations
 

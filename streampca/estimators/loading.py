@@ -1,4 +1,4 @@
-"""Saved models and finished runs as fitted estimators again."""
+"""Loading saved models and finished runs as fitted estimators."""
 
 from __future__ import annotations
 

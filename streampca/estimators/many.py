@@ -1,4 +1,4 @@
-"""Several models of the same data, fitted from the same readings, each of all features or of some."""
+"""Several models of the same data, fitted in the same passes, each to all or some features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimators as plain data and back: their parameters, and the plan and reads of their fit."""
+"""Conversion of estimators to plain data and back: parameters, and the plan and reads of the fit."""
 
 from __future__ import annotations
 

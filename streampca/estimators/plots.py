@@ -1,4 +1,4 @@
-"""Charts of a fitted estimator, drawn by matplotlib: what ``pca.plot`` holds."""
+"""Charts of a fitted estimator, drawn by matplotlib, in ``pca.plot``."""
 
 from __future__ import annotations
 

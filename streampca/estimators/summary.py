@@ -1,4 +1,4 @@
-"""One page of text about a fit: components with their errors, what was read, memory, certificate and warnings."""
+"""One page of text about a fit: components with their errors, reads, memory, certificate and warnings."""
 
 from __future__ import annotations
 

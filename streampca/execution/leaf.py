@@ -1,4 +1,4 @@
-"""A leaf: its blocks are read in order, the next one while a task computes with this one, and again after transient errors."""
+"""A leaf: its blocks are read in order, each while the previous one is processed, and again after transient errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fit as a generator of readings, and the loops that make the readings of one fit, or of several that share them.
+"""A fit as a generator of passes, and the loops that run the passes of one fit, or of several that share them.
 
 A solver yields what it wants to read and is sent the states back, so it knows neither threads nor clusters, nor whether other
 fits read the same rows. What comes along with a fit (copied rows, data quality, residuals) changes readings and answers on their

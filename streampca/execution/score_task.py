@@ -1,4 +1,4 @@
-"""The tasks that compute the scores of a leaf and write them, by one model or by several, and the arrays that they write."""
+"""Tasks that compute and write the scores of a leaf for one or several models, and the arrays that they write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats of exported models: what they cannot express, and files that are written whole, never over one of another kind."""
+"""Formats of exported models: their limits, and files that are written completely and never over a file of another kind."""
 
 from __future__ import annotations
 

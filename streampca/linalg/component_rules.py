@@ -1,4 +1,4 @@
-"""Rules that say how many components are more than noise, from the eigenvalues of a covariance matrix."""
+"""Rules for the number of components above noise, from the eigenvalues of a covariance matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of rows that are left out in turn: cross-validation of the number of components, and the jackknife.
+"""Leaving out groups of rows in turn: cross-validation of the number of components, and the jackknife.
 
 In cross-validation, values of rows that were left out are predicted from the others of their row.
 """

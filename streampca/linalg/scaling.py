@@ -1,4 +1,4 @@
-"""Scaling of features: each by its standard deviation or by one that its mean tells, or all of a variable by the root of its variance."""
+"""Scaling of features: by their standard deviation, by one computed from their mean, or by the root of the variance of their variable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which eigenpairs are taken: a count, a share of variance or squared norm, a threshold, or those above noise.
+"""Selection of eigenpairs: by count, share of variance or squared norm, threshold, or rules for noise.
 
 Every selection receives the relative rounding of the eigenvalues, `rounding`, and treats values within it as equal, so that
 the order of additions does not decide a tie.

@@ -38,7 +38,7 @@ _STRIP_ROWS = 32  # rows of a tile that fit in the cache with what is added to t
 
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
-    """Return the helpers of all threads, which are started when there is something to do for them."""
+    """Return the helpers of all threads, which start when they have work."""
     return ThreadPoolExecutor(_MOST_HELPERS, thread_name_prefix="streampca-tile")
 
 
@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def spread(work: Callable[[Item], None], items: Iterable[Item], n_threads: int) -> None:
-    """Call `work` on every item in this thread and as many others as make `n_threads`; raise the exception of the first item that has one."""
+    """Call `work` on every item in `n_threads` threads, including this one; raise the exception of the first item that fails."""
     left = deque(enumerate(items))
     if n_threads <= 1 or len(left) == 1:
         for _, item in left:
@@ -80,8 +80,8 @@ def spread(work: Callable[[Item], None], items: Iterable[Item], n_threads: int) 
 class TileGrid:
     """Layout of the lower triangle of an ``(n_features, n_features)`` matrix in a flat array.
 
-    The side is divided into ⌈n_features / tile_size⌉ tile rows whose lengths differ by at most one. The array has 4 d² to 8 d²
-    bytes for d features: half of the square, and half of the diagonal tiles. With a range it has the tiles of that range only.
+    The side is divided into ⌈n_features / tile_size⌉ tile rows whose lengths differ by at most one. For d features the array
+    takes 4 d² to 8 d² bytes: half of the square, and half of the diagonal tiles. With a range it has only the tiles of that range.
 
     Examples
     --------
@@ -101,9 +101,9 @@ class TileGrid:
     tile_size: int
     """Largest side of a tile."""
     first: int = 0
-    """Position of the first tile that is stored, in the order of `pairs` of all tiles."""
+    """Position of the first stored tile, in the order of `pairs` of all tiles."""
     last: int | None = None
-    """Position after the last one; None = all that follow."""
+    """Position after the last stored tile; None = all following tiles."""
 
     @cached_property
     def edges(self) -> tuple[int, ...]:
@@ -125,13 +125,13 @@ class TileGrid:
 
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Return the coordinates (i, j), i ≥ j, of the tiles of the range; of all tiles, diagonal ones come first."""
+        """Return the coordinates (i, j), i ≥ j, of the tiles in the range; in the order of all tiles, diagonal tiles come first."""
         sides = range(len(self.edges) - 1)
         return (*((i, i) for i in sides), *((i, j) for i in sides for j in range(i)))[self.first : self.last]
 
     @property
     def n_tiles(self) -> int:
-        """Return the number of tiles of the range."""
+        """Return the number of tiles in the range."""
         last = self._n_tile_rows * (self._n_tile_rows + 1) // 2 if self.last is None else self.last
         return last - self.first
 
@@ -218,10 +218,10 @@ class TileGrid:
         n_threads: int = 1,
         outer: tuple[FloatArray, FloatArray] | None = None,
     ) -> None:
-        """Add ``columnsᵀ columns`` of sparse `columns`, ``(r, n_features)``, and the factors of `outer` as `add_outer` does, in place.
+        """Add ``columnsᵀ columns`` for sparse `columns`, ``(r, n_features)``, and the factors of `outer` like `add_outer`, in place.
 
-        Columns that store many values are multiplied as dense ones: a product of sparse columns takes ten times as long for each pair of
-        values in a row.
+        Columns that store many values are multiplied as dense columns: a product of sparse columns takes ten times as long for
+        each pair of values in a row.
         """
         counts = np.diff(columns.indptr)
         full: BoolArray = counts >= _FULL * max(1, columns.shape[0])
@@ -271,7 +271,7 @@ class TileGrid:
 
 @dataclass(frozen=True)
 class TileFile(TileGrid):
-    """Layout of a matrix whose float64 tiles are in a file: the array of tiles that methods take is empty."""
+    """Layout of a matrix with float64 tiles in a file; the array of tiles passed to methods is empty."""
 
     path: Path = field(kw_only=True)
     """Path of the file."""
@@ -376,18 +376,18 @@ def product_bytes(grid: TileGrid, n_vectors: int, n_threads: int) -> int:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Some columns of a sparse matrix, of which those that store many values are dense."""
+    """Some columns of a sparse matrix; columns that store many values are dense."""
 
     full: IntArray
     """Numbers of the dense columns."""
     dense: FloatArray
     """These columns, ``(r, n_full)``."""
     rows: csr_array
-    """The transpose of all columns, ``(n, r)``, in which the dense ones store nothing."""
+    """The transpose of all columns, ``(n, r)``, without stored values in the dense ones."""
 
     @classmethod
     def of(cls, columns: csc_array, full: BoolArray) -> _Columns:
-        """Return `columns`, ``(r, n)``, with those that are `full` dense."""
+        """Return `columns`, ``(r, n)``, with the `full` ones dense."""
         chosen, rows = np.flatnonzero(full), columns.T.tocsr()
         dense = columns[:, chosen].toarray()
         if len(chosen):
@@ -397,7 +397,7 @@ class _Columns:
         return cls(chosen, dense, rows)
 
     def add_products(self, tile: FloatArray, right: _Columns) -> None:
-        """Add the products of these columns with those of `right`, which may be these, to `tile`, ``(n, n_right)``, in place."""
+        """Add the products of these columns with the columns of `right`, possibly the same, to `tile`, ``(n, n_right)``, in place."""
         product = (self.rows @ right.rows.T).tocsr()
         for start in range(0, len(tile), 128):
             strip = slice(start, start + 128)
@@ -410,5 +410,5 @@ class _Columns:
 
 @lru_cache(maxsize=64)
 def tile_grid(n_features: int, tile_size: int) -> TileGrid:
-    """Return the layout with these numbers, the same object for the same: states of many groups share what it has computed."""
+    """Return the layout with these numbers, cached so that states of many groups share its computed properties."""
     return TileGrid(n_features, tile_size)

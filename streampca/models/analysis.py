@@ -1,4 +1,4 @@
-"""Models that follow from an accumulated covariance and are not its principal components: linear scores, and patterns that give rows back."""
+"""Models of an accumulated covariance other than principal components: linear scores, and patterns that reconstruct rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StrengthErrors:
     """Sampling errors of singular values or canonical correlations: a jackknife over groups of consecutive rows."""
 
     estimates: FloatArray
-    """The values that the errors belong to, ``(k,)``."""
+    """Values that the errors refer to, ``(k,)``."""
     errors: FloatArray
     """Their standard errors, ``(k,)``."""
     n_blocks: int
@@ -39,8 +39,8 @@ class StrengthErrors:
     def interval(self, level: float = 0.95) -> FloatArray:
         """Return intervals, ``(k, 2)``, with t of Student's distribution with n_blocks − 1 degrees of freedom.
 
-        Of singular values σ exp(± t s / σ); of correlations tanh(artanh ρ ± t s / (1 − ρ²)), Fisher's transformation. `level` is their
-        nominal coverage; `ParameterError` unless it is between 0 and 1.
+        They are σ exp(± t s / σ) for singular values, and tanh(artanh ρ ± t s / (1 − ρ²)), by Fisher's transformation, for
+        correlations. `level` is their nominal coverage; `ParameterError` unless it is between 0 and 1.
         """
         return intervals_of(self.estimates, self.errors, self.n_blocks, level, bounded=self.bounded)
 
@@ -49,33 +49,33 @@ class StrengthErrors:
 class AnalysisModel(PCAModel):
     """Scores are products of centred, scaled and weighted rows with `components`, rows of weights that need not be orthonormal.
 
-    Of two tables side by side, the first half of the components has weights of the features of the first table alone, the second
-    half of those of the second. Variances of scores are in no order.
+    For two tables side by side, the first half of the components has weights only for features of the first table, and the
+    second half only for features of the second. Variances of scores are not sorted.
     """
 
     has_spectrum: ClassVar[bool] = False
 
     analysis: str
-    """Name of its kind."""
+    """Name of the analysis."""
     patterns: FloatArray
-    """What scores give of a centred, scaled and weighted row, ``(n_components, n_features)``."""
+    """Patterns that reconstruct centred, scaled and weighted rows from scores, ``(n_components, n_features)``."""
     strengths: FloatArray
     """Singular values of the cross-covariance, canonical correlations, or communal variances of factors; ``(k,)``."""
     n_first: int | None = None
-    """Number of features of the first table; None where there is one table."""
+    """Number of features of the first table; None for one table."""
     totals: tuple[float, ...] = ()
     """Total variances of the first and of the second table."""
     error: float | None = None
-    """Bound of the numerical errors of `strengths`; None where there is none."""
+    """Bound on the numerical errors of `strengths`; None without a bound."""
     figures: Json = field(default_factory=dict)
-    """Further numbers of the result, which manifests show."""
+    """More figures of the result, for manifests."""
     uniquenesses: FloatArray | None = None
     """Uniquenesses of factor analysis, of scaled and weighted features, ``(n_features,)``; None elsewhere."""
     prediction: FloatArray | None = None
     """Coefficients of the regression of the second table on the scores of the first, of scaled and weighted features,
-    ``(k, n_features - n_first)``; None where there is one table, and in models of earlier versions."""
+    ``(k, n_features - n_first)``; None for one table, and in models of earlier versions."""
     strength_errors: StrengthErrors | None = None
-    """Sampling errors of `strengths`; None where they were not computed."""
+    """Sampling errors of `strengths`; None if not computed."""
 
     @property
     @override
@@ -90,7 +90,7 @@ class AnalysisModel(PCAModel):
     @property
     @override
     def by_feature(self) -> dict[str, FloatArray]:
-        """The components of factors are their loadings, and the weights of their scores have a name of their own."""
+        """Values by feature; components of factors are their loadings, and the weights of their scores have a separate name."""
         if self.uniquenesses is None:
             return super().by_feature | {"patterns": self.patterns}
         weights = np.asarray(self.components)
@@ -104,14 +104,14 @@ class AnalysisModel(PCAModel):
 
     @property
     def shares(self) -> FloatArray:
-        """Return the share of the squared covariance, or of variance, that each pair or factor has, ``(k,)``; of correlations their squares."""
+        """Return the share of squared covariance, or of variance, of each pair or factor, ``(k,)``; for correlations, their squares."""
         if "squared_covariance_fraction" in self.figures:
             return np.array(self.figures["squared_covariance_fraction"], dtype=np.float64)
         return self.explained_variance_ratio if self.n_first is None else np.square(self.strengths)
 
     @property
     def explained_variance_ratio(self) -> FloatArray:
-        """Return the share of the total variance along each component, of factors that of their communal variance; ``(n_components,)``."""
+        """Return the share of the total variance along each component, ``(n_components,)``; for factors, their communal variance over the total."""
         if self.uniquenesses is None or self.total_variance <= 0:
             return super().explained_variance_ratio
         return np.asarray(self.strengths / self.total_variance)
@@ -128,12 +128,12 @@ class AnalysisModel(PCAModel):
 
     @property
     def factor_correlation(self) -> FloatArray:
-        """Return the correlations Φ of factors, ``(k, k)``: 1 unless they were rotated by an oblique rotation."""
+        """Return the correlations Φ of factors, ``(k, k)``: the identity unless an oblique rotation was applied."""
         return np.array(self.figures.get("factor_correlation", np.eye(self.n_components)), dtype=np.float64)
 
     @property
     def communalities(self) -> FloatArray:
-        """Return the variances that the factors explain of the features, diag(Wᵀ Φ W), ``(n_features,)``."""
+        """Return the variance of each feature that the factors explain, diag(Wᵀ Φ W), ``(n_features,)``."""
         return np.asarray(np.einsum("ij,ik,kj->j", self.patterns, self.factor_correlation, self.patterns))
 
     @property
@@ -157,7 +157,7 @@ class AnalysisModel(PCAModel):
 
     @cached_property
     def sides(self) -> tuple[Self, ...]:
-        """Return the models of the first and of the second table by themselves; the model itself where there is one table."""
+        """Return the separate models of the first and second table; for one table, the model itself."""
         if self.n_first is None:
             return (self,)
         k = self.n_components // 2
@@ -218,21 +218,21 @@ class AnalysisModel(PCAModel):
 
     @override
     def score_names(self, prefix: str) -> list[str]:
-        """Return the names of the scores; of two tables those of the first begin with x, and those of the second with y."""
+        """Return the names of the scores; for two tables, they begin with x for the first and y for the second."""
         if self.n_first is None:
             return super().score_names(prefix)
         return [f"{side}_{prefix}{i}" for side in "xy" for i in range(self.n_components // 2)]
 
     def decode(self, scores: Array) -> Array:
-        """Return the rows in the original space, ``(n_rows, n_features)``, that the patterns give for these `scores`."""
+        """Return the rows reconstructed from `scores` by the patterns, in the original space, ``(n_rows, n_features)``."""
         dtype = self.score_dtype(scores.dtype)
         rows = self._reconstructed(slice(0, self.n_features), self.patterns, np.asarray(scores, dtype=np.float64))
         return rows.astype(dtype, copy=False)
 
     def loadings(self) -> FloatArray:
-        """Return what one standard deviation of each score gives of scaled and weighted features, ``(n_components, n_features)``.
+        """Return the change of scaled and weighted features per standard deviation of each score, ``(n_components, n_features)``.
 
-        Patterns times the standard deviations of the scores; of factors, whose variance is 1, the patterns.
+        It is the patterns times the standard deviations of the scores; for factors, with variance 1, it is the patterns.
         """
         if self.uniquenesses is not None:
             return self.patterns.copy()
@@ -256,7 +256,7 @@ class AnalysisModel(PCAModel):
 
     @property
     def concerns(self) -> list[str]:
-        """Return sentences about figures that are not what their names say; there are none."""
+        """Return sentences about figures that differ from what their names say: none."""
         return []
 
     def settings(self) -> Json:

@@ -1,4 +1,4 @@
-"""What the eigenvalues of noise depend on, for an accumulated matrix of a fit."""
+"""Quantities that determine the eigenvalues of noise, for an accumulated matrix of a fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fitted models: what every one answers, and principal components, with the map of rows to scores and back."""
+"""Fitted models: the interface of all models, and principal components, which map rows to scores and back."""
 
 from __future__ import annotations
 

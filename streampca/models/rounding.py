@@ -1,4 +1,4 @@
-"""What missing values, and the rounding of packed values and of integers, add to a certificate."""
+"""Contributions of missing values, and of the rounding of packed values and integers, to a certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and scores of a model: what it removes from rows, and rows and scores that are refused because they are not finite."""
+"""Rows and scores of a model: removal of effects from rows, and refusal of nonfinite rows and scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accumulated state of a fit with the parameters it was made with."""
+"""The accumulated state of a fit, with its parameters."""
 
 from __future__ import annotations
 

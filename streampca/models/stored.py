@@ -1,4 +1,4 @@
-"""Components, and training rows of kernel models, that stay on disk: a slab of features, or a band of rows, is in memory at a time."""
+"""Components and training rows of kernel models that stay on disk; one slab of features or band of rows is in memory at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parameters of the estimators, each stated once: name, default, domain, sentences; and those of a fit, checked.
+"""The parameters of the estimators, each stated once with name, default, domain and text, and the checked parameters of a fit.
 
 The modules here import neither numpy nor any other heavy package, because the configuration of a run reads them.
 """

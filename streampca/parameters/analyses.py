@@ -1,4 +1,4 @@
-"""The parameters of `MCA`, `CCA` and `FactorAnalysis`: those of `PCA` that enter a covariance, and their own."""
+"""The parameters of `MCA`, `CCA` and `FactorAnalysis`: the parameters of `PCA` that affect a covariance, and their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parameters of `PCA`, of which other estimators share some, and those of a fit after they were checked."""
+"""The parameters of `PCA`, some of them shared by other estimators, and the checked parameters of a fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of several fits that share their readings: the sum of their states and work, each reading once."""
+"""The plan of several fits that share their passes: the sum of their states and work, with each pass counted once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RETAINED: tuple[Purpose, ...] = (
     "model",
     "axes",
 )
-"""What a fit holds beside one state while others read or solve."""
+"""Memory that a fit keeps, in addition to one state, while others read or solve."""
 _ONE_AFTER_ANOTHER = ("pilot", "solve", "report")
-"""What one fit after another needs."""
+"""Phases that run for one fit after another."""
 
 
 @dataclass(frozen=True, repr=False)
 class ManyPlan:
-    """Plan of a fit of several models: their plans, and passes, memory and work of all together."""
+    """Plan of a fit of several models: their own plans, and the passes, memory and work of all together."""
 
     plans: Mapping[str, Plan]
     """The plan of each model by name, as for a separate fit."""
@@ -70,7 +70,7 @@ class ManyPlan:
 
 
 def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: int, quality_bytes: int = 0) -> Plan:
-    """Return the plan of the readings that `plans` share, with the memory of all; it may not fit.
+    """Return the plan of the passes that `plans` share, with the memory of all; it may not fit.
 
     Parameters
     ----------
@@ -79,9 +79,9 @@ def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: 
     allowed_bytes : int
         Ceiling of the resident memory of that process.
     process_bytes : int
-        What the process takes before the first block.
+        Memory of the process before the first block.
     quality_bytes : int
-        What examining the quality of the data takes, once for all models.
+        Memory for checking the quality of the data, once for all models.
     """
     each = list(plans.values())
     shape, widest = _shape_of(each), max(each, key=lambda plan: plan.n_features)
@@ -109,16 +109,16 @@ def plan_together(plans: Mapping[str, Plan], allowed_bytes: int, process_bytes: 
 
 
 def common_shape(shapes: Sequence[WorkShape]) -> WorkShape:
-    """Return the shape with the blocks that most of `shapes` have, and of these the first."""
+    """Return the first of `shapes` with the most common blocks."""
     counts = Counter(shape.blocks for shape in shapes)
     return max(shapes, key=lambda shape: counts[shape.blocks])
 
 
 def limited_shape(shapes: Sequence[WorkShape], shared: Plan) -> WorkShape:
-    """Return the common one of `shapes`, with no more leaves at once than the plan of all fits has.
+    """Return the common one of `shapes`, with at most as many concurrent leaves as in the plan of all fits.
 
-    Blocks of the plan of all fits come first: a model that has them as it is planned has the same bits as alone, whatever later
-    readings it shares with models that read in another order at first.
+    Blocks of the plan of all fits take precedence: a model that is planned with them has the same bits as in a separate
+    fit, even if it shares later passes with models that first read in another order.
     """
     shape = next((each for each in shapes if each.blocks == shared.blocks), None) or common_shape(shapes)
     limits = ("leaves_in_flight", "window", "leaves_per_worker")
@@ -126,12 +126,12 @@ def limited_shape(shapes: Sequence[WorkShape], shared: Plan) -> WorkShape:
 
 
 def shares_rows(plan: Plan) -> bool:
-    """Tell whether the readings of a fit by `plan` can be those of other fits: rows in their order, into an accumulator."""
+    """Return whether a fit by `plan` can share passes with other fits: it accumulates rows in order."""
     return plan.in_row_order and not plan.detail.holds_all_rows
 
 
 def _shape_of(plans: Sequence[Plan]) -> WorkShape:
-    """Return the shape of the common readings, with as many leaves at once as the most modest of `plans`."""
+    """Return the shape of the shared passes, with the smallest number of concurrent leaves in `plans`."""
     shape = common_shape([plan for plan in plans if shares_rows(plan)] or plans)
     leaves = min(min(plan.leaves_in_flight for plan in plans), shape.n_leaves)
     window = max(leaves, min(min(plan.window for plan in plans), shape.window))
@@ -139,12 +139,11 @@ def _shape_of(plans: Sequence[Plan]) -> WorkShape:
 
 
 def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, always: tuple[int, int]) -> MemoryBudget:
-    """Return the memory of fits that share readings in blocks of `shape`.
+    """Return the memory of fits that share passes in blocks of `shape`.
 
-    Reading: what is `always` there (process and data quality) and blocks once, and of every fit the states, scratch and all
-    else that it needs in a reading; other phases, which one fit after another goes through: its own, and what the other fits
-    retain, one state each among it. Scores:
-    process and blocks once, what fits retain, and what the scores of each take.
+    Reading takes the `always` present memory (process and data quality) and blocks once, plus the states, scratch and other
+    memory of each fit. Other phases run for one fit after another: each takes the memory of its own fit, and what the other
+    fits retain, including one state each. Scores take process and blocks once, what fits retain, and the scores of each.
     """
     process_bytes = sum(always)
     process = min([process_bytes, *(plan.budget.bytes_for(*ALWAYS) for plan in plans)])
@@ -179,7 +178,7 @@ def _budget(plans: Sequence[Plan], shape: WorkShape, allowed_bytes: int, always:
 
 
 def _scores_bytes(plan: Plan, shape: WorkShape) -> int:
-    """Return what writing the scores of one fit in blocks of `shape` takes beside these, at most: it grows as the blocks do."""
+    """Return the maximum memory for writing the scores of one fit, without the blocks of `shape`; it grows with the blocks."""
     if plan.axis == "features":
         return 0  # not from the common reading
     scores = plan.budget.bytes_for("scores") - (plan.budget.bytes_for("blocks") if shares_rows(plan) else 0)
@@ -187,7 +186,7 @@ def _scores_bytes(plan: Plan, shape: WorkShape) -> int:
 
 
 def _notes(plans: Mapping[str, Plan], shape: WorkShape) -> tuple[str, ...]:
-    """Return the notes of all plans, and which models share no reading or have other blocks than alone."""
+    """Return the notes of all plans, and which models share no pass or have other blocks than in a separate fit."""
     notes = [note for plan in plans.values() for note in plan.notes]
     if sum(plan.axis == "samples" and plan.budget.bytes_for("scores") > 0 for plan in plans.values()) > 1:
         notes.append("scores of all models are written from one more reading")

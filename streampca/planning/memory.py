@@ -1,4 +1,4 @@
-"""Formulas of memory, in bytes, that solvers share: the ceiling, and what blocks, states, eigenproblems, models and scores take.
+"""Memory formulas shared by solvers, in bytes: the ceiling, and the memory of blocks, states, eigenproblems, models and scores.
 
 The symbols in these formulas and in those of the solvers (`Work.needs`): n samples, d features and k components; b rows of a block, s bytes of
 a stored value, w of a value in a product, e of a score; L leaves at once, T threads of each, at most W leaves under way or waiting to be

@@ -18,11 +18,11 @@ from streampca.system.process import n_cores
 from streampca.typing import Json
 
 ALL_ROWS = "all rows"
-"""How landmarks are chosen where they are all rows."""
+"""Choice of landmarks if all rows are landmarks."""
 DETAILS: dict[str, type[SolverDetail]] = {}
-"""The detail of each solver, by its name; `Solver` enters them."""
+"""The class of details of each solver, by name; `Solver` registers them."""
 READ_AHEAD_BYTES = 128 * 2**20
-"""Memory for reading ahead where nothing else is said: 32 requests of 4 MiB."""
+"""Default memory for reading ahead: 32 requests of 4 MiB."""
 _READING: tuple[Phase, ...] = ("pilot", "landmarks", "reading", "components", "scores")
 _NOT_PLAIN = ("extent", "budget", "detail", "seconds")
 _FIXED_SECONDS = 0.03  # threads, first calls
@@ -32,19 +32,19 @@ _DISK_BYTES_PER_SECOND = 1e9  # of temporary files; those that the page cache ho
 
 @dataclass(frozen=True)
 class SolverDetail:
-    """Settings of a solver that other solvers do not have; none for a pass that only computes scores."""
+    """Settings that only one solver has; empty for a pass that only computes scores."""
 
     def to_dict(self) -> Json:
-        """Return the settings by the names that they have in the plain form of a plan."""
+        """Return the settings by their names in the plain form of a plan."""
         return asdict(self)
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield names and texts of further lines of the printed plan."""
+        """Yield names and texts of more lines of the printed plan."""
         yield from ()
 
     @classmethod
     def from_dict(cls, data: Json) -> Self:
-        """Return the settings that are in the plain form `data` of a plan."""
+        """Return the settings from the plain form `data` of a plan."""
         return cls(**{entry.name: data[entry.name] for entry in fields(cls) if entry.name in data})
 
     @classmethod
@@ -54,7 +54,7 @@ class SolverDetail:
 
     @property
     def holds_all_rows(self) -> bool:
-        """Tell whether all rows are read into memory, or copied to disk, at once."""
+        """Return whether all rows are in memory, or copied to disk, at once."""
         return False
 
 
@@ -63,7 +63,7 @@ class CovarianceDetail(SolverDetail):
     """Settings of the covariance solver."""
 
     tile_groups: int = 0
-    """Groups of tiles of the covariance, each computed in a pass of its own and stored on disk; 0 = all in memory."""
+    """Groups of tiles of the covariance, each computed in a separate pass and stored on disk; 0 = all in memory."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class GramDetail(SolverDetail):
     components_on_disk: bool = False
     """Whether the components are stored on disk because they do not fit in memory."""
     copied_rows: int = 0
-    """Rows of a block of the first reading, which copies rows to disk, so that chunks are decoded once; 0 = no copy."""
+    """Rows per block in the first pass, which copies rows to disk so that chunks are decoded once; 0 = no copy."""
 
 
 @dataclass(frozen=True)
@@ -83,24 +83,24 @@ class SketchDetail(SolverDetail):
     columns: int
     """Columns q of the test matrix, or rank of the incremental update."""
     held_out: int
-    """Further Gaussian columns for the certificate."""
+    """Additional Gaussian columns for the certificate."""
     passes: int
-    """Passes over the rows, at most."""
+    """Maximum number of passes over the rows."""
     kept_passes: int
-    """Passes whose products stay in memory together; after so many, a pass begins anew from the eigenvectors found so far."""
+    """Passes whose products stay in memory together; after that, a pass restarts from the eigenvectors found so far."""
     pilot_rows: int
     """Rows of the pilot, which is read before the first pass."""
     pilot_bands: int
-    """Bands of chunks that these rows are taken from; 0 where single rows can be read."""
+    """Number of bands of chunks that contain these rows; 0 if single rows can be read."""
     pilot_bytes: int
     """Decoded bytes of the pilot."""
     rows_per_update: int = 0
     """Rows of one incremental update; 0 for a sketch."""
     moments_first: bool = False
-    """Whether a pass for means and variances comes before `passes`: the published conversion is defined only for rows
-    whose scales are known."""
+    """Whether a pass for means and variances precedes `passes`: the published conversion is defined only for rows with known
+    scales."""
     tolerance: float | None = None
-    """Relative error of the eigenvalues at which passes end; None = one pass."""
+    """Relative error of the eigenvalues at which passes stop; None = one pass."""
 
     def to_dict(self) -> Json:
         """Return the settings under ``sketch``."""
@@ -113,7 +113,7 @@ class SketchDetail(SolverDetail):
 
     @classmethod
     def from_dict(cls, data: Json) -> Self:
-        """Return the settings that are under ``sketch`` in `data`."""
+        """Return the settings under ``sketch`` in `data`."""
         return cls(**data["sketch"])
 
 
@@ -122,25 +122,25 @@ class KernelDetail(SolverDetail):
     """Settings of the methods of kernel PCA."""
 
     n_landmarks: int = 0
-    """Number of landmarks, which every row is compared with."""
+    """Number of landmarks, with which every row is compared."""
     sampling: str = ""
-    """How they are drawn."""
+    """How landmarks are drawn."""
     columns: int = 0
     """Columns of the transform of the empirical kernel map."""
     rows_on_disk: bool = False
     """Whether the rows of the empirical kernel map are copied to disk because they do not fit in memory."""
     rows_in_memory: int = 0
-    """Rows on disk that are in memory at a time."""
+    """Number of rows on disk that are in memory at a time."""
     disk_readings: int = 0
-    """Passes over the rows on disk."""
+    """Number of passes over the rows on disk."""
 
     @property
     def holds_all_rows(self) -> bool:
-        """Tell whether all rows are landmarks."""
+        """Return whether all rows are landmarks."""
         return self.sampling == ALL_ROWS
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield the columns of the transform, or the number of landmarks and how they are chosen."""
+        """Yield the columns of the transform, or the number and choice of landmarks."""
         if self.columns:
             yield "transform", f"{self.columns:,} columns"
         else:
@@ -216,7 +216,7 @@ class Plan(WorkShape):
 
     @property
     def tile_groups(self) -> int:
-        """Return the number of groups of tiles, one pass each, in which the covariance is computed and stored on disk; 0 = in memory."""
+        """Return the number of groups of tiles, one pass each, if the covariance is stored on disk; 0 = in memory."""
         return int(getattr(self.detail, "tile_groups", 0))
 
     @property
@@ -226,7 +226,7 @@ class Plan(WorkShape):
 
     @property
     def copied_rows(self) -> int:
-        """Return the rows of a block in the pass that copies rows to disk, to read them by features afterwards; 0 without a copy."""
+        """Return the rows per block in the pass that copies rows to disk, to read them by features later; 0 without a copy."""
         return int(getattr(self.detail, "copied_rows", 0))
 
     @property
@@ -236,7 +236,7 @@ class Plan(WorkShape):
 
     @property
     def model_on_disk(self) -> bool:
-        """Tell whether a part of the model stays in a temporary directory: components of wide data, or rows of kernel PCA."""
+        """Return whether a part of the model stays in a temporary directory: components of wide data, or rows of kernel PCA."""
         return self.components_on_disk or self.rows_on_disk
 
     @property
@@ -320,7 +320,7 @@ class Plan(WorkShape):
 
 
 def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the lines that a plan prints."""
+    """Yield names and texts of the printed lines of a plan."""
     components = "as many as the data asks for" if plan.n_components is None else str(plan.n_components)
     yield "solver", f"{plan.solver}: {plan.reason}"
     yield from plan.detail.lines()
@@ -352,7 +352,7 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def phases_in_words(seconds: Mapping[str, float]) -> str:
-    """Return in words what a fit took by phase."""
+    """Return the time of a fit by phase, in words."""
     of_threads = [
         f"{PHASES[name]} {as_seconds(seconds[name])}" for name in PHASES if name in seconds and name != "merging"
     ]
@@ -374,18 +374,18 @@ def _alternative_in_words(other: Json) -> str:
 
 
 def _passes(passes: int, sketch: Json) -> str:
-    """Return the number of passes; "at most" so many where an approximate solver may stop earlier."""
+    """Return the number of passes, with "at most" if an approximate solver may stop earlier."""
     most = "at most " if sketch.get("passes", passes) > 1 and sketch.get("tolerance") else ""
     return f"{most}{passes} pass{'es' if passes > 1 else ''}"
 
 
 def with_repeated_reads(plan: Plan, source: Source) -> Plan:
-    """Return `plan` with the notes of `source` and its labels, and with reads that its own graph repeats in the bytes to read.
+    """Return `plan` with the notes of `source` and its labels, and with repeated reads of its graph in the bytes to read.
 
     Raises
     ------
     RepeatedReadsError
-        If they are repeated more often than is allowed.
+        If reads are repeated more often than allowed.
     """
     dimensions = () if source.labels is None else (*source.labels.samples, *source.labels.features)
     of_names = (f"{source.description}: {each.note}" for each in dimensions if each.note)
@@ -396,9 +396,9 @@ def with_repeated_reads(plan: Plan, source: Source) -> Plan:
 
 
 def with_read_ahead(plan: Plan, source: Source, most: int | None) -> Plan:
-    """Return `plan` with memory for reading ahead: at most `most` bytes, None = 128 MiB, of what the ceiling leaves.
+    """Return `plan` with memory for reading ahead: at most `most` bytes (None = 128 MiB) of what the ceiling leaves.
 
-    Blocks and leaves stay as they are, so that no bit of a result depends on it.
+    Blocks and leaves are unchanged, so the bits of a result do not depend on it.
     """
     phases = [phase for phase in _READING if phase in plan.budget.by_phase]
     if not source.reads_ahead or not phases:
@@ -410,7 +410,7 @@ def with_read_ahead(plan: Plan, source: Source, most: int | None) -> Plan:
 
 
 def schedule_of(plan: Plan, source: Source, first: int = 0) -> Schedule:
-    """Return what threads of this process read by `plan`, from leaf `first` on: blocks of equal rows are not read."""
+    """Return the schedule by which threads of this process read by `plan`, from leaf `first`, without blocks of equal rows."""
 
     def spans_of(index: int) -> list[tuple[int, int]]:
         spans = plan.leaf(first + index).spans
@@ -435,7 +435,7 @@ def types_of_entries() -> dict[str, str]:
 
 
 def _budget(data: Json) -> MemoryBudget:
-    """Return the budget from the plain form of a plan; without phases (version 0.1.0), of its peak alone."""
+    """Return the budget from the plain form of a plan; without phases (version 0.1.0), only its peak."""
     peak, by_phase = data["projected_bytes"], dict(data.get("memory_by_phase", {}))
     if max(by_phase.values(), default=None) != peak:
         by_phase = {"peak": peak}
@@ -444,25 +444,25 @@ def _budget(data: Json) -> MemoryBudget:
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast a middling machine reads a source and computes, with the leaves and threads of a plan; wrong by a factor of three at times."""
+    """Speed of an average machine in reading and computing, with the leaves and threads of a plan; sometimes wrong by a factor of three."""
 
     read: float
-    """Decoded bytes per second of all leaves that read at once."""
+    """Decoded bytes per second of all leaves that read concurrently."""
     read_cpu: float
-    """Processor seconds for each decoded byte."""
+    """CPU seconds per decoded byte."""
     fold: float
-    """Products per second that all leaves fold at once, centring and adding up included: floating point operations of
-    a symmetric product, counted as rows x side², in the data type of the work."""
+    """Products per second of all concurrent leaves, including centring and summation: floating point operations of a
+    symmetric product, counted as rows x side², in the data type of the work."""
     multiply: float
     """Floating point operations per second of float64 products on all threads."""
     lapack: float
     """Floating point operations per second of LAPACK's symmetric eigensolver on one thread."""
     merge: float
-    """Bytes of states per second that are merged."""
+    """Merged bytes of states per second."""
 
 
 def nominal_rates(plan: Plan) -> Rates:
-    """Return the rates of a middling processor core of 2020 and a local disk, times the threads of `plan`."""
+    """Return the rates of an average CPU core of 2020 and a local disk, times the threads of `plan`."""
     per_thread = 60e9 if plan.work_dtype == "float32" else 30e9
     return Rates(
         read=1e9 * min(2, plan.leaves_in_flight),
@@ -475,15 +475,15 @@ def nominal_rates(plan: Plan) -> Rates:
 
 
 def busy_threads(plan: Plan) -> int:
-    """Return how many threads compute at once while the rows are read."""
+    """Return the number of threads that compute concurrently while rows are read."""
     return min(plan.threads, plan.leaves_in_flight * plan.threads_per_leaf)
 
 
 def expected_seconds(plan: Plan, rates: Rates, solving: float) -> float:
-    """Return the seconds that a fit by `plan` takes at `rates`, `solving` of them when all rows are read.
+    """Return the seconds that a fit by `plan` takes at `rates`, including `solving` seconds after all rows are read.
 
-    Within a leaf the next block is read while one is folded, so the slower of the two counts, and of the faster one
-    only the first block of each leaf. Reading takes processor time, too: on a machine with all cores busy both add up.
+    Within a leaf the next block is read while the previous one is accumulated, so the slower of the two counts, and only
+    the first block of each leaf for the faster one. Reading also takes CPU time: if all cores are busy, both add up.
     """
     if plan.n_leaves == 0:
         return _FIXED_SECONDS
@@ -513,7 +513,7 @@ def expected_seconds(plan: Plan, rates: Rates, solving: float) -> float:
 
 
 def folded_flops(plan: Plan) -> float:
-    """Return the floating point operations of the products of a fit: rows x side², or those with the columns of a sketch."""
+    """Return the floating point operations of the products of a fit: rows x side², or products with the columns of a sketch."""
     detail = plan.detail
     if isinstance(detail, SketchDetail):
         rows_features = float(plan.n_samples) * plan.n_features
@@ -524,12 +524,12 @@ def folded_flops(plan: Plan) -> float:
 
 
 def _side(plan: Plan) -> int:
-    """Return the side of the matrix that is accumulated."""
+    """Return the side of the accumulated matrix."""
     return plan.n_features if plan.axis == "samples" else plan.n_samples
 
 
 def solve_seconds(plan: Plan, rates: Rates) -> float:
-    """Return the time of the eigenproblem; of the iteration that of one filled basis, as spectra that decay need."""
+    """Return the time of the eigenproblem; for the iteration, the time of one full basis, enough for decaying spectra."""
     side = _side(plan)
     limit = min(plan.n_samples, plan.n_features)
     k = min(limit, 64) if plan.n_components is None else plan.n_components
@@ -549,7 +549,7 @@ def solve_seconds(plan: Plan, rates: Rates) -> float:
 
 
 def warn_of_probe() -> None:
-    """Warn the caller of a public function that its `probe` does nothing any more."""
+    """Warn the caller of a public function that `probe` has no effect any more."""
     warnings.warn(
         "probe is ignored: plans expect the time by nominal rates, and the argument ends with the next minor version; leave it out",
         FutureWarning,

@@ -1,4 +1,4 @@
-"""How a reading is divided: rows of a block, blocks of a leaf, leaves and threads that run at once, order of merging."""
+"""Division of a pass: rows per block, blocks per leaf, concurrent leaves and threads, order of merging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a planner is told of a fit: how its rows are divided, and what memory and time it takes in blocks of one size."""
+"""Input of the planner for a fit: the division of its rows, and its memory and time for blocks of a given size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parameter `remove` names, as regressors that are known for every row before it is read."""
+"""Regressors for the parameter `remove`, known for every row before it is read."""
 
 from streampca.regressors.basis import Basis, FittedRegression, Regressors, RowRegressors
 from streampca.regressors.removal import (

@@ -1,4 +1,4 @@
-"""The parameter `remove`: group means, a polynomial trend and covariates, and what of them is known for the rows of a table."""
+"""The parameter `remove`: group means, a polynomial trend and covariates, and their values for the rows of a table."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Configured runs: configuration, execution, manifest, verification, publication, report."""
+"""Configured runs: configuration, execution, manifest, verification, report."""

@@ -1,4 +1,4 @@
-"""T² and Q of the rows of a run: limits, how many rows are beyond them, and the rows that fit least."""
+"""T² and Q of the rows of a run: limits, the number of rows beyond them, and the most unusual rows."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from streampca.storage.directories import DIAGNOSTICS
 from streampca.typing import Array, FloatArray, IntArray, Json
 
 PROBABILITY = 0.99
-"""Share of normally distributed rows that are not beyond a limit."""
+"""Share of normally distributed rows within a limit."""
 MOST_UNUSUAL = 20
-"""How many rows are listed."""
+"""Number of listed rows."""
 UNUSUAL_ROWS, UNUSUAL_INDEX = "unusual_rows", "unusual_index"
-"""Arrays of ``samples.zarr``: the listed rows as the source has them, and their numbers."""
+"""Arrays of ``samples.zarr``: the listed rows, unchanged from the source, and their numbers."""
 _BLOCK_ROWS = 2**20
 _ROW_BYTES = 16 * 2**20
 
 
 class UnusualRow(TypedDict):
-    """A row that fits less than others."""
+    """An unusual row."""
 
     row: int
     """Its number in the source."""
     name: str | None
-    """Its coordinates, where it has any."""
+    """Its coordinates, if any."""
     t2: float
     """T²."""
     q: float
@@ -45,32 +45,32 @@ class UnusualRow(TypedDict):
 
 
 class DiagnosticsSummary(TypedDict):
-    """What a manifest records of T² and Q of the rows; all of it follows from the model and the two arrays."""
+    """Summary of T² and Q of the rows for the manifest; it follows from the model and the two arrays."""
 
     probability: float
-    """Share of normally distributed rows that are not beyond a limit."""
+    """Share of normally distributed rows within a limit."""
     t2_limit: float | None
-    """Limit of T² for rows of the fit, by the Beta distribution; None where there is none."""
+    """Limit of T² for rows of the fit, by the Beta distribution; None without a limit."""
     q_limit: float | None
-    """Limit of Q; None where there is none."""
+    """Limit of Q; None without a limit."""
     q_method: str | None
-    """How that limit was computed: ``jackson-mudholkar`` or ``box``."""
+    """Method for the limit of Q: ``jackson-mudholkar`` or ``box``."""
     without_limit: list[str]
-    """Why there is no limit, in sentences."""
+    """Reasons for missing limits, in sentences."""
     n_rows: int
-    """Rows that have T² and Q."""
+    """Number of rows with T² and Q."""
     n_beyond_t2: int
-    """Rows beyond the limit of T²."""
+    """Number of rows beyond the limit of T²."""
     n_beyond_q: int
-    """Rows beyond the limit of Q."""
+    """Number of rows beyond the limit of Q."""
     n_beyond_both: int
-    """Rows beyond both."""
+    """Number of rows beyond both limits."""
     unusual_rows: list[UnusualRow]
     """The rows with the largest T²/limit + Q/limit, largest first (Yue & Qin 2001)."""
 
 
 def require_diagnosable(config: RunConfig, plan: Plan) -> None:
-    """Raise `ConfigError` if diagnostics are asked for and the components would be on disk, before anything is read."""
+    """Raise `ConfigError`, before anything is read, if diagnostics are requested and the components would be on disk."""
     if config.output.diagnostics and plan.components_on_disk:
         raise ConfigError(
             "output.diagnostics: true, but the components do not fit in memory and will be on disk: set output.diagnostics: false and write "
@@ -79,7 +79,7 @@ def require_diagnosable(config: RunConfig, plan: Plan) -> None:
 
 
 def diagnostics_summary(model: PCAModel, scores: Path, source: Source) -> DiagnosticsSummary:
-    """Return the summary of the arrays ``t2`` and ``q`` of `source` in the group of scores at `scores`, which are read in pieces."""
+    """Return the summary of the arrays ``t2`` and ``q`` of `source` in the group of scores at `scores`, reading them in pieces."""
     labels = source.labels if source.chosen is None else source.chosen.labels
     limits, reasons = _limits(model)
     t2_limit, q_limit, method = limits
@@ -122,7 +122,7 @@ def diagnostics_summary(model: PCAModel, scores: Path, source: Source) -> Diagno
 
 
 def _limits(model: PCAModel) -> tuple[tuple[float | None, float | None, str | None], list[str]]:
-    """Return the limits of T² and Q, None where there is none, how the latter was computed, and reasons."""
+    """Return the limits of T² and Q (None without a limit), the method for Q, and reasons for missing limits."""
     t2_limit, q_limit, method, reasons = None, None, None, []
     try:
         t2_limit = t2_limit_of(model, PROBABILITY, "beta")
@@ -136,14 +136,14 @@ def _limits(model: PCAModel) -> tuple[tuple[float | None, float | None, str | No
 
 
 def _units(model: PCAModel, t2_limit: float | None, q_limit: float | None) -> tuple[float, float]:
-    """Return what T² and Q are divided by to be compared: their limits, else their means, infinity for rounding."""
+    """Return the divisors of T² and Q that make them comparable: their limits, else their means, or infinity for rounding."""
     left = variance_left(model)
     mean = left if left > max(model.rounding, 1e-14) * model.total_variance else math.inf
     return t2_limit or float(max(1, model.n_components)), q_limit or mean
 
 
 def blocks_of(scores: Path) -> Iterator[tuple[int, FloatArray, FloatArray]]:
-    """Yield T² and Q of consecutive rows, with the number of the first."""
+    """Yield T² and Q of consecutive rows, with the number of the first row."""
     t2, q = (strict(zarr.open_array(scores / name, mode="r")) for name in DIAGNOSTICS)
     step = max(1, _BLOCK_ROWS // t2.chunks[0]) * t2.chunks[0]
     for start in range(0, t2.shape[0], step):
@@ -151,9 +151,9 @@ def blocks_of(scores: Path) -> Iterator[tuple[int, FloatArray, FloatArray]]:
 
 
 def read_rows(source: Source, rows: list[int]) -> tuple[Array, ReadCount]:
-    """Read single rows of `source`, as dense rows in the order of `rows`, ``(n, n_features)``, and what that cost.
+    """Return single rows of `source` as dense rows in the order of `rows`, ``(n, n_features)``, and the cost of reading them.
 
-    Numbers of rows are those of the scores: of the table of which those of `source` are some.
+    Row numbers refer to the scores, that is, to the whole table from which `source` may select rows.
     """
     values, count = [], ReadCount()
     numbers = rows if source.chosen is None else np.searchsorted(source.chosen.rows, rows).tolist()
@@ -165,10 +165,7 @@ def read_rows(source: Source, rows: list[int]) -> tuple[Array, ReadCount]:
 
 
 def write_unusual_rows(source: Source, summary: DiagnosticsSummary, path: Path) -> ReadCount:
-    """Read the unusual rows of `summary` again and write them to the group of samples at `path`; return what that cost.
-
-    At most 16 MiB of them.
-    """
+    """Read the unusual rows of `summary` again, write at most 16 MiB of them to the group of samples at `path`, and return the cost."""
     most = max(1, _ROW_BYTES // (source.shape[1] * source.dtype.itemsize))
     rows = [each["row"] for each in summary["unusual_rows"]][:most]
     values, count = read_rows(source, rows)
@@ -179,7 +176,7 @@ def write_unusual_rows(source: Source, summary: DiagnosticsSummary, path: Path) 
 
 
 def unusual_rows_of(path: Path) -> tuple[Array, IntArray] | None:
-    """Return the rows and their numbers that `write_unusual_rows` has written; None where there are none."""
+    """Return the rows and their numbers from `write_unusual_rows`; None without any."""
     if not all((path / name).is_dir() for name in (UNUSUAL_ROWS, UNUSUAL_INDEX)):
         return None
     rows, index = (strict(zarr.open_array(path / name, mode="r"))[:] for name in (UNUSUAL_ROWS, UNUSUAL_INDEX))
@@ -187,7 +184,7 @@ def unusual_rows_of(path: Path) -> tuple[Array, IntArray] | None:
 
 
 def expected_diagnostics(config: RunConfig, directory: Path, model: Model, source: Source) -> DiagnosticsSummary | None:
-    """Return what the manifest of a run is to record, computed again; None where no diagnostics were asked for, or they are gone."""
+    """Return the entry for the manifest of a run, computed again; None if diagnostics were not requested or are gone."""
     scores = directory / "scores.zarr"
     if not config.output.diagnostics or model.linear is None:
         return None
@@ -197,7 +194,7 @@ def expected_diagnostics(config: RunConfig, directory: Path, model: Model, sourc
 
 
 def as_json(summary: DiagnosticsSummary | None) -> Json | None:
-    """Return a summary as plain data; infinity, which JSON does not have, becomes null."""
+    """Return a summary as plain data, with null for infinity, which JSON lacks."""
     if summary is None:
         return None
     finite = [

@@ -1,4 +1,4 @@
-"""A file with a digest of every stored chunk of an array, with which later readings are compared."""
+"""A file with a digest of every stored chunk of an array, to compare with later reads."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Fingerprint:
     place: Path
     """The file."""
     whole: str
-    """One digest for all: of shape, metadata, and all chunks in the order of the grid."""
+    """Single digest of shape, metadata, and all chunks in grid order."""
     n_chunks: int
-    """Chunks that exist."""
+    """Number of existing chunks."""
     n_missing: int
-    """Chunks that do not."""
+    """Number of missing chunks."""
     stored_bytes: int
     """Size of the chunks as stored."""
 
@@ -61,10 +61,10 @@ class Fingerprint:
 
 
 def arrays_of(path: str, names: Sequence[str], missing_chunks: str) -> tuple[Source, ...]:
-    """Open the arrays at a path or URL, or those of the source of a configuration, to digest their chunks as they are stored.
+    """Open the arrays at a path or URL, or in the source of a configuration, to digest their stored chunks.
 
-    `names` are those of arrays in a group; empty for the array at `path`, or the only one in the group there. Arrays beside
-    the data, such as coordinates, have no digests, so that their missing chunks do not matter.
+    `names` are names of arrays in a group; empty for the array at `path`, or the only one in the group there. Arrays beside
+    the data, such as coordinates, have no digests, so their missing chunks do not matter.
     """
     missing_chunks = "fill_labels" if missing_chunks == "error" else missing_chunks
     if path.endswith((".yaml", ".yml")):
@@ -89,7 +89,7 @@ def _require_no_files(path: str | Sequence[str]) -> None:
 
 
 def _opened(path: str, name: str | None, missing_chunks: str) -> Source:
-    """Open an array, whichever of its dimensions are samples."""
+    """Open an array with any dimensions as samples."""
     try:
         return open_source(path, array=name, missing_chunks=missing_chunks, decode="raw")
     except DataError:
@@ -105,18 +105,17 @@ def _opened(path: str, name: str | None, missing_chunks: str) -> Source:
 def write_fingerprint(
     source: Source, place: Path | None = None, *, overwrite: bool = False, progress: ProgressCallback | None = None
 ) -> Fingerprint:
-    """Read all chunks of `source` as they are stored and write the xxh3-128 of each to `place`.
+    """Read all stored chunks of `source` without decoding them, and write the xxh3-128 of each to `place`.
 
-    By default that is ``<store>.fingerprint.npz`` beside a local store, and in the working directory for a URL. The file has the
-    form of the digests that a state holds (`streampca.sources.zarr.digests`); nothing is decoded. xxh3 finds accidents; it is no
-    signature.
+    The default is ``<store>.fingerprint.npz`` beside a local store, or in the working directory for a URL. The file has the
+    form of the digests in a state (`streampca.sources.zarr.digests`). xxh3 detects accidental changes; it is not a signature.
 
     Raises
     ------
     OutputError
-        If `place` is another file, or a fingerprint and `overwrite` is not set.
+        If `place` is another file, or if it is a fingerprint and `overwrite` is not set.
     DataError
-        If `source` is not a zarr array, or chunks are missing and were not to be filled.
+        If `source` is not a zarr array, or if chunks are missing and should not be filled.
     """
     if not isinstance(source, ZarrSource):
         raise DataError(f"{source.description}: fingerprints are for zarr arrays, found {type(source).__name__}")

@@ -1,4 +1,4 @@
-"""The source, the estimator, the parameters, the plan, and the values of rows that a configuration describes."""
+"""Source, estimator, parameters, plan and values of rows from a configuration."""
 
 from __future__ import annotations
 
@@ -46,28 +46,28 @@ from streampca.typing import Array
 
 @dataclass(frozen=True)
 class ConfiguredFit(Generic[AnyParameters, AnyFit]):
-    """An estimator, not fitted, and the parameters of its fit."""
+    """An unfitted estimator, and the parameters of its fit."""
 
     estimator: StreamEstimator
     """The estimator."""
     parameters: AnyParameters
     """Its checked parameters, with weights and threads."""
     rotation: Rotation | None = field(default=None, kw_only=True)
-    """How the components of the fit are rotated; None leaves them as they are."""
+    """Rotation of the components after the fit; None for no rotation."""
 
     def of(self, source: Source) -> ConfiguredFit[AnyParameters, AnyFit]:
-        """Return the fit with the weights that a coordinate gives the features of `source`."""
+        """Return the fit with weights of the features of `source` from a coordinate."""
         return replace(self, parameters=with_columns(self.parameters, source))
 
     def within(self, memory: int, threads: int) -> ConfiguredFit[AnyParameters, AnyFit]:
-        """Return the fit with other limits, for one of several that read together."""
+        """Return the fit with other limits, for one of several fits in shared passes."""
         limits: dict[str, Any] = {"memory": memory, "threads": threads, "read_ahead": 0}  # all read ahead once
         return replace(self, parameters=replace(self.parameters, **limits))
 
     def plan(self, config: RunConfig, source: Source, *, shared: bool = False) -> Plan:
         """Return the plan of `config`.
 
-        That of a fit alone has alternatives, and counts the workers of a cluster; one that is `shared` is of several that read together.
+        The plan of a single fit has alternatives and counts the workers of a cluster; a `shared` plan is for one of several fits.
         """
         planned: Plan = self.estimator._plan_source(
             source,
@@ -82,7 +82,7 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
         return planned
 
     def readings(self, source: Source, plan: Plan, *, keep_rows: int, quality: bool) -> Readings[AnyFit]:
-        """Ask for the readings of the fit of `source` by `plan`, with `keep_rows` rows copied and the `quality` of the data."""
+        """Request the passes of the fit of `source` by `plan`, which copy `keep_rows` rows and check the `quality` of the data."""
         beside: dict[str, Any] = {"keep_rows": keep_rows, "quality": quality}
         fitted: Any = yield from self.estimator._readings_of_fit(source, self.parameters, plan, **beside)
         if self.rotation is not None:
@@ -91,7 +91,7 @@ class ConfiguredFit(Generic[AnyParameters, AnyFit]):
 
 
 _UNREAD: Array = np.ones(1)
-"""What stands for an array that is not read."""
+"""Placeholder for an array that is not read."""
 
 AnyConfiguredFit: TypeAlias = ConfiguredFit[Parameters, Fit] | ConfiguredFit[KernelParameters, KernelFit]
 
@@ -99,12 +99,12 @@ AnyConfiguredFit: TypeAlias = ConfiguredFit[Parameters, Fit] | ConfiguredFit[Ker
 def fit_of(config: RunConfig, *, unread: bool = False) -> AnyConfiguredFit:
     """Return the estimator that `config` describes, and the parameters of its fit.
 
-    Reads weights, groups and covariates; `unread` has one number in the place of each of these, to check what no data would change.
+    It reads weights, groups and covariates; with `unread`, one number replaces each of them, for checks without data.
 
     Raises
     ------
     NotAvailableError
-        For preprocessing that the estimator does not do.
+        For preprocessing that the estimator does not support.
     """
     kind, preprocess = ESTIMATORS[config.model.kind], config.preprocess
     names = kind._get_param_names()
@@ -151,7 +151,7 @@ def fit_of(config: RunConfig, *, unread: bool = False) -> AnyConfiguredFit:
 
 
 def _require_rotatable(config: RunConfig) -> None:
-    """Raise `ConfigError` if components are rotated and something is asked for that rotated components do not have."""
+    """Raise `ConfigError` if a rotation is combined with an output that rotated components do not have."""
     if not isinstance(config.model, PCAConfig) or config.model.rotation is None:
         return
     for key, asked, why in (
@@ -166,7 +166,7 @@ def _require_rotatable(config: RunConfig) -> None:
 
 @contextmanager
 def of_model(name: str) -> Iterator[None]:
-    """Have an error say that it is about the model `name`."""
+    """Add the name of the model `name` to the message of an error."""
     try:
         yield
     except StreamPCAError as error:
@@ -175,7 +175,7 @@ def of_model(name: str) -> Iterator[None]:
 
 
 def require_possible(config: RunConfig | ModelsConfig) -> None:
-    """Raise what a run of `config` would, whatever the data: for parameters and outputs that do not go together; reads nothing.
+    """Raise the error of a run of `config` for incompatible parameters and outputs, whatever the data; reads nothing.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def require_possible(config: RunConfig | ModelsConfig) -> None:
 
 
 def require_state(config: RunConfig, parameters: Parameters | KernelParameters, plan: Plan | None = None) -> None:
-    """Raise `ConfigError` if the state is to be saved and such a fit keeps none, by the `plan` if there is one."""
+    """Raise `ConfigError` if the state is to be saved but such a fit keeps none, according to `plan` if given."""
     obstacle = obstacle_to_update(config, parameters, plan) if config.output.state else None
     if obstacle is not None:
         raise ConfigError(f"output.state: true, but {obstacle}; else set output.state: false")
@@ -219,7 +219,7 @@ def require_state(config: RunConfig, parameters: Parameters | KernelParameters, 
 def obstacle_to_update(
     config: RunConfig, parameters: Parameters | KernelParameters, plan: Plan | None = None
 ) -> str | None:
-    """Return why a run of `config` keeps no state that rows could be added to; None where it does: see `obstacle_to_state`."""
+    """Return why rows cannot be added to the state of a run of `config`; None if they can (see `obstacle_to_state`)."""
     if isinstance(config.model, PCAConfig) and config.model.rotation is not None:
         return "model.rotation keeps no state to add rows to: a state has the components before the rotation"
     return obstacle_to_state(parameters, plan)
@@ -235,7 +235,7 @@ def _with_kernel(values: dict[str, object], model: KernelPCAConfig) -> dict[str,
 
 
 def _term_of(term: KernelConfig, model: KernelPCAConfig) -> Kernel:
-    """Return a kernel of the sum; keys that are null are those of `model`."""
+    """Return a kernel of the sum; null keys take the values of `model`."""
     gamma = model.gamma if term.gamma is None else term.gamma
     degree = model.degree if term.degree is None else term.degree
     coef0 = model.coef0 if term.coef0 is None else term.coef0
@@ -246,7 +246,7 @@ def _term_of(term: KernelConfig, model: KernelPCAConfig) -> Kernel:
 def source_of(config: RunConfig, **others: Any) -> Source:
     """Open the source of `config`, with `others` in place of its keys.
 
-    Reads metadata and coordinates only, unless `source.mask` needs rows.
+    It reads only metadata and coordinates, unless `source.mask` needs rows.
     """
     keywords = keywords_of(config.source) | {"follow_symlinks": config.source.follow_symlinks, **others}
     if others.get("mask") is not None:
@@ -255,7 +255,7 @@ def source_of(config: RunConfig, **others: Any) -> Source:
 
 
 def _removal_of(config: RunConfig, read: Callable[[str, str], Array]) -> dict[str, object] | None:
-    """Return what `config` removes from the rows, with the arrays that it names, each as `read` gives it."""
+    """Return the removal in `config`, with the arrays that it names, as returned by `read`."""
     written = config.preprocess.remove
     if written is None:
         return None
@@ -268,7 +268,7 @@ def _removal_of(config: RunConfig, read: Callable[[str, str], Array]) -> dict[st
 
 
 def keywords_of(source: SourceConfig) -> dict[str, Any]:
-    """Return the keywords of `open_source` that `source` describes."""
+    """Return the keywords of `open_source` for `source`."""
     keywords = source.model_dump(exclude={"path", "labels", "storage_options", "follow_symlinks"})
     return keywords | {"storage_options": plain_options(source.storage_options) or None}
 
@@ -277,16 +277,16 @@ _GROUPS, _CLASSES = "model.group_by", "source.labels"
 
 
 def values_named(key: str, name: str, config: RunConfig, source: Source) -> Array:
-    """Return the values that `name` means, which the key `key` of `config` holds; their number is not checked.
+    """Return the values that `name`, from the key `key` of `config`, refers to; their number is not checked.
 
-    They are a file, a coordinate or column of the table, or an array beside it.
+    They come from a file, a coordinate or column of the table, or an array beside it.
 
     Raises
     ------
     DataError
-        If there is no such file, column or array, or it cannot be read.
+        If the file, column or array does not exist or cannot be read.
     ParameterError
-        If the name is that of a part of times that there is not, or of no column of files or AnnData.
+        If the name is an unknown part of times, or not a column of the files or AnnData.
     """
     chosen = source.chosen
     if name.endswith(".npy"):
@@ -305,14 +305,14 @@ def values_named(key: str, name: str, config: RunConfig, source: Source) -> Arra
 
 
 def classes_of_samples(config: RunConfig, source: Source) -> Array | None:
-    """Return the class of each sample of `source` as text, ``(n_samples,)``; None where `config` names none.
+    """Return the class of each sample of `source` as text, ``(n_samples,)``; None if `config` names none.
 
     Raises
     ------
     DataError
-        If there is no such file, coordinate or array, or it does not hold text or a whole number for each sample.
+        If the file, coordinate or array does not exist, or does not hold text or a whole number for each sample.
     ParameterError
-        If the name is that of a sample coordinate with a part of its times that there is not.
+        If the name is a sample coordinate with an unknown part of its times.
     """
     name = config.source.labels
     if name is None:
@@ -337,13 +337,13 @@ def classes_of_samples(config: RunConfig, source: Source) -> Array | None:
 
 
 def group_by_of(config: RunConfig) -> str | None:
-    """Return what divides the rows into groups, None where one model of all rows is fitted."""
+    """Return the label that divides rows into groups; None if one model is fitted to all rows."""
     name: str | None = getattr(config.model, "group_by", None)
     return name
 
 
 def source_by_groups(config: RunConfig) -> Source:
-    """Open the source of `config`; a column of Parquet or Arrow files that divides the rows is no feature of it."""
+    """Open the source of `config`; a column of Parquet or Arrow files that divides the rows is not a feature."""
     name, path = str(group_by_of(config)), config.source.path
     files = files_of(path if isinstance(path, str) else list(path))
     if files is None or files.format.holds != "columns" or config.source.id_column is not None or name.endswith(".npy"):
@@ -365,9 +365,9 @@ def groups_of_rows(config: RunConfig, source: Source) -> Groups:
     Raises
     ------
     ParameterError
-        If there is no such coordinate, it would be a feature, too, or labels are missing or not one for each row.
+        If the coordinate does not exist or would also be a feature, or if labels are missing or not one per row.
     DataError
-        If there is no such file, column or array, or a group has the name of another part of the result.
+        If the file, column or array does not exist, or if a group has the name of another part of the result.
     """
     labels = values_named(_GROUPS, str(group_by_of(config)), config, source)
     return groups_of(as_groups(labels, _GROUPS), source, _GROUPS)

@@ -29,18 +29,18 @@ from streampca.storage.directories import read_record, read_unreplaced
 from streampca.typing import Json, JsonValue
 
 Description: TypeAlias = dict[str, object]
-"""What is known of a path: its ``kind``, and entries that depend on it, as plain data."""
+"""Description of a path as plain data: its ``kind``, and entries that depend on the kind."""
 
 
 def inspect_path(path: str, **options: Any) -> Description:
-    """Describe `path`, or the table that `options` make of the store there, from metadata and coordinates.
+    """Describe `path`, or the table that `options` select from the store there, from metadata and coordinates.
 
     Raises
     ------
     DataError
-        If nothing is there, or it is nothing that streampca reads or writes.
+        If `path` does not exist, or is nothing that streampca reads or writes.
     ConfigError
-        If it is a configuration that is not valid.
+        If it is an invalid configuration.
     """
     place = Path(path)
     given = {name: value for name, value in options.items() if value is not None}
@@ -120,7 +120,7 @@ def _of_files(path: str) -> Description:
 
 
 def _of_array(path: str, array: str | None) -> Description:
-    """Describe an array at `path` or in the group there, also one that is no table by itself."""
+    """Describe an array at `path` or in the group there, even if it is not a table by itself."""
     try:
         described = _of_table(path, {"array": array, "decode": "raw"})
         packed = cast(Json, described.get("packing") or {})
@@ -257,7 +257,7 @@ def _of_table(path: str, options: Mapping[str, Any]) -> Description:
 
 
 def _of_labels(labels: Mapping[str, JsonValue] | None) -> Description:
-    """Return dimensions and variables of a table as entries of a description; empty where dimensions have no names."""
+    """Return dimensions and variables of a table as entries of a description; empty if dimensions have no names."""
     if labels is None:
         return {}
     dimensions = [

@@ -1,4 +1,4 @@
-"""The manifest of a run: what ``manifest.json`` holds, how it is made, written and read."""
+"""The manifest of a run, ``manifest.json``: content, creation, writing and reading."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _MAX_BYTES = 64 << 20
 
 Times = tuple[datetime, float]
-"""When a run began: the date, and the seconds of `time.perf_counter`."""
+"""Start of a run: the date, and the seconds of `time.perf_counter`."""
 
 
 Manifest: TypeAlias = Json
-"""What a finished run records of itself; `docs/reference/json.md` says what the keys mean."""
+"""Record of a finished run; `docs/reference/json.md` describes the keys."""
 
 UPDATED = "updated run"
-"""Name, in the identity of an update, of the identifier of the run that it begins with; it is not in the manifest."""
+"""Key, in the identity of an update, for the identifier of the updated run; it is not in the manifest."""
 
 
 def manifest_of(
@@ -46,9 +46,9 @@ def manifest_of(
     updates: Sequence[Json] = (),
     **entries: object,
 ) -> Manifest:
-    """Return the manifest of a run of any kind: who made what from which source when, in which memory.
+    """Return the manifest of a run of any kind: versions, source, time, memory and result.
 
-    `updates` has an entry for each time that new rows were added; `entries` are those of the kind; all have ``passes``, ``reads`` and ``notes``.
+    `updates` has an entry for each addition of new rows; `entries` depend on the kind; all kinds have ``passes``, ``reads`` and ``notes``.
     """
     return {
         "format": f"streampca-{kind}",
@@ -74,7 +74,7 @@ def manifest_of(
 
 
 def described_source(config: RunConfig, source: Source) -> Json:
-    """Return what a manifest records of the source: its path as it was written, shape, labels and files."""
+    """Return the entry of a manifest for the source: its path with references unresolved, shape, labels and files."""
     described = source.describe() | {"path": config.source.path_as_written}
     if source.labels is not None:
         described["labels"] = source.labels.describe()
@@ -84,7 +84,7 @@ def described_source(config: RunConfig, source: Source) -> Json:
 
 
 def write_json(path: Path, data: Mapping[str, object]) -> None:
-    """Write a document of a run."""
+    """Write a JSON document of a run."""
     path.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 

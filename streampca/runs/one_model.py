@@ -1,4 +1,4 @@
-"""A run of one model: the fit that a configuration describes, and its model, scores, samples, manifest and page."""
+"""A run of one model: the fit of a configuration, with its model, scores, samples, manifest and report."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ _ROWS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores that are written."""
+    """Written scores."""
 
     count: ReadCount
-    """What reading for them cost."""
+    """Chunks and bytes read for them."""
     seconds: float
-    """How long it took."""
+    """Duration in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class OneModel(Strategy):
     fit: AnyConfiguredFit
     """The estimator and the parameters of its fit."""
     classes: Array | None = None
-    """Class of each sample as text, for the report; None where the configuration names none."""
+    """Class of each sample as text, for the report; None if the configuration names none."""
 
     @classmethod
     def of(
@@ -88,7 +88,7 @@ class OneModel(Strategy):
         notice: Notice,
         source: Source | None = None,
     ) -> OneModel:
-        """Return the run of `config`, on a `source` that is opened already where one is given."""
+        """Return the run of `config`, with an already opened `source` if given."""
         source = source_of(config) if source is None else source
         classes, fit = classes_of_samples(config, source), fit_of(config).of(source)
         return cls(config=config, source=source, notice=notice, progress=progress, fit=fit, classes=classes)
@@ -110,7 +110,7 @@ class OneModel(Strategy):
         require_slots(self.source.description, self.source, run_id, replace=output.anndata == "overwrite")
 
     def planned(self) -> Plan:
-        """Return what the run would do; reads metadata only."""
+        """Return the plan of the run; reads only metadata."""
         plan = self.fit.plan(self.config, self.source)
         self.require_possible(plan)
         return plan
@@ -143,7 +143,7 @@ class OneModel(Strategy):
 
     @override
     def bytes_to_write(self, plan: AnyPlan) -> int:
-        """Return the size of model, state, scores and their rows; where a share of variance decides how many components, that of one."""
+        """Return the size of model, state, scores and reconstruction; if a share of variance sets the number of components, for one component."""
         config, solver = self.config, self.fit.estimator._solvers[plan.solver]
         rows, features, dtype = plan.n_samples, plan.n_features, np.dtype(plan.dtype)
         k = plan.n_components or (min(rows, features) if config.model.n_components is None else 1)
@@ -164,7 +164,7 @@ class OneModel(Strategy):
         return run_fit(self.readings(self.source, plan), active_client(self.source), self.progress)
 
     def readings(self, source: Source, plan: Plan) -> Readings[FitResult]:
-        """Ask for the readings of the fit of the rows of `source` by `plan`, and return it."""
+        """Request the passes of the fit of `source` by `plan`, and return the fit."""
         rows = report_rows(self.source) if self.config.output.report else 0
         return (yield from self.fit.readings(source, plan, keep_rows=rows, quality=self.config.quality))
 
@@ -178,9 +178,9 @@ class OneModel(Strategy):
         times: Times,
         scored: Scored | None = None,
     ) -> Manifest:
-        """Write model, samples, scores, their rows, manifest and report of a fit to the directory `path`; return the manifest.
+        """Write model, samples, scores, reconstruction, manifest and report of a fit to the directory `path`; return the manifest.
 
-        `scored` is what scores cost that are there already; None has them written.
+        `scored` is the cost of scores that exist already; with None they are written.
         """
         from streampca.runs.report.page import write_report
 
@@ -230,7 +230,7 @@ class OneModel(Strategy):
 
     @override
     def conclude(self, run: Run) -> None:
-        """Write the results into the AnnData that was read, as the configuration says."""
+        """Write the results into the AnnData that was read, if the configuration asks for it."""
         config, directory = self.config, run.directory
         finished = f"the run itself is finished, in {directory}: with --resume only"
         if config.output.anndata:
@@ -244,7 +244,7 @@ class OneModel(Strategy):
     def _write_model(self, fitted: FitResult, path: Path, run_id: str) -> ReadCount | None:
         """Write the model, and its state if the configuration asks for it, to the new directory `path`.
 
-        Return what was read for the record of the chunks whose rows are in the state, None where there is none.
+        Return the reads for the record of chunks with rows in the state; None without a record.
         """
         path.mkdir()
         record = record_of(self.fit.estimator, plan=fitted.plan, n_passes=fitted.passes, bytes_read=fitted.count.bytes)
@@ -259,7 +259,7 @@ class OneModel(Strategy):
         return recorded
 
     def _write_scores(self, fitted: FitResult, path: Path) -> Scored | None:
-        """Write scores if the configuration asks for them; None where nothing was read for them."""
+        """Write scores if the configuration asks for them; return None if nothing was read for them."""
         output, resources = self.config.output, self.config.resources
         diagnostics = output.diagnostics
         began = time.perf_counter()
@@ -279,7 +279,7 @@ class OneModel(Strategy):
         return Scored(count, time.perf_counter() - began)
 
     def _write_reconstruction(self, fitted: FitResult, path: Path) -> Json | None:
-        """Write the rows that the scores give back if the configuration asks for them; return what reading the scores cost."""
+        """Write the rows reconstructed from the scores if the configuration asks for them; return the cost of reading the scores."""
         wanted, resources, began = self.config.output.reconstruction, self.config.resources, time.perf_counter()
         if not wanted:
             return None
@@ -305,7 +305,7 @@ class OneModel(Strategy):
         return _reads(count, plan, time.perf_counter() - began)
 
     def _summarise_diagnostics(self, fitted: FitResult, path: Path) -> tuple[DiagnosticsSummary | None, ReadCount]:
-        """Return the summary of T² and Q, None without them; write the rows that fit least where there is a report, and return their cost."""
+        """Return the summary of T² and Q, or None without them; for a report, write the most unusual rows and return their cost."""
         output = self.config.output
         if not output.diagnostics or fitted.model.linear is None:
             return None, ReadCount()
@@ -329,9 +329,9 @@ def _write_samples(samples: RowsState, path: Path, classes: Array | None, chosen
 
 
 def _without_holes(samples: RowsState, model: Model) -> RowsState | None:
-    """Return `samples` with what the components of `model` give in place of NaN; None if no row is left.
+    """Return `samples` with NaN replaced by values from the components of `model`; None if no row is left.
 
-    Rows with NaN are left out where they have no scores, because the fit left them out, or where their scores need more than the row.
+    Rows with NaN are left out if the fit left them out, so that they have no scores, or if scores need more than the row.
     """
     if samples.values.dtype.kind != "f" or not np.isnan(samples.values).any():
         return samples

@@ -1,4 +1,4 @@
-"""The figures of data quality that the manifest of a run records, and the sentences about them."""
+"""Figures of data quality in the manifest of a run, and sentences about them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from streampca.storage.zarr_interface import ZarrArray
 from streampca.typing import Array, BoolArray, FloatArray, IntArray, Json
 
 COMMON_SHARE = 0.99
-"""Share of rows with the same value from which a feature is nearly constant."""
+"""Minimum share of rows with the same value for a nearly constant feature."""
 _RELATIVE_DEVIATION = 1e-6
-"""Standard deviation relative to the mean up to which a feature is nearly constant: some roundings of float32."""
+"""Maximum standard deviation of a nearly constant feature, relative to the mean: a few roundings of float32."""
 _LEAST_VALUES = 8
-"""Examined values of a feature in a part of the file from which its mean is compared."""
+"""Minimum number of examined values of a feature in a part of the file for comparing its mean."""
 _STUCK_VALUES, _VARYING_PARTS = 32, 0.75
-"""Values of a feature that does not vary in a part of the file, at least, and the share of parts in which it does vary."""
+"""Minimum number of values of a constant feature in a part of the file, and the share of parts in which it must vary."""
 _MOST_TAILS = 100
 _BLOCK_ROWS = 2**13
 
 HEAVY = 5.0
-"""Excess kurtosis from which tails are called heavy; that of the Laplace distribution is 3, that of t with 5 degrees of freedom 6."""
+"""Excess kurtosis above which tails are called heavy; it is 3 for the Laplace distribution, and 6 for t with 5 degrees of freedom."""
 LARGE_SHIFT, LARGE_RATIO = 2.0, 3.0
 """Shift in standard deviations, and ratio of standard deviations, that are worth a warning."""
 _CONCENTRATED = 3.0
-"""Ratio of the share of missing values in a part of the file to that in all from which they are concentrated."""
+"""Ratio of the share of missing values in a part of the file to the overall share, above which they are concentrated."""
 
 
 def record_quality(manifest: Manifest, result: FitResult, source: Source, scores: Path | None) -> None:
-    """Add figures and sentences about the quality of the data to `manifest`, where it was examined.
+    """Add figures and sentences about the quality of the data to `manifest`, if it was examined.
 
-    `scores` is the group of scores; None where none were written.
+    `scores` is the group of scores; None if no scores were written.
     """
     if result.quality is None:
         return
@@ -60,13 +60,13 @@ def quality_figures(found: QualityFound, source: Source, model: Model, scores: P
     Parameters
     ----------
     found : QualityFound
-        What the reading says.
+        Findings of the pass.
     source : Source
         The data.
     model : PCAModel or KernelModel
         The model, which knows the features that never vary.
     scores : Path, optional
-        The group of scores, for their kurtosis; None where none were written.
+        The group of scores, for their kurtosis; None if no scores were written.
     """
     quality, state, name = found.quality, found.states[0], _names(source, model)
     pca = model.linear
@@ -89,7 +89,7 @@ def quality_figures(found: QualityFound, source: Source, model: Model, scores: P
 
 
 def _names(source: Source, model: Model) -> Namer:
-    """Return what names a feature by its number, None where it has no name."""
+    """Return a function from the number of a feature to its name, or None if it has no name."""
     names, labels = source.feature_names, model.labels
 
     def name(feature: int) -> str | None:
@@ -112,7 +112,7 @@ def _examined(quality: Quality, state: QualityState) -> Json:
 
 
 def _listed(features: IntArray, name: Namer, shares: FloatArray | None = None, least: float = 0.0) -> list[Json]:
-    """Return the first of the `features` with their names, and one share each, None where it is below `least` and depends on blocks."""
+    """Return the first of the `features` with names and shares; a share is None if it is below `least` and depends on blocks."""
     listed = [{"feature": int(feature), "name": name(int(feature))} for feature in features[:MOST_LISTED]]
     if shares is None:
         return listed
@@ -121,7 +121,7 @@ def _listed(features: IntArray, name: Namer, shares: FloatArray | None = None, l
 
 
 def _total(state: QualityState) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-    """Return counts, means, and sums of squared deviations within parts and between them, of each followed feature."""
+    """Return count, mean, and sums of squared deviations within and between parts for each followed feature."""
     counts = state.counts.sum(axis=0)
     means = (state.counts * state.means).sum(axis=0) / np.maximum(counts, 1)
     between = (state.counts * np.square(state.means - means)).sum(axis=0)
@@ -137,13 +137,13 @@ def _constant_in(quality: Quality, state: QualityState) -> IntArray:
 
 
 def _rounding(state: QualityState) -> FloatArray:
-    """Return the standard deviation of each followed feature that is rounding of equal values."""
+    """Return the standard deviation of each followed feature that rounding of equal values can cause."""
     rounding: FloatArray = 16 * np.finfo(np.float64).eps * np.abs(state.means).max(axis=0, initial=0.0)
     return rounding
 
 
 def _nearly_constant(quality: Quality, state: QualityState, never: IntArray, name: Namer) -> Json:
-    """Return the followed features, but for those that `never` vary, most of whose examined values are the same, or near their mean."""
+    """Return the followed features, except those that `never` vary, with most examined values equal or near their mean."""
     counts, means, within, between = _total(state)
     shares = state.n_common / np.maximum(state.n_compared, 1)
     deviations = np.sqrt((within + between) / np.maximum(counts, 1))
@@ -160,7 +160,7 @@ def _nearly_constant(quality: Quality, state: QualityState, never: IntArray, nam
 
 
 def _drift(quality: Quality, state: QualityState, name: Namer) -> Json | None:
-    """Return how far means and deviations of parts of the file are from those of all rows; None for a file of one part.
+    """Return differences of means and deviations between parts of the file and all rows; None for a file of one part.
 
     A shift is in standard deviations within parts. `noise` is about the largest shift of as many means of
     independent values that do not drift, √(2 ln(2 f p)) / √n with the n rows of a part.
@@ -200,7 +200,7 @@ def _finite(values: FloatArray) -> FloatArray:
 
 
 def _places(quality: Quality, state: QualityState, name: Namer) -> Callable[[tuple[np.intp, ...]], Json]:
-    """Return what describes an entry of a table by part and feature: the feature, and rows of the file."""
+    """Return the description of an entry of a table by part and feature: the feature, and rows of the file."""
 
     def where(entry: tuple[np.intp, ...]) -> Json:
         part, feature = int(state.parts[entry[0]]), int(quality.followed[entry[1]])
@@ -210,7 +210,7 @@ def _places(quality: Quality, state: QualityState, name: Namer) -> Callable[[tup
 
 
 def _stuck(state: QualityState, where: Callable[[tuple[np.intp, ...]], Json], typical: BoolArray) -> Json:
-    """Return the features that do not vary in a part of the file though they do in most: a sensor that stood still."""
+    """Return the features that are constant in a part of the file but vary in most parts, such as a stuck sensor."""
     flat = state.scatter <= state.counts * _rounding(state) ** 2
     still = (state.counts >= _STUCK_VALUES) & flat
     varying = (~flat).mean(axis=0) >= _VARYING_PARTS
@@ -234,15 +234,15 @@ def _missing(quality: Quality, state: QualityState, name: Namer) -> Json:
 
 
 def _never_written(state: QualityState, source: Source) -> Json:
-    """Return how many chunks were never written, and how many rows that hold nothing else, by part of the file."""
+    """Return the number of chunks that were never written, and of rows only in such chunks, by part of the file."""
     by_part = state.unwritten.tolist() if state.unwritten.any() else []
     return {"chunks": int(source.missing_chunks_filled), "rows": int(state.unwritten.sum()), "by_part": by_part}
 
 
 def tails(scores: Path) -> Json | None:
-    """Return the excess kurtosis of the stored scores of the first components, which is 0 for Gaussian ones; rows of NaN are left out.
+    """Return the excess kurtosis of the stored scores of the first components, without rows of NaN; it is 0 for Gaussian scores.
 
-    Moments are taken about the means of the first rows; cost: one reading of the scores.
+    Moments are taken about the means of the first rows. Cost: one pass over the scores.
     """
     array = strict(zarr.open_array(scores / "scores", mode="r"))
     k = min(int(array.shape[1]), _MOST_TAILS)
@@ -268,7 +268,7 @@ def tails(scores: Path) -> Json | None:
 
 
 def _blocks(array: ZarrArray, k: int) -> Iterator[FloatArray]:
-    """Yield the rows without NaN of the first `k` columns of stored scores, a chunk and of it a few rows at a time."""
+    """Yield the rows without NaN of the first `k` columns of stored scores, a few rows of a chunk at a time."""
     step = int(array.chunks[0])
     for start in range(0, array.shape[0], step):
         chunk: Array = np.asarray(array[start : start + step, :k])
@@ -280,7 +280,7 @@ def _blocks(array: ZarrArray, k: int) -> Iterator[FloatArray]:
 
 
 def findings(figures: Json) -> tuple[list[str], list[str]]:
-    """Return sentences about the figures of data quality: those that are to be looked into, and others."""
+    """Return sentences about the figures of data quality: those that need attention, and others."""
     concerns = [*_of_drift(figures["drift"]), *_of_missing(figures)]
     notes = []
     constant, nearly = figures["constant"], figures["nearly_constant"]

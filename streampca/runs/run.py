@@ -1,4 +1,4 @@
-"""From a configuration to a finished run of its kind, and what is done with a finished run of any kind."""
+"""Runs of a configuration, and operations on finished runs of any kind."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def run(
 
 
 def plan_run(config: RunConfig | ModelsConfig) -> Plan | ManyPlan:
-    """Return what a run of `config` would do; reads metadata and labels only."""
+    """Return the plan of a run of `config`; reads only metadata and labels."""
     with planning_for(common_of(config)):
         return strategy_of(config).planned()
 
@@ -110,7 +110,7 @@ def strategy_of(
     progress: ProgressCallback | None = None,
     notice: Notice = lambda _: None,
 ) -> SeveralModels | GroupsOfRows | OneModel:
-    """Return the run of `config`, whose source is opened; before that, what no data would change is refused."""
+    """Return the run of `config` with an opened source; first refuse configurations that fail for any data."""
     require_possible(config)
     if isinstance(config, ModelsConfig):
         return SeveralModels.of(config, progress, notice)
@@ -126,7 +126,7 @@ def _kind_of(config: RunConfig | ModelsConfig) -> type[Strategy]:
 
 
 def common_of(config: RunConfig | ModelsConfig) -> RunConfig:
-    """Return the configuration of a run, of several models what they have in common."""
+    """Return the configuration of a run; for several models, the part that they share."""
     return config.common if isinstance(config, ModelsConfig) else config
 
 
@@ -139,7 +139,7 @@ def kind_of(directory: Path) -> str:
 def verify_runs(
     directory: Path, *, overrides: Sequence[str] = (), progress: ProgressCallback | None = None
 ) -> list[Verification]:
-    """Return the verification of a finished run, of several models that of each; the first has the check of the common manifest."""
+    """Return the verification of a finished run, one for each model; the first includes the check of the common manifest."""
     kind = kind_of(directory)
     if kind == "groups":
         return [verify_groups(directory, overrides=overrides, progress=progress)]
@@ -160,7 +160,7 @@ def verify_runs(
 
 
 def write_reports(directory: Path, rows: tuple[int, ...] = ()) -> list[Path]:
-    """Write the page of a finished run, with more `rows` of the source; of several models theirs, and one that links them."""
+    """Write the report of a finished run, with more `rows` of the source; for several models, their reports and one that links them."""
     from streampca.runs.report.page import write_report
 
     kind = kind_of(directory)
@@ -176,12 +176,12 @@ def write_reports(directory: Path, rows: tuple[int, ...] = ()) -> list[Path]:
 
 
 def further_rows(directory: Path, rows: Sequence[int]) -> FurtherRows | None:
-    """Return rows of the source that the run in `directory` has read, by their numbers from 0; None for none.
+    """Return rows, by number from 0, of the source that the run in `directory` has read; None without numbers.
 
     Raises
     ------
     ConfigError
-        If there is no row of such a number.
+        If a row number does not exist.
     DataError
         If the source is gone, or is not the one that the run has read.
     NotAvailableError

@@ -1,4 +1,4 @@
-"""Configured runs of more than one model from one reading: of several (``models``), and of one for each group of rows (``model.group_by``)."""
+"""Configured runs of more than one model in shared passes: several models (``models``), or one per group of rows (``model.group_by``)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunOfGroups(Run):
 
     @property
     def model(self) -> Any:
-        """Return the fitted estimators by the labels of groups, with ``"pooled"`` and ``"between"``, as `PCA.fit_groups` does."""
+        """Return the fitted estimators by group label, with ``"pooled"`` and ``"between"``, like `PCA.fit_groups`."""
         models: GroupModels[PCA] = GroupModels()
         entries = {entry["label"]: path for entry, path in groups_of_run(self.directory)}
         for label, path in entries.items():
@@ -71,9 +71,9 @@ class RunOfGroups(Run):
 
 
 def groups_of_run(directory: Path) -> list[tuple[Json, Path]]:
-    """Return the entry of each model in the manifest of a run of groups, and where the model lies.
+    """Return the entry of each model in the manifest of a run of groups, and the path of the model.
 
-    Groups come first, then the model within groups, and that of the group means. `ModelError` if the manifest is damaged.
+    Groups come first, then the model within groups and the model of the group means. `ModelError` if the manifest is damaged.
     """
     manifest = read_json(directory, "manifest.json")
     entries = manifest.get("models")
@@ -99,7 +99,7 @@ class GroupsOfRows(Strategy):
 
     @classmethod
     def of(cls, config: RunConfig, progress: ProgressCallback | None, notice: Notice) -> GroupsOfRows:
-        """Return the run of `config`; reads metadata and labels."""
+        """Return the run of `config`; reads only metadata and labels."""
         source = source_by_groups(config)
         job, groups = OneModel.of(config, progress, notice, source), groups_of_rows(config, source)
         return cls(config=config, source=source, notice=notice, progress=progress, job=job, groups=groups)
@@ -118,7 +118,7 @@ class GroupsOfRows(Strategy):
         return self.job.identity() | {"contents of model.group_by": labels}
 
     def planned(self) -> Plan:
-        """Return what the run would do; reads metadata and labels only."""
+        """Return the plan of the run; reads only metadata and labels."""
         return plan_fits_of_groups(self.source, self.parameters, self.groups)
 
     @override
@@ -174,9 +174,9 @@ class GroupsOfRows(Strategy):
 
 
 def directory_names(groups: Groups) -> list[str]:
-    """Return the name of the directory of each model: of the groups by their labels, then within and between groups.
+    """Return the directory name of each model: groups by label, then within and between groups.
 
-    Other characters than letters, digits, ``.``, ``_`` and ``-`` become ``-``, and names that occur twice have a number.
+    Characters other than letters, digits, ``.``, ``_`` and ``-`` become ``-``, and duplicate names get a number.
     """
     names: list[str] = []
     for label in (*map(_plain, groups.names), POOLED, BETWEEN):
@@ -189,7 +189,7 @@ def directory_names(groups: Groups) -> list[str]:
 
 
 def _plain(label: Any) -> str | int | float | bool:
-    """Return a label as JSON has it, times and infinity as text."""
+    """Return a label in the form of JSON, with times and infinity as text."""
     infinite = isinstance(label, float) and math.isinf(label)
     return str(label) if infinite or isinstance(label, np.datetime64) else label
 
@@ -225,7 +225,7 @@ class RunOfModels(Run):
 
     @property
     def model(self) -> Any:
-        """Raise `ModelError`: there are several."""
+        """Raise `ModelError`, because the run has several models."""
         raise ModelError(f"{self.directory} holds several models: use runs[name].model, of {', '.join(self.runs)}")
 
 
@@ -272,7 +272,7 @@ class SeveralModels(Strategy):
         return self.models.to_yaml()
 
     def planned(self) -> ManyPlan:
-        """Return what the run would do; reads metadata only."""
+        """Return the plan of the run; reads only metadata."""
         resources = self.config.resources
         memory, threads, ahead = resources.memory_bytes, resources.n_threads, resources.read_ahead_bytes
         client, quality = active_client(self.source), self.config.quality
@@ -310,7 +310,7 @@ class SeveralModels(Strategy):
         }
 
     def _tables(self) -> dict[str, Source]:
-        """Return what each model reads: the features of `source` that its own has, or its own where it has others."""
+        """Return the table of each model: the features of `source` that it uses, or its own source if it has other features."""
         source = self.source
         return {
             name: source if job.source is source else view_of(source, job.source) for name, job in self.jobs.items()
@@ -352,9 +352,9 @@ class SeveralModels(Strategy):
         return manifest
 
     def _write_shared_scores(self, results: Mapping[str, FitResult], together: Plan, path: Path) -> dict[str, Scored]:
-        """Write the scores of all models that take those of rows from one reading, and return what it cost for each of them.
+        """Write the scores of all models that compute them from rows in one shared pass, and return the cost for each of them.
 
-        The others have theirs already, take them by features, or read other data than `source`.
+        The other models already have scores, compute them by features, or read data other than `source`.
         """
         output, source, tables = self.config.output, self.source, self._tables()
         places = {name: path / "models" / name / "scores.zarr" for name in self.jobs}
@@ -386,7 +386,7 @@ class SeveralModels(Strategy):
 
 
 def sources_of(models: ModelsConfig, source: Source) -> dict[str, Source]:
-    """Return the table of each model: `source`, or one that is opened with other features."""
+    """Return the table of each model: `source`, or one opened with other features."""
     common = models.common.source.model_dump()
     return {
         name: source if one.source.model_dump() == common else source_of(one) for name, one in models.models.items()
@@ -394,7 +394,7 @@ def sources_of(models: ModelsConfig, source: Source) -> dict[str, Source]:
 
 
 def _reads_for_scores(manifests: Mapping[str, Manifest], shared: Mapping[str, Scored]) -> Json | None:
-    """Return what was read for the scores of all models, the common reading counted once, and how many readings it took."""
+    """Return the reads for the scores of all models, with the shared pass counted once, and the number of passes."""
     total, n_readings = next((each.count for each in shared.values()), ReadCount()), int(bool(shared))
     for name, manifest in manifests.items():
         reads, once = manifest["reads"]["scores"], shared[name].count if name in shared else ReadCount()

@@ -1,6 +1,6 @@
-"""The one way of all runs: check the place, lock it, plan, see to the space, read, write, and publish by a rename.
+"""Steps common to all runs: check and lock the directory, plan, check the disk space, read, write, and publish by a rename.
 
-A fit, several models, groups of rows and an update are strategies of it.
+A fit, several models, groups of rows and an update are strategies.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from streampca.storage.lock import Lock, lock_of
 from streampca.system.process import peak_bytes
 
 AnyPlan = Any
-"""A `Plan`, or of several models a `ManyPlan`."""
+"""A `Plan`, or a `ManyPlan` for several models."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Run:
     """A finished run."""
 
     directory: Path
-    """Where everything is."""
+    """Directory of the run."""
     manifest: Manifest
-    """Versions, fingerprints, reads, memory, time, certificate, result."""
+    """Versions, fingerprints, reads, memory, time, certificate and result."""
 
     @property
     def model(self) -> AnyFitted:
@@ -69,14 +69,14 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(ABC):
-    """What one kind of run does in its own way; `carry_out` is the way that all kinds go."""
+    """Steps that differ between kinds of runs; `carry_out` has the steps that all kinds share."""
 
     kind: ClassVar[str]
     """Kind of the output: ``run``, ``models`` or ``groups``."""
     finished: ClassVar[type[Run]] = Run
     """Class of a finished run of this kind."""
     config: RunConfig
-    """Where the run goes and what it may use; of several models, what they have in common."""
+    """Configuration of the run; for several models, the part that they share."""
     source: Source
     """The opened source."""
     notice: Callable[[str], None]
@@ -84,40 +84,40 @@ class Strategy(ABC):
     progress: ProgressCallback | None = None
     """Called as blocks finish."""
     replaces: bool = False
-    """Whether the run replaces the one in its directory, whatever `output.overwrite` says."""
+    """Whether the run replaces the one in its directory, regardless of `output.overwrite`."""
 
     @abstractmethod
     def identity(self) -> dict[str, str]:
-        """Return what must be the same for a stopped run to go on."""
+        """Return everything that must be unchanged for a stopped run to resume."""
 
     @abstractmethod
     def plan(self, log: ProgressLog) -> AnyPlan:
-        """Return the plan, that of the stopped run if `log` has one; raise an error if the run cannot be carried out."""
+        """Return the plan, from the stopped run if `log` has one; raise an error if the run cannot be carried out."""
 
     @abstractmethod
     def bytes_to_write(self, plan: AnyPlan) -> int:
-        """Return about how many bytes the output will have."""
+        """Return the approximate size of the output in bytes."""
 
     @abstractmethod
     def read(self, plan: AnyPlan) -> Any:
-        """Read the rows and return what `write` takes."""
+        """Read the rows and return the input of `write`."""
 
     @abstractmethod
     def write(self, fitted: Any, plan: AnyPlan, path: Path, log: ProgressLog, times: Times) -> Manifest:
         """Write everything but the configuration and the plan to the directory `path`; return the manifest."""
 
     def unfinished(self, log: ProgressLog) -> tuple[str, ...]:
-        """Return names of outputs that a stopped run has begun and goes on with."""
+        """Return names of outputs that a stopped run has begun and continues."""
         return ()
 
     def require_places(self, *, resume: bool) -> None:  # noqa: B027 most kinds have nothing to do
-        """Raise an error if another place that the run writes to is taken."""
+        """Raise an error if another destination of the run is occupied."""
 
     def require_free(self, run_id: str) -> None:  # noqa: B027 most kinds have nothing to do
-        """Raise `OutputError` if a place that the run `run_id` is copied to is taken."""
+        """Raise `OutputError` if a destination to which the run `run_id` is copied is occupied."""
 
     def conclude(self, run: Run) -> None:  # noqa: B027 most kinds have nothing to do
-        """Do what comes after the run is complete, such as copies of it."""
+        """Do the work after the run is complete, such as writing its results into the AnnData that was read."""
 
     def to_yaml(self) -> str:
         """Return the configuration as a file."""
@@ -125,7 +125,7 @@ class Strategy(ABC):
 
 
 def require_place(config: RunConfig, kind: str, *, resume: bool) -> None:
-    """Raise `OutputError` if the directory of `config` holds something that an output of `kind` may not replace."""
+    """Raise `OutputError` if the directory of `config` contains something that an output of `kind` may not replace."""
     output = config.output
     # What a run that died left is tidied first.
     may_replace = resume or (output.directory.name != "" and lock_of(output.directory).exists())
@@ -133,10 +133,10 @@ def require_place(config: RunConfig, kind: str, *, resume: bool) -> None:
 
 
 def carry_out(strategy: Strategy, *, resume: bool, fresh: bool) -> Run:
-    """Carry out a run in a place that was checked, and return it when it is complete; parameters and errors as of `streampca.run`.
+    """Carry out a run in a checked directory and return the finished run; parameters and errors as in `streampca.run`.
 
-    The place is locked, a stopped run looked for, the work planned and the space for it checked before anything is read. The output
-    has another name until it is complete.
+    Before anything is read, it locks the directory, looks for a stopped run, plans the work and checks the disk space. The
+    output has another name until it is complete.
     """
     directory, kind = strategy.config.output.directory, strategy.kind
     require_apart(directory, strategy.source.description)
@@ -156,23 +156,23 @@ def carry_out(strategy: Strategy, *, resume: bool, fresh: bool) -> Run:
 
 @dataclass(frozen=True)
 class Place:
-    """The directory of a run, locked, without what runs that died have left."""
+    """The locked directory of a run, without remains of runs that died."""
 
     directory: Path
-    """Where the run is, or will be."""
+    """Present or future directory of the run."""
     lock: Lock
-    """The right to write there."""
+    """Lock for writing there."""
     checkpoint: CheckpointDirectory
-    """Where a stopped run goes on from."""
+    """Checkpoint from which a stopped run resumes."""
     kind: str | None
-    """Kind of the finished output that is there; None if there is none."""
+    """Kind of the finished output in the directory; None without one."""
     stopped: str | None
-    """Identifier of the stopped run; None if there is none."""
+    """Identifier of the stopped run; None without one."""
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[Place]:
-    """Lock `directory` for one run for as long as the block lasts, and remove what runs that died have left."""
+    """Lock `directory` for one run for the duration of the block, and remove the remains of runs that died."""
     with Lock(directory, secrets.token_hex(8)) as lock:
         checkpoint = CheckpointDirectory(checkpoint_of(directory))
         finished = read_record(directory)
@@ -190,7 +190,7 @@ def locked(directory: Path) -> Iterator[Place]:
 def written(
     strategy: Strategy, place: Place, identity: dict[str, str], *, resume: bool = False, fresh: bool = False
 ) -> Run:
-    """Carry out a run of this `identity` in its locked `place`, from where it stopped, and return it when it is complete."""
+    """Carry out, or resume, a run of this `identity` in its locked `place`, and return the finished run."""
     log = _log_of(strategy, place, identity, resume=resume, fresh=fresh)
     strategy.require_free(log.identity.run_id)
     config, times = strategy.config, (datetime.now(UTC), time.perf_counter())
@@ -221,7 +221,7 @@ def written(
 
 
 def _log_of(strategy: Strategy, place: Place, identity: dict[str, str], *, resume: bool, fresh: bool) -> ProgressLog:
-    """Return the log of a run of this `identity`: that of the stopped run, which the lock then names, or a new one."""
+    """Return the log of a run of this `identity`: the log of the stopped run, which the lock then names, or a new one."""
     lock, stopped = place.lock, place.stopped
     files = {"config.yaml": strategy.config.to_yaml()}
     run_identity = RunIdentity(lock.run_id, identity, strategy.config.checkpoint.every_seconds, files)
@@ -242,9 +242,9 @@ def _log_of(strategy: Strategy, place: Place, identity: dict[str, str], *, resum
 
 
 def write_manifest(config: RunConfig, path: Path, manifest: Manifest, write_page: Callable[[Path], object]) -> None:
-    """Log what a run says of its result; write manifest and page, both again if drawing took more memory than all before.
+    """Log the result of a run; write manifest and report, both twice if drawing took more memory than everything before.
 
-    No chart shows the memory, so that those of the second page are those of the first.
+    No chart shows the memory, so both reports have the same charts.
     """
     log_findings(config.name, manifest.get("warnings", ()), manifest["notes"])
     write_json(path / "manifest.json", manifest)
@@ -261,20 +261,20 @@ def write_manifest(config: RunConfig, path: Path, manifest: Manifest, write_page
 
 
 def unfinished_rows(config: RunConfig, log: ProgressLog) -> tuple[str, ...]:
-    """Return the names of scores and rows that a stopped run has begun to write and that `config`, too, asks for: it goes on with them."""
+    """Return the names of scores and rows that a stopped run has begun to write and that `config` also requests: they are continued."""
     asked = {"scores": config.output.scores, "reconstruction": config.output.reconstruction}
     entries = {name: log.entry(name) for name, wanted in asked.items() if wanted}
     return tuple(f"{name}.zarr" for name, entry in entries.items() if entry is not None and entry.next_leaf)
 
 
 def checkpoint_of(output: Path) -> Path:
-    """Return the place of the checkpoint of a run with that output."""
+    """Return the checkpoint directory of a run with this output."""
     output = output if output.name else output.absolute()
     return output.with_name(f"{output.name}.checkpoint")
 
 
 def _run_of(checkpoint: CheckpointDirectory) -> str | None:
-    """Return the identifier of the run whose checkpoint it is, None if there is none."""
+    """Return the identifier of the run with this checkpoint, or None without one."""
     checkpoint.require_ours()
     run_id = (read_record(checkpoint.path) or {}).get("run_id")
     return run_id if isinstance(run_id, str) and run_id.isalnum() else None
@@ -296,11 +296,11 @@ _NOT_IN_THE_BITS = (
     "output.scores",
     "output.state",
 )
-"""Keys, or sections, that do not decide the bits of a run."""
+"""Keys and sections that do not affect the bits of a run."""
 
 
 def identity_of_run(config: RunConfig, source: Source, parameters: object) -> dict[str, str]:
-    """Return, by name, everything that decides the bits of a run."""
+    """Return, by name, everything that affects the bits of a run."""
     tree = dict(_flat(config.to_tree()))
     ignored = tuple(f"{name}." for name in _NOT_IN_THE_BITS)
     identity = {key: redacted(value) for key, value in tree.items() if not f"{key}.".startswith(ignored)}

@@ -1,4 +1,4 @@
-"""Rows that are new since a run, added to its state: the run that a full reading of all rows would have made."""
+"""Addition of new rows to the state of a run, with the result of a run of all rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _CHANGEABLE = (
     "output.reconstruction=",
     "output.report=",
 )
-"""Keys that may be other than in the run: they do not decide its bits."""
+"""Keys that may differ from the run: they do not affect its bits."""
 
 
 @dataclass(frozen=True)
@@ -75,26 +75,26 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
     """A fit that reads new rows only and adds them to the state of a finished run."""
 
     estimator: Continuing
-    """The estimator, which solves the state."""
+    """The estimator that solves the state."""
     fitted: FittedState
     """The state of the run."""
     added: NewRows
-    """Which rows are new."""
+    """Indices of the new rows."""
     rows: Source
-    """The new rows alone; of several models with one reading, parts of one table."""
+    """Only the new rows; for several models in one pass, parts of one table."""
     directory: Path
-    """Where the model is that is continued."""
+    """Directory of the model to continue."""
     updates: tuple[Json, ...]
     """Earlier updates of the run."""
 
     @cached_property
     def samples(self) -> RowsState | None:
-        """Rows that the run copied for its report, with their numbers in the table as it is now."""
+        """Rows that the run copied for its report, with their numbers in the current table."""
         rows, index = read_samples(self.directory / "samples.zarr", self.added.table.shape[1])
         return None if rows is None or index is None else RowsState(self.added.places(index, new=False), rows[:])
 
     def plan(self, config: RunConfig, source: Source, *, shared: bool = False) -> Plan:
-        """Return the plan of a fit of all rows, by the solver of the run."""
+        """Return the plan of a fit of all rows with the solver of the run."""
         plan: Plan = self.estimator._plan_source(
             source,
             replace(self.parameters, solver=self.fitted.solver),
@@ -106,7 +106,7 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
         return plan
 
     def readings(self, source: Source, plan: Plan, *, keep_rows: int, quality: bool) -> Readings[Fit]:
-        """Ask for the new rows of `source` and return the fit of all its rows; their `quality` is not known from the new ones."""
+        """Request the new rows of `source` and return the fit of all its rows; new rows alone do not give their `quality`."""
         began, n_before, n_new = time.perf_counter(), self.fitted.state.n_samples, self.rows.shape[0]
         keep_new = -(-keep_rows * n_new // source.shape[0])
         try:
@@ -145,7 +145,7 @@ class _ContinuedFit(ConfiguredFit[Parameters, Fit]):
         )
 
     def _samples(self, new: RowsState | None, n_before: int) -> RowsState | None:
-        """Return rows for the report: `n_before` of those that the run copied, evenly, and the `new` ones."""
+        """Return rows for the report: `n_before` evenly spaced rows copied by the run, and the `new` ones."""
         if new is None:
             return None
         index, values = self.added.places(new.index, new=True), new.values
@@ -168,7 +168,7 @@ def update(
     progress: ProgressCallback | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> Update:
-    """Add rows that are new since a run to its state, and replace the run by one of all rows.
+    """Add new rows to the state of a run, and replace the run by one of all rows.
 
     Only the new rows are read, once for all models of the run. If the run has scores, all rows are read once more,
     since the components change. The new run replaces the old one when complete, as with ``output.overwrite``. A
@@ -179,7 +179,7 @@ def update(
     directory : path
         A finished run of one or several models with ``output.state: true``, from files of rows or zarr arrays.
     overrides : sequence of "key.sub=value"
-        Changes of ``source.path`` (a list with the new files), ``source.storage_options``, ``resources``, ``cluster``,
+        Changes to ``source.path`` (a list with the new files), ``source.storage_options``, ``resources``, ``cluster``,
         ``checkpoint``, ``output.scores``, ``output.reconstruction`` and ``output.report``.
     progress : callable, optional
         Called with a `Progress` as blocks finish.
@@ -198,10 +198,10 @@ def update(
     DataError
         If the models of the run have different rows, because some were updated separately.
     ChangedInputError
-        If a file or chunk that the run has read is missing or has changed; names it.
+        If a file or chunk that the run has read is missing or has changed; the message names it.
     NotAvailableError
-        If the rows of the run cannot be continued: other sources, rows inserted between others, sample weights, or
-        masks taken from the data.
+        If the run cannot be continued: other sources, rows inserted between others, sample weights, or masks taken from
+        the data.
 
     Examples
     --------
@@ -250,13 +250,13 @@ def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig | ModelsC
 
 
 def _begun(place: Place) -> Json | None:
-    """Return the identity of the update that was stopped, None if there is none."""
+    """Return the identity of a stopped update; None if no update was stopped."""
     stored = place.checkpoint.newest()[0]
     return stored["identity"] if stored is not None and UPDATED in stored["identity"] else None
 
 
 def _without_new_rows(place: Place, config: RunConfig | ModelsConfig, manifest: Manifest, notice: Notice) -> Update:
-    """Return the run as it is; what a stopped update left is removed, and outputs that `config` would change are named."""
+    """Return the unchanged run; remove the remains of a stopped update, and name outputs that `config` would change."""
     if place.stopped is not None and _begun(place) is not None:
         notice(f"the stopped update no longer has new rows: {place.checkpoint.path} is removed")
         place.checkpoint.remove()
@@ -269,14 +269,14 @@ def _without_new_rows(place: Place, config: RunConfig | ModelsConfig, manifest: 
 
 
 def _continued(directory: Path, strategy: Strategy) -> tuple[Strategy, NewRows]:
-    """Return `strategy` so that it adds rows to the states of the models in `directory`, and which rows are new.
+    """Return `strategy` with fits that add rows to the states of the models in `directory`, and the new rows.
 
     Raises
     ------
     ConfigError
         If a model keeps no state.
     DataError
-        If models of one run have different rows.
+        If the models of a run have different rows.
     """
     jobs: dict[str, Any] = {"": strategy}
     places = {"": directory}
@@ -299,7 +299,7 @@ def _continued(directory: Path, strategy: Strategy) -> tuple[Strategy, NewRows]:
 
 
 def _continued_fit(directory: Path, job: OneModel) -> _ContinuedFit:
-    """Return the fit of the run of one model in `directory`, with the rows of the source of `job` that it has not read."""
+    """Return the fit that continues the run of one model in `directory` with the unread rows of the source of `job`."""
     config, configured = job.config, job.fit
     manifest, plan = read_manifest(directory), Plan.from_dict(read_json(directory, "plan.json"))
     if obstacle := obstacle_to_update(config, configured.parameters, plan):
@@ -318,7 +318,7 @@ def _continued_fit(directory: Path, job: OneModel) -> _ContinuedFit:
 
 
 def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory: Path) -> NewRows:
-    """Return the new rows of `source`; raise an error unless the others are those that the run has read."""
+    """Return the new rows of `source`; raise an error unless all others are the rows that the run has read."""
     of_files = bool(fitted.fragments and source.fragments)
     if not of_files and (fitted.stored is None or not arrays_of(source)):
         raise NotAvailableError(
@@ -354,7 +354,7 @@ def _new_rows(source: Source, fitted: FittedState, manifest: Manifest, directory
 
 
 def _require_continuable(config: RunConfig, fit: _ContinuedFit) -> None:
-    """Raise `NotAvailableError` if new rows cannot be added to such a run, `ConfigError` if no report could be drawn."""
+    """Raise `NotAvailableError` if new rows cannot be added to such a run, or `ConfigError` if no report can be drawn."""
     mask = config.source.mask
     forgets = fit.fitted.parameters.forgetting != 1.0 and not fit.added.appended
     for refused, what, why in (

@@ -1,4 +1,4 @@
-"""What else an accumulated covariance determines: maximum covariance, canonical correlations, factors.
+"""Other analyses of an accumulated covariance: maximum covariance, canonical correlations, factors.
 
 An analysis solves a state in place of principal components (`Solver.analysis`); reading, merging, resuming and saving are those of any
 fit by the covariance matrix. A new one is a class here.

@@ -1,4 +1,4 @@
-"""The interface of solvers: a fit of one table, which is planned, read and, where states can be merged, accumulated apart."""
+"""The interface of solvers: a fit of one table, which is planned, read and, if states can be merged, accumulated separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes together: one table, from which refusals, the page of the reference and the generated tests are made.
+"""Combinations of options in one table, from which refusals, the reference page and tests are generated.
 
 A trait is something about rows or parameters that not everything takes. Solvers say in their own modules which traits they do not
 take (`PCASolver.refuses`); the table here has what excludes what whatever the solver, and what ways of fitting do not take.

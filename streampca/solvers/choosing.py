@@ -1,4 +1,4 @@
-"""Which solver runs: the one that was named, or the best whose plan fits, and what the others would take."""
+"""Choice of the solver: the named one, or the best whose plan fits, with the costs of the others."""
 
 from __future__ import annotations
 

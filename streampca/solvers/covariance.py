@@ -1,4 +1,4 @@
-"""Exact PCA by the d × d covariance matrix: one reading, then the eigenpairs of what was accumulated.
+"""Exact PCA by the d × d covariance matrix: one pass, then the eigenpairs of the accumulated matrix.
 
 Where the matrix exceeds the memory and this solver was asked for by name, it is made in groups of tiles, one reading each, and kept on disk.
 """

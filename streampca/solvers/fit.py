@@ -1,4 +1,4 @@
-"""The plan of a fit, and the fit by the solver that it names: of principal components, kernel principal components, or an analysis."""
+"""The plan of a fit, and the fit by the solver in the plan, for principal components, kernel principal components, or an analysis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of all rows that steps have to know, read before anything else: one mechanism for all of them (`sources.steps.FittedStep`).
+"""Steps that must be fitted to all rows before anything else is read, by one mechanism (`sources.steps.FittedStep`).
 
 Who reads a table after its steps asks `fit_steps` first; then they are figures that the steps have, wherever these are sent.
 """

@@ -1,4 +1,4 @@
-"""Exact PCA of wide data by the n × n Gram matrix: one reading by features, then a second one for the components."""
+"""Exact PCA of wide data by the n × n Gram matrix: one pass by features, then a second pass for the components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One fit for each group of rows, the fit within groups and that of the group means, from one reading."""
+"""One fit for each group of rows, the fit within groups and the fit of the group means, in one pass."""
 
 from __future__ import annotations
 

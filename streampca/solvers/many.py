@@ -1,4 +1,4 @@
-"""Several fits of one source that share their readings: planned together, run together."""
+"""Several fits of one source that share passes: they are planned and run together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fit with products on a device: what that takes, and its readings with accumulators of the device in place of those of the host."""
+"""A fit with products on a device: its requirements, and passes with accumulators of the device in place of the host."""
 
 from __future__ import annotations
 

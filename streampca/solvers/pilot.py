@@ -1,4 +1,4 @@
-"""A few rows from all over a source, read before the first pass: where the variance lies, and near which numbers the means are."""
+"""A few rows from all parts of a source, read before the first pass to estimate means and directions of large variance."""
 
 from __future__ import annotations
 

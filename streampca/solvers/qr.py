@@ -1,4 +1,4 @@
-"""Exact PCA by a triangular factor of the rows: one reading, for those who ask for singular values below 1e-7 of the first."""
+"""Exact PCA by a triangular factor of the rows: one pass, for accurate singular values below 1e-7 of the first."""
 
 from __future__ import annotations
 

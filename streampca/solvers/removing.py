@@ -1,4 +1,4 @@
-"""Fits without what the parameter `remove` names: the same solvers, on residuals that are formed while rows are read."""
+"""Fits with the parameter `remove`: the same solvers on residuals, which are computed during reading."""
 
 from __future__ import annotations
 

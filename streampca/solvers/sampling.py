@@ -1,4 +1,4 @@
-"""Sampling errors of a fit: planned before it, and computed after it from groups of rows, whose covariances it kept or whose scores are read."""
+"""Sampling errors of a fit: planned before it, and computed after it from covariances or scores of groups of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One-pass sketch: products of the covariance matrix with vectors that a pilot or chance chose; further passes if asked."""
+"""One-pass sketch: products of the covariance matrix with vectors from a pilot or at random, and more passes on request."""
 
 from __future__ import annotations
 

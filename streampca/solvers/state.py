@@ -1,4 +1,4 @@
-"""States of fits: continued, merged, subtracted from each other, and solved when asked."""
+"""States of fits: continuing, merging, subtracting, and solving on demand."""
 
 from __future__ import annotations
 

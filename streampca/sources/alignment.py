@@ -1,4 +1,4 @@
-"""The labels of a table at work: values that are given beside it are put in its order, and errors name its rows and features.
+"""Alignment by the labels of a table: values given beside it are put in its order, and errors name its rows and features.
 
 Values with labels (a Series or DataFrame of pandas, a DataArray) are put in the order of the labels of the table, whatever their own;
 if the two have not the same labels, they are refused, never taken by position. Values without labels are in the order of the table.

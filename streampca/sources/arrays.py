@@ -1,4 +1,4 @@
-"""Rows that are in memory already, dense or sparse, and rows of a memory-mapped file."""
+"""Rows in memory, dense or sparse, and rows of a memory-mapped file."""
 
 from __future__ import annotations
 

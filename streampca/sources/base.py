@@ -1,4 +1,4 @@
-"""Sources of rows: their shape, and how blocks of rows are read."""
+"""Sources of rows: their shape, labels and costs, and reading in blocks of rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ReadCount:
     """Bytes of these chunks as stored."""
 
     phases: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """Seconds of threads by phase (`streampca.system.phases`), where they were kept."""
+    """Thread seconds by phase (`streampca.system.phases`), if they were recorded."""
 
     def __add__(self, other: ReadCount) -> ReadCount:
         phases = dict(self.phases)
@@ -58,33 +58,33 @@ class ReadCount:
         return ReadCount(*sums, phases)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the counts as plain data, without the seconds, which differ from one reading to the next."""
+        """Return the counts as plain data, without the seconds, which differ from one pass to the next."""
         return {"chunks": self.chunks, "bytes": self.bytes, "stored_bytes": self.stored_bytes}
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Where the rows of a source lie in a table of which they are some: scores are written at their places in that table."""
+    """Positions of the selected rows of a source in the whole table, where scores are written."""
 
     rows: IntArray
-    """Number of each row in the table, ascending; of a source for a worker only those that it needs, see `first`."""
+    """Number of each row in the table, ascending; a source for a worker has only the rows that it needs (see `first`)."""
     n_rows: int
-    """Rows of the table."""
+    """Number of rows of the table."""
     labels: Labels | None = None
     """Labels of the table; a source for a worker does not have them."""
     first: int = 0
-    """Number of the row whose place is ``rows[0]``."""
+    """Number of the row at position ``rows[0]``."""
 
     def at(self, start: int, stop: int) -> IntArray:
-        """Return the places of rows `start` to `stop`."""
+        """Return the positions of rows `start` to `stop`."""
         return self.rows[start - self.first : stop - self.first]
 
     def slice(self, start: int, stop: int) -> Chosen:
-        """Return the places of rows `start` to `stop`, and of the next one, for a worker."""
+        """Return the positions of rows `start` to `stop`, and of the next one, for a worker."""
         return Chosen(self.at(start, stop + 1).copy(), self.n_rows, None, start)
 
     def of(self, values: Any) -> Any:
-        """Return values along the table, ``(n_rows, …)``, at the rows alone; others as they are."""
+        """Return values along the table, ``(n_rows, …)``, at these rows only; other values are unchanged."""
         if getattr(values, "shape", (0,))[:1] != (self.n_rows,):
             return values
         if hasattr(values, "iloc"):  # of pandas
@@ -92,18 +92,18 @@ class Chosen:
         return values.isel({values.dims[0]: self.rows}) if hasattr(values, "isel") else values[self.rows]
 
     def spread(self, values: Array, fill: float = np.nan) -> Array:
-        """Return values of the rows, ``(n_samples, …)``, at their places in the table, ``(n_rows, …)``, and `fill` at all others."""
+        """Return values of the rows, ``(n_samples, …)``, at their positions in the table, ``(n_rows, …)``, with `fill` elsewhere."""
         whole = np.full((self.n_rows, *values.shape[1:]), fill, dtype=values.dtype)
         whole[self.rows] = values
         return whole
 
     def edges(self, n_places: int) -> tuple[int, ...]:
-        """Return the edges of blocks of rows: those in the same `n_places` places of the table are in one block."""
+        """Return the edges of blocks of rows; rows within the same `n_places` positions of the table form a block."""
         cuts = np.searchsorted(self.rows, np.arange(0, self.n_rows, n_places))
         return tuple(np.unique([*cuts, len(self.rows)]).tolist())
 
     def written(self, start: int, stop: int, n_places: int) -> Span:
-        """Return the places that a block between two `edges` fills: from its first `n_places` to those of the block after it."""
+        """Return the positions that a block between two `edges` fills, up to the first of the next block, in steps of `n_places`."""
         places = self.at(start, stop + 1)
         low = int(places[0]) // n_places * n_places if start else 0
         return low, int(places[-1]) // n_places * n_places if len(places) > stop - start else self.n_rows
@@ -119,19 +119,19 @@ class Source(ABC):
     description: str
     """Path or kind of the data, for messages."""
     grid: Grid = Grid()
-    """Where its chunks lie, from which it follows what reading some rows takes; by default any rows are read alone."""
+    """Layout of its chunks, which determines the cost of reading rows; by default rows are read independently."""
     portable: bool = False
     """Whether another process can open it, so that leaves may run on a cluster."""
     buffered: bool = True
     """Whether reading needs a buffer; if not, blocks are views of existing memory."""
     feature_shape: tuple[int, ...] | None = None
-    """Shape of one row as a picture, where known."""
+    """Shape of one row as an image, if known."""
     feature_names: tuple[str, ...] | None = None
-    """Names of the features, where known."""
+    """Names of the features, if known."""
     labels: Labels | None = None
-    """Dimensions, coordinates and variables of the table, where known."""
+    """Dimensions, coordinates and variables of the table, if known."""
     sample_columns: SampleColumns | None = None
-    """Further values of the rows by name that are not features; None without any."""
+    """Further named values of the rows that are not features; None without any."""
     column_major: bool = False
     """Whether blocks are read faster into Fortran order."""
     sparse: bool = False
@@ -141,26 +141,26 @@ class Source(ABC):
     reads_ahead: bool = False
     """Whether `ahead` does anything: the rows come from a remote store."""
     repeats: float = 1.0
-    """How many times stored data are read in one pass, on average, beside what the size of blocks adds."""
+    """Average number of times that stored data are read in one pass, without repetitions due to the size of blocks."""
     fragments: tuple[Fragment, ...] = ()
-    """The record of every file that the rows are made of, in their order; none where they are not made of several files."""
+    """The record of every file with rows, in order; empty unless rows come from several files."""
     depth: int = 0
-    """How many sources with steps read one another for a block, each of which has scratch memory of its own."""
+    """Number of nested sources with steps that read a block; each has its own scratch memory."""
     watch: InputWatch | None = None
-    """The version of the stored data that was read first, shared by all views of the source; None where none is known, and of other sources."""
+    """The first version read of the stored data, shared by all views of the source; None if unknown or if nothing is stored."""
 
     @property
     def sources(self) -> Sequence[Source]:
-        """Return the sources that this one reads, whose checks are its own; none where it reads what is stored itself."""
+        """Return the sources that this one reads and checks; empty if it reads stored data itself."""
         return ()
 
     @property
     def chosen(self) -> Chosen | None:
-        """Return where the rows lie in the table of which they are some, by the option `where`; None where they are all of it."""
+        """Return the positions of the rows selected by the option `where`; None if the source has all rows of its table."""
         return None
 
     def rows_on(self, device: str, start: int, stop: int) -> Any | None:
-        """Return rows that are on a device already, as an array of its library; None where they are read."""
+        """Return rows that are already on a device, as an array of its library; None if they are read."""
         return None
 
     @property
@@ -181,7 +181,7 @@ class Source(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash that identifies the data without reading it: of description, shape and type; `version` tells when they change."""
+        """Return a hash of description, shape and type, which identifies the data without reading them; `version` detects changes."""
         return xxhash.xxh3_128(f"{self.description}|{self.shape}{self.dtype}".encode()).hexdigest()
 
     @abstractmethod
@@ -193,7 +193,7 @@ class Source(ABC):
         """
 
     def check(self) -> None:
-        """Raise `DataError` if anything that will be read is known to be missing; reads no data."""
+        """Raise `DataError` if anything to read is known to be missing; reads no data."""
         for source in self.sources:
             source.check()
 
@@ -202,12 +202,12 @@ class Source(ABC):
         return tuple(note for source in self.sources for note in source.plan_notes())
 
     def settle(self, allowed_bytes: int) -> None:
-        """Choose how rows are read within the memory that a plan may use; called before one is made."""
+        """Choose how to read rows within the memory that a plan may use; called before planning."""
         for source in self.sources:
             source.settle(allowed_bytes)
 
     def version(self) -> InputVersion | None:
-        """Return sizes and modification times of the stored data, None where they are not known; reads no data."""
+        """Return sizes and modification times of the stored data, or None if unknown; reads no data."""
         versions = [source.version() for source in self.sources]
         known = [version for version in versions if version is not None]
         if not known or len(known) < len(versions):
@@ -215,7 +215,7 @@ class Source(ABC):
         return InputVersion.of((str(index), version.n_bytes, version.digest) for index, version in enumerate(known))
 
     def require_unchanged(self) -> None:
-        """Raise `ChangedInputError` if the stored data are not those of the first call, by sizes and modification times."""
+        """Raise `ChangedInputError` if sizes or modification times of the stored data have changed since the first call."""
         if self.watch is not None:
             self.watch.require(self.version(), self.description)
         for source in self.sources:
@@ -223,7 +223,7 @@ class Source(ABC):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Enclose one pass over the rows: call `check` before it, and `require_unchanged` before and after it."""
+        """Wrap one pass over the rows: call `check` before it, and `require_unchanged` before and after it."""
         with one_listing():
             self.check()
             self.require_unchanged()
@@ -236,14 +236,14 @@ class Source(ABC):
             source.cancel()
 
     def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
-        """Return the sources that are read for rows `start` to `stop`, each with the first of its rows and the one behind the last.
+        """Return the sources that are read for rows `start` to `stop`, each with its own half-open range of rows.
 
-        There are none where this source reads stored data itself. Costs, keys and reading ahead follow from them.
+        The result is empty if this source reads stored data itself. Costs, keys and reading ahead follow from it.
         """
         return ()
 
     def ahead(self, schedule: Schedule) -> AbstractContextManager[object]:
-        """Enclose the reading of the blocks of `schedule`, which a source in a remote store requests ahead of their use; sources share its memory."""
+        """Wrap the reading of the blocks in `schedule`, which a remote source requests ahead of their use; sources share its memory."""
         sources = [source for source, _, _ in self.spans(0, self.shape[0])] if self.reads_ahead else []
 
         def rows_of(source: Source, span: Span) -> Span | None:
@@ -256,7 +256,7 @@ class Source(ABC):
 
     @property
     def chunk_rows(self) -> int:
-        """Return the rows of one chunk: blocks that are multiples of it read no chunk twice."""
+        """Return the number of rows in one chunk; blocks of multiples of it read no chunk twice."""
         return min(self.grid.chunk_rows, self.shape[0])
 
     def reads_of(self, start: int, stop: int) -> int:
@@ -266,26 +266,26 @@ class Source(ABC):
         return self.grid.decoded(start, stop, self.shape[0]) * self.row_bytes
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory in bytes that reading `n_rows` rows takes beside the block itself."""
+        """Return the memory in bytes that reading `n_rows` rows takes in addition to the block itself."""
         return 0
 
     @property
     def normalized(self) -> bool:
-        """Return whether rows are normalised as wholes while they are read: other features, or missing values, are to be named before that."""
+        """Return whether whole rows are normalised during reading; features and missing values must be chosen before that."""
         return any(source.normalized for source in self.sources)
 
     @property
     def unfitted(self) -> tuple[tuple[Source, Any], ...]:
-        """Return the steps whose figures have to be read before rows can be, in their order, each with the rows that it is fitted to."""
+        """Return the steps that must be fitted before rows can be read, in order, each with the rows to fit it to."""
         return tuple(each for source in self.sources for each in source.unfitted)
 
     @property
     def stored_arrays(self) -> tuple[Source, ...]:
-        """Return the sources of the arrays that this one is made of: the source itself, or those of its parts."""
+        """Return the sources of the arrays in this one: the source itself, or the sources of its parts."""
         return (self,)
 
     def by_features(self) -> Source:
-        """Return a source whose rows are the features of this one; by default every reading of it reads all rows.
+        """Return a source whose rows are the features of this one; by default each read of it reads all rows.
 
         Raises
         ------
@@ -299,7 +299,7 @@ class Source(ABC):
         return ()
 
     def keys(self, start: int, stop: int) -> list[str]:
-        """Return the keys of the stored chunks that hold rows `start` to `stop`, for messages; none where there are no chunks."""
+        """Return the keys of the stored chunks that hold rows `start` to `stop`, for messages; empty without chunks."""
         return [key for source, low, high in self.spans(start, stop) for key in source.keys(low, high)]
 
     def slice(self, start: int, stop: int) -> Source:
@@ -313,7 +313,7 @@ class Source(ABC):
 
     @property
     def n_features_read(self) -> int:
-        """Return the length of the rows in memory while a block is read, of which this source may have some features only."""
+        """Return the length of rows in memory while a block is read; this source may have only some of these features."""
         return self.shape[1]
 
     def describe(self) -> dict[str, object]:
@@ -349,7 +349,7 @@ class Source(ABC):
 
 
 def _lines(source: Source) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the lines that a source prints: what it is, without reading it."""
+    """Yield names and texts of the printed lines that describe a source, without reading it."""
     (n, d), labels, described = source.shape, source.labels, source.describe()
     array = described.get("array")
     yield "data", clean(source.description) + ("" if array is None else f", array {clean(array)}")
@@ -380,7 +380,7 @@ def _lines(source: Source) -> Iterator[tuple[str, str]]:
 
 
 def _of_dimensions(dimensions: Sequence[Dimension]) -> str:
-    """Return names, sizes and ends of dimensions as text; empty where there are none."""
+    """Return names, sizes and ends of dimensions as text; empty without dimensions."""
     texts = []
     for each in dimensions:
         ends = (
@@ -402,7 +402,7 @@ class DerivedSource(Source):
         return (self.source,)
 
     def version(self) -> InputVersion | None:
-        """Return the version of the stored rows, None where it is not known."""
+        """Return the version of the stored rows, or None if unknown."""
         return self.source.version()
 
 
@@ -420,11 +420,11 @@ _OF_STORED_ROWS = (
     ),
     *("feature_shape", "feature_names", "labels", "sample_columns", "depth"),
 )
-"""Attributes of a source that other rows made from the same stored rows have, too."""
+"""Attributes of a source that are shared by other rows made from the same stored rows."""
 
 
 class RowsOfSource(DerivedSource):
-    """Rows each of which is made from one row of another source, from row `start` on: what is known of those is known of these."""
+    """Rows that are each made from one row of another source, from row `start`, and share its attributes."""
 
     def __init__(self, source: Source, start: int = 0, stop: int | None = None):
         self.source, self.start, self.stop = source, start, source.shape[0] if stop is None else stop
@@ -440,7 +440,7 @@ class RowsOfSource(DerivedSource):
 
     @property
     def chosen(self) -> Chosen | None:
-        """Return the places of the rows of the other source, where these are all of them."""
+        """Return the positions of the rows of the other source if this source has all of them."""
         return self.source.chosen if self.shape[0] == self.source.shape[0] else None
 
     @property
@@ -449,7 +449,7 @@ class RowsOfSource(DerivedSource):
         return self.source.n_features_read
 
     def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
-        """Return the other source with the rows of it that are read."""
+        """Return the other source with the rows that are read."""
         return ((self.source, self.start + start, self.start + stop),)
 
     def equal_rows(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
@@ -459,7 +459,7 @@ class RowsOfSource(DerivedSource):
 
 
 class ColumnsOfRows(SampleColumns):
-    """Columns of some rows: of a range of them, or of rows by their numbers."""
+    """Columns for a range of rows, or for rows given by number."""
 
     def __init__(self, columns: SampleColumns, rows: slice | IntArray):
         self.columns, self.rows = columns, rows
@@ -470,32 +470,32 @@ class ColumnsOfRows(SampleColumns):
         return self.columns.names
 
     def values(self, name: str) -> Array | None:
-        """Return a column of the rows, None if there is none of that name."""
+        """Return a column for these rows, or None if it does not exist."""
         values = self.columns.values(name)
         return None if values is None else values[self.rows]
 
 
 class Transposed(DerivedSource):
-    """The transpose of another source: its rows are the features of that one, and every block of them needs all rows, read some at a time.
+    """The transpose of another source: its rows are the features of the other one, and each block of them needs all stored rows.
 
-    So all features are read as one block where that fits in memory. Features of sparse rows are sparse, and a block takes what it
-    stores three times; with `keep` the block of all features stays in memory, and is read once.
+    All features are therefore read as one block if that fits in memory. Features of sparse rows are sparse, and a block takes
+    three times its stored size; with `keep` the block of all features stays in memory and is read once.
 
     Parameters
     ----------
     source : Source
         The rows.
     bands : sequence of int, optional
-        Edges of the bands of rows that are read at a time, the first of which is 0; by default a few MiB of whole chunks, or a chunk of
-        sparse rows.
+        Edges of the bands of rows that are read at a time, beginning with 0; by default bands of a few MiB of whole chunks, or
+        of a chunk of sparse rows.
     """
 
     needs_all_rows: bool = True
-    """Whether every block of features is taken from all stored rows, which are decoded for it."""
+    """Whether every block of features decodes all stored rows."""
     block_of = "features"
-    """What messages call its rows."""
+    """Name of its rows in messages."""
     copies = _FEATURE_COPIES
-    """How much memory reading a sparse block and working on it takes, in sizes of the block."""
+    """Memory for reading and processing a sparse block, in multiples of its size."""
 
     def __init__(self, source: Source, bands: Sequence[int] | None = None):
         self.source, self.description, self.portable = source, source.description, source.portable
@@ -525,7 +525,7 @@ class Transposed(DerivedSource):
 
     @property
     def row_bytes(self) -> int:
-        """Return the size of a feature in bytes; of sparse rows the mean size as it is stored."""
+        """Return the size of a feature in bytes; for sparse rows, its mean stored size."""
         return max(1, self.stored_bytes // self.shape[0]) if self.sparse else super().row_bytes
 
     def reads_of(self, start: int, stop: int) -> int:
@@ -533,9 +533,9 @@ class Transposed(DerivedSource):
         return self.source.reads_of(0, self.source.shape[0])
 
     def overhead_bytes(self, n_rows: int) -> int:
-        """Return the memory of some rows with all features, and of reading them; of sparse rows that of a block of `n_rows` features and its copies.
+        """Return the memory of some rows with all features, and of reading them; for sparse rows, of a block of `n_rows` features with copies.
 
-        Features of sparse rows need not store equally much: a block of some of them may store `_UNEVEN` times as much as the mean.
+        Features of sparse rows may store different numbers of values: a block may store up to `_UNEVEN` times the mean.
         """
         reading = self.source.overhead_bytes(self._rows_at_once)
         if self.sparse:
@@ -543,12 +543,12 @@ class Transposed(DerivedSource):
         return reading + self._rows_at_once * self.source.row_bytes
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
-        """Return features `start` to `stop` as rows, in compressed row form where they are sparse.
+        """Return features `start` to `stop` as rows, in compressed row form if they are sparse.
 
         Raises
         ------
         DataError
-            If they store more than a plan allows for.
+            If they store more values than the plan allows for.
         """
         n, count = self.source.shape[0], ReadCount()
         bands = pairwise(self._bands or chain(range(0, n, self._rows_at_once), [n]))
@@ -581,7 +581,7 @@ class Transposed(DerivedSource):
 
 
 class Features(Transposed):
-    """The features of a source, read from `stored`, a source whose rows are these features; what is checked is the source.
+    """The features of a source, read from `stored`, a source whose rows are these features; checks apply to the source.
 
     Parameters
     ----------
@@ -601,7 +601,7 @@ class Features(Transposed):
         return type(self.source).by_features, (self.source,)
 
     def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
-        """Return the other features with those of them that are read."""
+        """Return the stored features with the range that is read."""
         return ((self._stored, start, stop),)
 
     def cancel(self) -> None:
@@ -622,7 +622,7 @@ class Features(Transposed):
 
 
 class Stacked(Source):
-    """The rows of several sources of as many columns, one after another."""
+    """The rows of several sources with the same number of columns, one after another."""
 
     sources: tuple[Source, ...] = ()
     """The sources that are read."""
@@ -648,16 +648,16 @@ class Stacked(Source):
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprints of the sources, one after another."""
+        """Return the concatenated fingerprints of the sources."""
         return "+".join(source.fingerprint for source in self.sources)
 
     @property
     def row_bytes(self) -> int:
-        """Return the mean size of a row as it is stored, in bytes."""
+        """Return the mean stored size of a row in bytes."""
         return max(1, sum(source.row_bytes * source.shape[0] for source in self.sources) // self.shape[0])
 
     def spans(self, start: int, stop: int) -> Sequence[tuple[Source, int, int]]:
-        """Return the sources that hold rows `start` to `stop`, and which of their rows these are."""
+        """Return the sources that hold rows `start` to `stop`, each with its range of rows."""
         return [(self.sources[at], low, high) for at, low, high in parts_between(self.first_rows, start, stop)]
 
     def overhead_bytes(self, n_rows: int) -> int:
@@ -665,7 +665,7 @@ class Stacked(Source):
         return max(source.overhead_bytes(min(n_rows, source.shape[0])) for source in self.sources)
 
     def read(self, start: int, stop: int, out: Array | None = None) -> tuple[Any, ReadCount]:
-        """Return the rows, still sparse where those of the sources are."""
+        """Return the rows, which are sparse if the sources are."""
         count, at, parts = ReadCount(), 0, list[Any]()
         if not self.sparse and out is None:
             out = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
@@ -683,7 +683,7 @@ class Stacked(Source):
 
 
 def as_rows(values: Any) -> csr_array:
-    """Return sparse `values` in compressed row form without duplicates; shares their memory if they have that form."""
+    """Return sparse `values` in compressed row form without duplicates; shares memory if they already have that form."""
     rows = csr_array(values)
     if not rows.has_canonical_format:
         rows = rows.copy()
@@ -692,7 +692,7 @@ def as_rows(values: Any) -> csr_array:
 
 
 class SourceArray:
-    """The array-like face of a source for `dask.array.from_array`."""
+    """An array-like interface to a source for `dask.array.from_array`."""
 
     def __init__(self, source: Source):
         self.source, self.shape, self.dtype, self.ndim = source, source.shape, source.dtype, 2
@@ -707,9 +707,9 @@ class SourceArray:
 
 
 def require_unmasked(values: object, what: str) -> None:
-    """Raise `DataError` if `values`, which messages call `what`, are a masked array in which something is masked.
+    """Raise `DataError` if `values`, which messages call `what`, are a masked array with masked entries.
 
-    Functions of numpy that do not know masked arrays take what is stored below the mask, such as 1e20, for data.
+    Numpy functions without support for masked arrays treat values under the mask, such as 1e20, as data.
     """
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise DataError(
@@ -719,18 +719,18 @@ def require_unmasked(values: object, what: str) -> None:
 
 
 def require_declared(block: Any, shape: tuple[float, ...], dtype: DType, what: str) -> None:
-    """Raise `DataError` unless a block that a lazy array computes is what the array declares, or has a type whose values this type holds.
+    """Raise `DataError` unless a computed block of a lazy array has the declared shape and a type that the declared type can hold.
 
     Parameters
     ----------
     block : ndarray or sparse matrix
         The block.
     shape : tuple
-        The shape that is declared; sizes that are not known are NaN.
+        The declared shape; unknown sizes are NaN.
     dtype : dtype
-        The type that is declared.
+        The declared type.
     what : str
-        What messages call the block.
+        Name of the block in messages.
     """
     require_unmasked(block, what)
     found, of_block = tuple(np.shape(block)), np.dtype(getattr(block, "dtype", type(block)))
@@ -747,7 +747,7 @@ def require_declared(block: Any, shape: tuple[float, ...], dtype: DType, what: s
 
 
 def require_numbers(dtype: DType, description: str) -> None:
-    """Raise `DataError` unless `dtype` is one of real numbers."""
+    """Raise `DataError` unless `dtype` is a type of real numbers."""
     if dtype.kind == "c":
         raise DataError(f"Complex data not supported: {description} has dtype {dtype}; expected real numbers")
     if dtype.kind not in "biuf" or (dtype.kind == "f" and dtype.itemsize > 8):

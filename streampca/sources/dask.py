@@ -1,4 +1,4 @@
-"""Rows of a user's Dask array: bands of rows that Dask computes inside the leaf that needs them, or all rows at once where bands repeat reads."""
+"""Rows of a user's Dask array: Dask computes bands of rows inside the leaf that needs them, or all rows at once if bands repeat reads."""
 
 from __future__ import annotations
 

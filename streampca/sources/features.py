@@ -1,4 +1,4 @@
-"""What becomes features: which dimensions of an array, and which columns of a table whose columns have names."""
+"""Choice of features: dimensions of an array, or columns of a table with named columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of data that are read, an entry each: how files are known and opened, and the options that they take; and the options, declared once.
+"""Supported kinds of data, one entry each: how files are recognised and opened, and their options, which are declared once.
 
 A new format of files is its module and an entry in `FORMATS`.
 """

@@ -1,4 +1,4 @@
-"""Data frames as tables in memory, of any package that narwhals reads: pandas, polars, pyarrow, modin, duckdb and more.
+"""Data frames of any package that narwhals supports, as tables in memory: pandas, polars, pyarrow, modin, duckdb and more.
 
 Also how objects with names of their own are known, those of xarray among them, and their coordinates; neither package is imported.
 """

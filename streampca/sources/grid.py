@@ -1,4 +1,4 @@
-"""Where the chunks of a table lie, what reading some of its rows takes, and the order in which blocks are read: arithmetic, without a source."""
+"""Layout of the chunks of a table, cost of reading rows, and order of reading blocks: arithmetic without a source."""
 
 from __future__ import annotations
 

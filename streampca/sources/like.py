@@ -1,4 +1,4 @@
-"""Data after a fit: new data opened as those of the fit were, and rows that were added to a table since it was read."""
+"""Data after a fit: new data opened like the data of the fit, and rows added to a table since it was read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a zarr store or files hold beside a table: arrays, dimensions and a proposal, and the weights and classes that a configuration names."""
+"""Content of a zarr store or files: arrays, dimensions and a proposed table, and the weights and classes named in a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays with named dimensions as one table: of a zarr group, of HDF5 and NetCDF files, of an object of xarray.
+"""Arrays with named dimensions as one table, from a zarr group, HDF5 and NetCDF files, or an xarray object.
 
 A place of such arrays says how they are found, read and opened (`NamedArrays`). All else is here, once: which array is the table,
 which of its dimensions are samples, its labels, the mask, and the values beside it.

@@ -1,4 +1,4 @@
-"""Arrays of other libraries as tables, those that read a slice when they are indexed, and DataArrays and Datasets of xarray, which is never imported.
+"""Arrays of other libraries that read a slice when indexed, and DataArrays and Datasets of xarray, as tables; xarray is never imported.
 
 A variable of xarray that was opened from zarr and not changed since is read by our own reader, everything else through its Dask
 array, or where it is in memory.

@@ -1,4 +1,4 @@
-"""From the data that a user names to the source that reads them."""
+"""Opening data from a user as the source that reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row-wise maps between the rows that are stored and those that are used: a source and a list of steps; residuals of a regression are one."""
+"""Row-wise maps from stored rows to used rows: a source and a list of steps, such as residuals of a regression."""
 
 from __future__ import annotations
 

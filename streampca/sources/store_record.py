@@ -1,4 +1,4 @@
-"""The record of a table that is stored in zarr arrays, made while it is read, and its comparison with the store as it is now."""
+"""The record of a table in zarr arrays, made during reading, and its comparison with the current store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors of torch, which is never imported here: those in the memory of the process as arrays, those on a card a block at a time."""
+"""Torch tensors as arrays if they are in memory, or one block at a time if they are on a card; torch is never imported here."""
 
 from __future__ import annotations
 

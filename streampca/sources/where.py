@@ -1,4 +1,4 @@
-"""Some rows of a table, by a condition on its coordinates and columns or by a mask: the option `where`.
+"""The option `where`: some rows of a table, by a condition on its coordinates and columns or by a mask.
 
 A condition is read as Python reads an expression, and only its parts that are listed in `_Condition` are known: nothing is evaluated.
 """

@@ -1,4 +1,4 @@
-"""Files: opened for reading only if they are regular, as a named pipe would wait for a writer for ever; written whole or not at all.
+"""Files: opened only if they are regular, because a named pipe would wait for a writer forever; written completely or not at all.
 
 A file is written under a temporary name, flushed, renamed, and its directory flushed, so files are on disk before
 a later file refers to them. Every function that writes raises `NoSpaceError` or `OutputError`, never a bare `OSError`.

@@ -1,4 +1,4 @@
-"""Devices of array libraries: a graphics card by torch, written against the array API, so that any library that follows it has the same place.
+"""Devices of array libraries: a graphics card by torch, written against the array API so that other libraries can be added.
 
 A name is ``"cpu"`` (numpy in this process), ``"cuda"`` or ``"cuda:1"`` (torch), or the name of a library of the array API and of one of
 its devices, such as ``"torch:cpu"`` or ``"array_api_strict:device1"``, with which the same code is tested without a card.

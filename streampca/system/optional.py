@@ -1,4 +1,4 @@
-"""Packages that are not always installed."""
+"""Optional packages."""
 
 from __future__ import annotations
 

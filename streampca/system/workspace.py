@@ -1,4 +1,4 @@
-"""Scratch memory that a thread keeps between blocks, so that no hot loop allocates."""
+"""Scratch memory that a thread keeps between blocks, so that hot loops do not allocate."""
 
 from __future__ import annotations
 

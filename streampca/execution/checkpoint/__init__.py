@@ -1,1 +1,1 @@
-"""Checkpoints: completed passes and the state of the current one, from which a stopped fit goes on."""
+"""Checkpoints: completed passes and the state of the current one, from which a stopped fit resumes."""

@@ -1,4 +1,4 @@
-"""Resuming a stopped fit: what must be the same, and its checkpoint."""
+"""Resuming a stopped fit: its identity, which must be unchanged, and its checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers are given once: credentials of stores, and the level of the log whose lines they send here."""
+"""Plugins of workers: credentials of stores, and the level of log lines that they send to the driver."""
 
 from __future__ import annotations
 

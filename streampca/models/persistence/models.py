@@ -1,4 +1,4 @@
-"""Models of every kind on disk: what is stored follows from the types of their fields; one function saves them and one loads them."""
+"""Models of every kind on disk: the types of their fields determine the stored form; one function saves and one loads them."""
 
 from __future__ import annotations
 

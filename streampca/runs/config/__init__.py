@@ -1,4 +1,4 @@
-"""The YAML file as validated, frozen classes: every key, its default and what it may hold."""
+"""Frozen, validated classes for the YAML file, with every key, its default and its values."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _OF_COUNTS: dict[str, Any] = {key.name: _of_counts(key) for key in NORMALIZE}
 
 
 class NormalizeConfig(create_model("NormalizeConfig", __base__=Section, **_OF_COUNTS)):  # type: ignore[misc]
-    """How rows are normalised while they are read; tables that are not AnnData take norm, log1p, and numbers as target_sum."""
+    """How rows are normalised during reading; tables other than AnnData accept norm, log1p, and a number as target_sum."""
 
     @model_validator(mode="after")
     def _does_something(self) -> NormalizeConfig:
@@ -80,18 +80,18 @@ class NormalizeConfig(create_model("NormalizeConfig", __base__=Section, **_OF_CO
 
 
 class QuantizationConfig(Section):
-    """What codes of int8 or uint8 mean: the values of a table or of a power, times the scale of their row where there is one."""
+    """Values of int8 or uint8 codes: from a table or a power, times the scale of their row if one is given."""
 
     table: Text | None = Field(default=None, description=_ARRAY_OR_FILE)
     """The values of the 256 codes in ascending order."""
     power: Positive | None = Field(default=None, description="a number above 0, or null")
     """A code c stands for sign(c) · abs(c / divisor) ** power."""
     divisor: Positive | None = Field(default=None, description="a number above 0, or null (1)")
-    """By what codes are divided before they are raised to a power."""
+    """Codes are divided by it before they are raised to the power."""
     scale: Text | None = Field(default=None, description=f"the name of a column of Parquet files, {_ARRAY_OR_FILE}")
-    """A number above 0 for each row, by which its values are multiplied; beside table or power, or alone."""
+    """Factor of each row, above 0, that multiplies its values; alone, or with table or power."""
     nodata: int | tuple[int, ...] | None = Field(default=None, description="a code, a list of codes, or null")
-    """Codes that count as missing, as NaN does."""
+    """Codes that count as missing, like NaN."""
 
     @model_validator(mode="after")
     def _says_what_codes_mean(self) -> QuantizationConfig:
@@ -101,81 +101,81 @@ class QuantizationConfig(Section):
 
 
 class SourceConfig(Section):
-    """Where the data are and how they lie."""
+    """Location and layout of the data, and how to read them."""
 
     path: SourcePath
-    """Local path (``~`` expanded, relative to the working directory), pattern such as ``shards/*.npy``, list of these, URL, or
-    ``icechunk:PATH``, or ``builtin:NAME``."""
+    """Local path (``~`` expanded, relative to the working directory), pattern such as ``shards/*.npy``, list of these, URL,
+    ``icechunk:PATH`` or ``builtin:NAME``."""
     array: Text | None = Field(default=None, description="the name of an array inside the group, or null")
     """Name of the array inside a group."""
     variables: Names = None
-    """Names of several arrays inside a group on the same samples, whose features are put side by side."""
+    """Names of several arrays in a group with the same samples; their features lie side by side."""
     samples: Names = None
-    """Dimensions whose places are the rows, the slowest first; needed for arrays of more than two dimensions."""
+    """Dimensions that form the rows, slowest first; required for arrays of more than two dimensions."""
     features: Names = None
-    """Dimensions whose places are the columns, the slowest first; by default all others."""
+    """Dimensions that form the columns, slowest first; by default all others."""
     columns: Names = None
-    """Columns of Parquet files that are read, in this order; by default all, which must be numbers or lists of numbers."""
+    """Columns of Parquet files to read, in this order; by default all. They must hold numbers or lists of numbers."""
     id_column: Text | None = Field(default=None, description="the name of a column, or null")
-    """Column of Parquet files that names the rows."""
+    """Column of Parquet files with the names of the rows."""
     mask: Text | None = Field(
         default=None,
         description="observed, survey, the path of an .npy file, the name of an array beside the data, or null",
     )
-    """Features that are used: those observed in the first rows, those observed in any row, or those that are true in an array."""
+    """Features to use: those observed in the first rows (observed) or in any row (survey), or those that are true in an array."""
     labels: Text | None = Field(
         default=None,
         description="a sample coordinate, a part of its times such as time.season, a column of Parquet files or of obs, the path of an .npy "
         "file, the name of an array beside the data, or null",
     )
-    """Class of each sample, text or whole numbers, which colours the score plots of the report."""
+    """Class of each sample, as text or whole numbers; it colours the score plots of the report."""
     orientation: Literal["samples_first", "features_first"] | None = Field(
         default=None, description="samples_first, features_first, or null (samples_first)"
     )
-    """Whether an array of two dimensions is stored as ``(n_samples, n_features)`` or the other way round."""
+    """Whether a two-dimensional array is stored as ``(n_samples, n_features)`` or the other way round."""
     missing_chunks: Literal["error", "fill", "fill_labels"] = "error"
-    """What to do about chunks that the store doesn't hold."""
+    """How to treat chunks that the store does not hold."""
     missing_value: int | float | None = Field(default=None, allow_inf_nan=False, description="a number, or null")
-    """Stored number that counts as missing, as NaN does, beside what the data declare."""
+    """Stored number that counts as missing, like NaN, in addition to those that the data declare."""
     quantization: QuantizationConfig | None = Field(
         default=None, description="a mapping with table, power, divisor, scale or nodata, or null"
     )
-    """What codes of int8 or uint8 mean, such as embeddings."""
+    """Values of int8 or uint8 codes, such as quantised embeddings."""
     verify: Text | None = Field(
         default=None, description="manifest, the path of a fingerprint or of a run with a state, or null"
     )
-    """Fingerprint that every chunk is compared with; ``manifest``: the one that ``streampca fingerprint`` writes."""
+    """Fingerprint to compare every chunk with; ``manifest`` is the one that ``streampca fingerprint`` writes."""
     follow_symlinks: Flag = False
-    """Ignored with a warning, and ends with the next minor version: links in a store are followed."""
+    """Ignored with a warning, and removed in the next minor version: symbolic links in a store are followed."""
     decode: Literal["auto", "raw"] = "auto"
-    """Whether packed values of zarr arrays (CF conventions) are decoded, or read as they are stored."""
+    """Whether to decode packed values of zarr arrays (CF conventions), or to read them as stored."""
     layer: Text | None = Field(default=None, description="the name of a layer of AnnData, or null")
-    """Layer of AnnData that is read in place of X; ``raw/X`` for that of ``raw``."""
+    """Layer of AnnData to read in place of X; ``raw/X`` for the matrix of ``raw``."""
     mask_var: Text | None = Field(default=None, description="the name of a column of truth values in var, or null")
-    """Column in ``var`` of AnnData that says which features are used, such as ``highly_variable``."""
+    """Boolean column in ``var`` of AnnData that selects the features, such as ``highly_variable``."""
     normalize: NormalizeConfig | None = Field(default=None, description=f"{keys_in_words()}, or null")
-    """Normalisation of each row, while it is read; of tables that are not AnnData by norm, log1p, and a number as target_sum."""
+    """Normalisation of each row during reading; tables other than AnnData accept norm, log1p, and a number as target_sum."""
     genes: Literal["same", "intersection"] = "same"
-    """Features of several AnnData: the same in all, or those that all have."""
+    """Whether several AnnData must have the same features, or only the features common to all are read."""
     lags: Count | LagList | None = Field(
         default=None, description="a whole number of at least 1, a list of different whole numbers, or null"
     )
-    """How many consecutive samples make a row, or at which lags: lagged copies, for extended EOFs and singular spectrum analysis."""
+    """Number of consecutive samples in a row, or their lags: lagged copies for extended EOFs and singular spectrum analysis."""
     where: Text | None = Field(
         default=None,
         description="a condition on coordinates and columns such as time.season == 'DJF', the path of an .npy file of truth values, or null",
     )
-    """Samples that are used; those that are left out have scores NaN."""
+    """Samples to use; the scores of all others are NaN."""
     storage_options: Options = Field(default_factory=PrivateOptions)
-    """Options of obstore for a URL, references resolved; write them nowhere."""
+    """Options of obstore for a URL; they are never printed."""
     branch: Text | None = Field(default=None, description="the name of a branch of an icechunk repository, or null")
-    """Branch of an icechunk repository, ``icechunk:PATH``, whose last snapshot is read; by default main."""
+    """Branch of an icechunk repository, ``icechunk:PATH``; its last snapshot is read. By default main."""
     tag: Text | None = Field(default=None, description="the name of a tag of an icechunk repository, or null")
-    """Tag of the snapshot that is read."""
+    """Tag of the snapshot to read."""
     snapshot: Text | None = Field(
         default=None, description="the identifier of a snapshot of an icechunk repository, or null"
     )
-    """Identifier of the snapshot that is read."""
+    """Identifier of the snapshot to read."""
 
     @model_validator(mode="after")
     def _one_way_of_saying_it(self) -> SourceConfig:
@@ -197,16 +197,16 @@ _WEIGHTS = "the path of an .npy file, the name of an array beside source.array, 
 
 
 class RemoveConfig(Section):
-    """What is subtracted from each feature: what regression on these explains."""
+    """Regressors; the part of each feature that they explain is subtracted."""
 
     groups: Text | None = Field(
         default=None,
         description="a part of the times of a sample coordinate such as time.month, the name of a sample coordinate, a column of Parquet "
         "files or of obs, the path of an .npy file, the name of an array beside the data, or null",
     )
-    """One label for each row, whose means are subtracted; of times month, season, year, dayofyear or hour."""
+    """Label of each row; the mean of each group is subtracted. Parts of times are month, season, year, dayofyear and hour."""
     trend: Degree | None = Field(default=None, description="a whole number from 1 to 20, or null")
-    """Degree of a polynomial over the coordinate of the first sample dimension, or over the numbers of the rows."""
+    """Degree of a polynomial in the coordinate of the first sample dimension, or in the row number."""
     covariates: Text | None = Field(default=None, description="the path of an .npy file, or null")
     """Covariates of each row, ``(n_samples, n_covariates)``."""
 
@@ -218,14 +218,14 @@ class RemoveConfig(Section):
 
 
 class PreprocessConfig(section_of(PCA_PARAMETERS, "preprocess")):  # type: ignore[misc]
-    """What happens to the rows before the components are taken."""
+    """How rows are preprocessed before the components are computed."""
 
     sample_weight: Text | None = Field(default=None, description=_WEIGHTS)
-    """Path of an ``.npy`` file, or name of an array beside `source.array`: how many times each sample counts."""
+    """Weights of samples: how many times each one counts."""
     feature_weight: Text | None = Field(
         default=None, description=f"the cosine of a coordinate such as cos(lat), {_WEIGHTS}"
     )
-    """The same for features, or the cosine of their coordinate: centred and scaled features are multiplied by the square root."""
+    """Weights of features: centred and scaled features are multiplied by their square roots."""
     remove: RemoveConfig | None = Field(default=None, description="a mapping with groups, trend or covariates, or null")
 
 
@@ -242,7 +242,7 @@ _KERNEL_KEYS = {
 
 
 class KernelConfig(Section):
-    """One kernel of a sum; keys that are null are those of the model."""
+    """One kernel of a sum; null keys take the value of the model."""
 
     name: KernelName = "rbf"
     """Name of the kernel function."""
@@ -255,7 +255,7 @@ class KernelConfig(Section):
     coef0: float | None = Field(default=None, description="a number, or null")
     """Constant added to the inner product."""
     weight: Positive = 1.0
-    """Factor of this kernel in the sum."""
+    """Weight of this kernel in the sum."""
 
     @model_validator(mode="after")
     def _only_keys_of_its_kind(self) -> KernelConfig:
@@ -282,29 +282,29 @@ Kernels: TypeAlias = Annotated[
 
 
 class PCAConfig(section_of(PCA_PARAMETERS, "model", "kind")):  # type: ignore[misc]
-    """Parameters of `streampca.PCA`, each under its own name."""
+    """Parameters of `streampca.PCA`, under their own names."""
 
     kind: Literal["pca"] = "pca"
     """Linear PCA; ``kernel_pca`` is kernel PCA."""
     n_components: NComponents = None
     kernel: Kernels | None = None
-    """Read by ``kind: kernel_pca`` only; accepted here, so that one file serves both kinds by its `kind`."""
+    """Used by ``kind: kernel_pca`` only; accepted here so that one file serves both kinds."""
     group_by: Text | None = Field(
         default=None,
         description="a sample coordinate, a part of its times such as time.month, a column of Parquet files or of obs, the path of an .npy "
         "file, the name of an array beside the data, or null",
     )
-    """Label of each row: one model for each group of rows, within groups, and of the group means, from one reading."""
+    """Label of each row: one pass gives a model for each group of rows, one within groups, and one of the group means."""
     rotation: Literal["varimax", "promax"] | None = None
-    """How the components are rotated after the fit, as by `PCA.rotate`; scores, page and model are those of the rotated ones."""
+    """Rotation of the components after the fit, as by `PCA.rotate`; scores, report and model contain the rotated ones."""
 
     def warnings(self) -> list[str]:
-        """Return sentences about keys that are not used."""
+        """Return warnings about unused keys."""
         return [] if self.kernel is None else ["model.kernel is read by kind: kernel_pca only and was not used"]
 
 
 class KernelPCAConfig(section_of(KERNEL_PCA_PARAMETERS, "model", "kind")):  # type: ignore[misc]
-    """Parameters of `streampca.KernelPCA`, each under its own name."""
+    """Parameters of `streampca.KernelPCA`, under their own names."""
 
     kind: Literal["kernel_pca"]
     """Kernel PCA; ``pca`` is linear PCA."""
@@ -314,12 +314,12 @@ class KernelPCAConfig(section_of(KERNEL_PCA_PARAMETERS, "model", "kind")):  # ty
     sampling: Sampling = "auto"
 
     def warnings(self) -> list[str]:
-        """Return sentences about keys that are not used; there are none."""
+        """Return an empty list: all keys are used."""
         return []
 
 
 class AnalysisConfig(Section):
-    """What the analyses of an accumulated covariance share."""
+    """Base class for the analyses of an accumulated covariance."""
 
     if TYPE_CHECKING:
         kind: str
@@ -328,7 +328,7 @@ class AnalysisConfig(Section):
         rotation: str | None
 
     def warnings(self) -> list[str]:
-        """Return sentences about keys that are not used; there are none."""
+        """Return an empty list: all keys are used."""
         return []
 
 
@@ -337,7 +337,7 @@ _SPECIAL: dict[str, Any] = {"first": (Count | Names, Field(default=None, descrip
 
 
 def _section_of_analysis(kind: ModelKind) -> type[AnalysisConfig]:
-    """Return the section of the parameters of an analysis, each under its own name."""
+    """Return the section with the parameters of an analysis, under their own names."""
     bases: Any = (section_of(kind.parameters, "model", "kind"), AnalysisConfig)
     fields: dict[str, Any] = {"kind": (Literal[kind.name], ...)}
     fields |= {each.name: _SPECIAL[each.name] for each in kind.parameters if each.name in _SPECIAL}
@@ -347,7 +347,7 @@ def _section_of_analysis(kind: ModelKind) -> type[AnalysisConfig]:
 
 
 ANALYSES = {kind.name: _section_of_analysis(kind) for kind in KINDS.values() if kind.is_analysis}
-"""Sections of analyses by the names of their kinds."""
+"""Sections of analyses by kind."""
 if TYPE_CHECKING:
     ModelConfig: TypeAlias = PCAConfig | KernelPCAConfig | AnalysisConfig
 else:
@@ -355,24 +355,24 @@ else:
 
 
 class StatisticsConfig(section_of(PCA_PARAMETERS, "statistics")):  # type: ignore[misc]
-    """What is computed about the answer as an estimate from a sample."""
+    """Statistics of the result as an estimate from a sample."""
 
 
 class ResourcesConfig(Section):
-    """What the process may use."""
+    """Memory, threads and device that the process may use."""
 
     memory: MemorySize = None
-    """Ceiling for the whole process, as it was written; null leaves it to the plan."""
+    """Memory ceiling for the whole process; null lets the plan choose it."""
     threads: AutoOrCount = "auto"
     """Number of threads."""
     device: Device = "cpu"
-    """Where products of rows are made: cpu, or cuda or cuda:1 for a graphics card."""
+    """Device that multiplies rows."""
     read_ahead: AutoOrSize = "auto"
-    """Most memory for stored bytes that are requested ahead of their use from a URL; auto: 128 MiB. `memory` limits it, too."""
+    """Maximum memory for bytes fetched ahead of their use from a URL; auto is 128 MiB. `memory` limits it too."""
 
     @property
     def read_ahead_bytes(self) -> int | None:
-        """The most memory for reading ahead in bytes, or None for auto."""
+        """The maximum memory for reading ahead in bytes, or None for auto."""
         return None if self.read_ahead == "auto" else memory_in_bytes(self.read_ahead)
 
     @property
@@ -382,15 +382,15 @@ class ResourcesConfig(Section):
 
     @property
     def memory_bytes(self) -> int | None:
-        """The ceiling in bytes, or None when the plan is to choose it."""
+        """The ceiling in bytes, or None if the plan chooses it."""
         return None if self.memory is None else memory_in_bytes(self.memory)
 
 
 class CheckpointConfig(Section):
-    """How often progress is kept."""
+    """How often progress is saved."""
 
     every: Duration = "30s"
-    """Time between checkpoints as it was written; null for none."""
+    """Time between checkpoints; null for no checkpoints."""
 
     @property
     def every_seconds(self) -> float | None:
@@ -399,32 +399,32 @@ class CheckpointConfig(Section):
 
 
 class OutputConfig(Section):
-    """What a run leaves, and where."""
+    """What a run writes, and where."""
 
     directory: Directory
     """Directory of the run (``~`` expanded, relative to the working directory); ``runs/<name>`` by default."""
     scores: Flag = True
     """Write the scores of all samples."""
     diagnostics: Flag = False
-    """Write T² and Q of all samples beside their scores: how far each is from the model. kind: pca alone has them."""
+    """Write T² and Q, the distances of all samples from the model, beside the scores. Only kind: pca has them."""
     reconstruction: Annotated[
         bool | RowsDType, Field(description="true, false, or the name of a type of integers or floating point numbers")
     ] = False
-    """Write the rows that the scores give back, in the units of the data, to reconstruction.zarr; true for the type of
-    `inverse_transform`, or another type: integers are rounded to the nearest."""
+    """Write the rows reconstructed from the scores, in the units of the data, to reconstruction.zarr; true for the type of
+    `inverse_transform`, or the name of another type. Integers are rounded to the nearest."""
     report: Flag = True
-    """Write the HTML page."""
+    """Write the HTML report."""
     anndata: Annotated[bool | Literal["overwrite"], Field(description="true, false or overwrite")] = False
-    """Write scores, components and variances into the AnnData that was read, as scanpy does; `overwrite` replaces what is there."""
+    """Write scores, components and variances into the AnnData that was read, as scanpy does; `overwrite` replaces earlier ones."""
     state: Flag = False
-    """Keep the accumulated state with the model, so that rows can be added and models merged."""
+    """Store the accumulated state with the model, so that rows can be added and models merged."""
     overwrite: Flag = False
     """Replace an earlier run of streampca in the same directory."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_publish(cls, output: object) -> object:
-        """Refuse to copy runs to object stores, which 0.2 did; configurations of earlier runs hold the keys, without a value."""
+        """Refuse to copy runs to object stores, as 0.2 did; configurations of earlier runs have these keys without a value."""
         if not isinstance(output, dict):
             return output
         for key in ("publish", "storage_options"):
@@ -445,34 +445,34 @@ class OutputConfig(Section):
 
 
 class RunConfig(Section):
-    """A whole configuration file, defaults filled in."""
+    """A complete configuration file, with defaults filled in."""
 
     version: Annotated[int, Field(ge=1, le=1, description="1")] = 1
     """Version of this format."""
     name: RunName
     """Name of the run; the stem of the source's path by default."""
     source: SourceConfig
-    """Where the data are."""
+    """The data, and how to read them."""
     preprocess: PreprocessConfig = Field(default_factory=PreprocessConfig)
-    """What happens to the rows first."""
+    """How rows are preprocessed."""
     model: Annotated[ModelConfig, Field(discriminator="kind")] = Field(default_factory=PCAConfig)
-    """What is fitted."""
+    """The model to fit."""
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig)
-    """What is computed about the answer as an estimate from a sample."""
+    """Statistics of the result as an estimate from a sample."""
     quality: Flag = True
-    """Examine the quality of the data while they are read: drift, features that hardly vary, missing values."""
+    """Check the quality of the data during reading: drift, nearly constant features, missing values."""
     resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
-    """What the process may use."""
+    """Memory, threads and device that the process may use."""
     cluster: Annotated[AnyCluster, Field(discriminator="kind"), BeforeValidator(without_kubernetes)] = Field(
         default_factory=ThreadsCluster
     )
-    """Where the work is done."""
+    """Where the work runs."""
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    """How often progress is kept."""
+    """How often progress is saved."""
     output: OutputConfig
-    """What the run leaves."""
+    """What the run writes."""
     seed: Natural = 0
-    """Addresses every random number."""
+    """Seed of all random numbers."""
 
     @model_validator(mode="after")
     def _groups_without_others(self) -> RunConfig:
@@ -485,9 +485,9 @@ class RunConfig(Section):
         return self
 
     def estimator_parameters(self) -> dict[str, object]:
-        """Return what the file says of the parameters of the estimator of `model.kind`, by name.
+        """Return the parameters in the file for the estimator of `model.kind`, by name.
 
-        Weights, thresholds and kernels are as the file has them; `memory` is in bytes.
+        Weights, thresholds and kernels are in the form of the file; `memory` is in bytes.
         """
         parameters = KINDS[self.model.kind].parameters
         sections: dict[str | None, Section] = {
@@ -503,7 +503,7 @@ class RunConfig(Section):
         }
 
     def to_tree(self) -> dict[str, Any]:
-        """Return plain data with every default, ``${NAME}`` references as they were written, other secrets left out."""
+        """Return plain data with every default, with ``${NAME}`` references unresolved and other secrets left out."""
         tree = self.model_dump()
         kernels = tree["model"].get("kernel") or []
         if len(kernels) == 1 and not any(path[:3] == ("model", "kernel", 0) for path in self._written):
@@ -521,7 +521,7 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises
     ------
     ConfigError
-        With one line: the file, the key path, what was found and what is allowed.
+        On one line: the file, the key path, the value found and the values allowed.
     """
     return validated(Document.read(path, overrides))
 
@@ -532,7 +532,7 @@ def parse_config(text: str, *, name: str, overrides: Sequence[str] = ()) -> RunC
 
 
 def validated(document: Document) -> RunConfig:
-    """Return the configuration of a document; raise `ConfigError` for the first thing that is wrong with it."""
+    """Return the configuration of a document; raise `ConfigError` for its first problem."""
     tree, written = document.resolve()
     try:
         config = RunConfig.model_validate(tree)

@@ -1,4 +1,4 @@
-"""Configuration files as text: YAML with lines and columns, changes to it, and sentences on what is refused."""
+"""Configuration files as text: strict YAML with line numbers, overrides, and messages about refused values."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _RESOLVERS = (
     ("bool", r"(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     ("null", r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
 )
-"""Plain scalars of YAML 1.2 that are no text: tag, pattern, and the characters that they begin with."""
+"""Plain scalars of YAML 1.2 that are not text: tag, pattern, and possible first characters."""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _PLAIN_KEY = re.compile(r"[\w-]+")
 
 
 class _RefusedError(yaml.MarkedYAMLError):
-    """YAML that is well formed, or nearly, but that a configuration may not hold."""
+    """Well-formed, or nearly well-formed, YAML that a configuration may not contain."""
 
 
 class StrictLoader(yaml.SafeLoader):
-    """Reads the scalars of YAML 1.2; refuses tags, anchors, aliases, keys given twice, great depth and great numbers."""
+    """Read the scalars of YAML 1.2; refuse tags, anchors, aliases, duplicate keys, deep nesting and huge numbers."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the base class declares it so
 
@@ -87,7 +87,7 @@ class StrictLoader(yaml.SafeLoader):
         return node
 
     def _require_plain(self, node: yaml.ScalarNode, is_key: bool) -> None:
-        """Refuse a scalar that no value can hold, and a key that is no text or was there before."""
+        """Refuse a scalar that no value can hold, a key that is not text, and a duplicate key."""
         text: str = node.value
         if is_key and node.tag != _STRING:
             self._refuse(node, f"a key{self._inside()} is {shorten(text)}: keys are text")
@@ -110,7 +110,7 @@ class StrictLoader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that YAML 1.1 or the rules above would read as anything but text."""
+    """Quote every text that YAML 1.1 or the rules above would not read as text."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -122,7 +122,7 @@ for _name, _pattern, _first in _RESOLVERS:
 
 
 def require_size(n_bytes: int, name: str) -> None:
-    """Raise `ConfigError` for more bytes than a configuration may have; `name` stands in front."""
+    """Raise `ConfigError` if a configuration has too many bytes; the message begins with `name`."""
     if n_bytes > MAX_BYTES:
         raise ConfigError(f"{name}: larger than the {MAX_BYTES // 1024} KiB that a configuration may have")
 
@@ -133,7 +133,7 @@ def load_strict(text: str, name: str) -> object:
     Raises
     ------
     ConfigError
-        With one line that opens with `name` and gives the line of the text.
+        On one line that begins with `name` and gives the line number.
     """
     require_size(len(text.encode("utf-8", "surrogatepass")), name)
     line = 1
@@ -164,7 +164,7 @@ def dump(tree: object) -> str:
 
 
 def with_texts(value: Any, written: Mapping[KeyPath, str], path: KeyPath = ()) -> Any:
-    """Return what pydantic dumps as YAML holds it, with the texts of `written` at their key paths."""
+    """Return the dump of pydantic as plain data for YAML, with the texts of `written` at their key paths."""
     if path in written:
         return written[path]
     if isinstance(value, dict):
@@ -187,12 +187,12 @@ def spell_key(path: KeyPath) -> str:
 
 
 def shorten(text: str) -> str:
-    """Quote a text on one line, the middle of a long one left out."""
+    """Quote a text on one line, without the middle of a long one."""
     return repr(text if len(text) <= 60 else f"{text[:40]}…{text[-10:]}")
 
 
 def has_control_characters(text: str, *, line_breaks: bool) -> bool:
-    """Say whether a text holds control characters, `line_breaks` and tabs counted or not."""
+    """Return whether a text has control characters, with or without `line_breaks` and tabs."""
     return bool(_CONTROL.search(text) or (line_breaks and re.search("[\t\n\r\u2028\u2029]", text)))
 
 
@@ -202,16 +202,16 @@ _PRIVATE = (("source", "storage_options"), ("output", "storage_options"), ("clus
 
 @dataclass(frozen=True)
 class Document:
-    """A configuration as it was written."""
+    """A configuration before validation."""
 
     name: str
-    """What errors call it: the path of the file."""
+    """Name in error messages: the path of the file."""
     tree: dict[str, object]
-    """The plain data, references to environment variables unresolved."""
+    """The plain data, with references to environment variables unresolved."""
     overridden: dict[KeyPath, str] = field(default_factory=dict)
-    """The key of the override that made each value which is not from the file."""
+    """Key of the override for each value that does not come from the file."""
     derived: set[KeyPath] = field(default_factory=set)
-    """Where a default was filled in that follows from another key."""
+    """Key paths of defaults that follow from another key."""
 
     @classmethod
     def read(cls, path: Path | str, overrides: Sequence[str] = ()) -> Document:
@@ -220,7 +220,7 @@ class Document:
         Raises
         ------
         ConfigError
-            If there is no such file, or it cannot be read, is too large or is not UTF-8.
+            If the file does not exist, cannot be read, is too large or is not UTF-8.
         """
         name = str(path) if str(path).isprintable() and str(path) else shorten(str(path))
         try:
@@ -238,7 +238,7 @@ class Document:
 
     @classmethod
     def parse(cls, text: str, name: str, overrides: Sequence[str] = ()) -> Document:
-        """Read a text strictly, put the overrides (``key.sub=value``) on it, fill in what other keys decide."""
+        """Parse a text strictly, apply the overrides (``key.sub=value``) and fill in defaults that follow from other keys."""
         name = name if name.isprintable() else shorten(name)
         tree = load_strict(text, name)
         if tree is None:
@@ -254,7 +254,7 @@ class Document:
         return document
 
     def value_at(self, path: KeyPath) -> object:
-        """Return what was written at a key path, or None."""
+        """Return the value in the file at a key path, or None."""
         node: object = self.tree
         for part in path:
             if isinstance(node, dict):
@@ -266,7 +266,7 @@ class Document:
         return node
 
     def describe_at(self, path: KeyPath) -> str:
-        """Return a description of the value at a key path on one line; of private options only the kind."""
+        """Return a one-line description of the value at a key path; for private options only its kind."""
         value = self.value_at(path)
         if any(path[:2] == private for private in _PRIVATE) and not isinstance(value, dict | list | None):
             return f"{'text' if isinstance(value, str) else 'a value'} that is not shown"
@@ -282,9 +282,9 @@ class Document:
         return resolved, written
 
     def refusal(self, problems: Mapping[KeyPath, str]) -> ConfigError:
-        """Return the error that tells the first of `problems` in the order of the file, and the number of others.
+        """Return the error for the first of `problems` in the order of the file, with the number of others.
 
-        A problem is the rest of the sentence that opens with its key path, on one line and without values that must not be shown.
+        A problem is the text after its key path, on one line and without values that must not be shown.
         """
         problems = {path: says for path, says in problems.items() if path not in self.derived} or problems
         first = next((path for path in _paths(self.tree, ()) if path in problems), next(iter(problems)))
@@ -318,7 +318,7 @@ class Document:
         self.overridden[made] = self.overridden[parts] = spelled
 
     def _fill_in(self) -> None:
-        """Fill in the defaults that other keys decide; before references are resolved, so that these are kept."""
+        """Fill in the defaults that follow from other keys, before references are resolved, so that they remain references."""
         source = self.tree.setdefault("source", {})
         for key, kind in (("model", "pca"), ("cluster", "threads")):
             section = self.tree.setdefault(key, {})
@@ -361,7 +361,7 @@ class Document:
 
 
 def describe(value: object) -> str:
-    """Return a description of a value on one line, as YAML spells it."""
+    """Return a one-line description of a value in the spelling of YAML."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -402,11 +402,11 @@ _MOVED = {
     "threshold": "model.n_components.threshold",
     "frobenius": "model.n_components.frobenius",
 }
-"""Names of estimator parameters that a file holds under another name, and of forms of values."""
+"""Keys of the file for estimator parameters with other names, and for forms of values."""
 
 
 def problems_of(error: ValidationError, document: Document, root: type[BaseModel]) -> dict[KeyPath, str]:
-    """Return the sentence for each key path that `root` refuses; values come from the document as written, never from pydantic."""
+    """Return a sentence for each key path that `root` refuses; values come from the document, never from pydantic."""
     problems: dict[KeyPath, str] = {}
     for refusal in error.errors(include_url=False, include_context=False, include_input=False):
         path, says = _problem(refusal["type"], refusal["loc"], refusal["msg"], document, root)
@@ -415,10 +415,10 @@ def problems_of(error: ValidationError, document: Document, root: type[BaseModel
 
 
 def _problem(kind: str, place: KeyPath, message: str, document: Document, root: type[BaseModel]) -> tuple[KeyPath, str]:
-    """Return the key path and the sentence of an error at a place of pydantic.
+    """Return the key path and the sentence of an error of pydantic.
 
-    The place also holds the kind of a section, the index of an item that is written alone, and, below a value, the branches of its
-    type; the key path has none of these.
+    The location in pydantic also contains the kind of a section, the index of an item given without a list and, below a
+    value, the branches of its type; the key path does not.
     """
     path: KeyPath = ()
     field: FieldInfo | None = None
@@ -450,7 +450,7 @@ def _problem(kind: str, place: KeyPath, message: str, document: Document, root: 
 
 
 def _unknown(path: KeyPath, section: type[BaseModel], siblings: list[type[BaseModel]], root: type[BaseModel]) -> str:
-    """Say that a key is unknown, which one is nearest, and which ones there are."""
+    """Return the message for an unknown key, with the nearest key and all known keys."""
     key, keys = str(path[-1]), list(section.model_fields)
     says = f" is not a key {f'of {spell_key(path[:-1])}' if len(path) > 1 else 'of the file'}"
     elsewhere = {spell_key((*place, key)) for place, other in all_sections(root) if key in other.model_fields}
@@ -466,7 +466,7 @@ def _unknown(path: KeyPath, section: type[BaseModel], siblings: list[type[BaseMo
 
 
 def _allowed(field: FieldInfo) -> str:
-    """Say what a key may hold, from its description or its annotation."""
+    """Return the allowed values of a key, from its description or its annotation."""
     if field.description:
         return field.description
     if get_origin(field.annotation) is Literal:
@@ -486,7 +486,7 @@ def all_sections(root: type[BaseModel], path: KeyPath = ()) -> Iterator[tuple[Ke
 
 
 def sections_in(annotation: object) -> list[type[BaseModel]]:
-    """Return the classes of mappings that a field or an annotation admits."""
+    """Return the classes of mappings that a field or an annotation allows."""
     if isinstance(annotation, FieldInfo):
         annotation = annotation.annotation
     if inner := get_args(annotation):

@@ -34,13 +34,13 @@ from streampca.runs.config.document import Document, KeyPath, all_sections, desc
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,59}")
 OF_FEATURES = ("variables", "mask", "mask_var", "columns")
-"""Keys of the source that a model may have of its own: which features it takes."""
+"""Keys of the source that a model may set for itself; they select its features."""
 _SECTIONS = ("preprocess", "source")
-"""Sections that a model may have of its own, or in part."""
+"""Sections that a model may set for itself, as a whole or in part."""
 
 
 def is_model_name(name: object) -> bool:
-    """Tell whether `name` may be that of one of several models; it is the name of a directory, too."""
+    """Return whether `name` is allowed for one of several models; it is also the name of a directory."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
@@ -49,12 +49,12 @@ class ModelsConfig:
     """A configuration file with several models."""
 
     common: RunConfig
-    """What they have in common; its `model` says nothing."""
+    """Configuration that they share; its `model` has no meaning."""
     models: Mapping[str, RunConfig]
-    """The configuration of a run of each model alone, in ``models/NAME`` of the common directory."""
+    """Configuration of a separate run of each model, in ``models/NAME`` of the common directory."""
 
     def to_yaml(self) -> str:
-        """Write the configuration with every default, ``${NAME}`` references as they were written."""
+        """Write the configuration with every default and with ``${NAME}`` references unresolved."""
         tree, models = self.common.to_tree(), {}
         del tree["model"]
         for name, config in self.models.items():
@@ -88,7 +88,7 @@ def _validated(document: Document) -> RunConfig | ModelsConfig:
 
 
 def _entries(document: Document) -> dict[str, dict[str, Any]]:
-    """Return the models of a document by name; `ConfigError` unless they are a mapping of mappings and there is no `model`."""
+    """Return the models of a document by name; `ConfigError` unless they are a mapping of mappings, without `model`."""
     written, problems = document.tree["models"], dict[KeyPath, str]()
     if not isinstance(written, dict) or not written:
         raise document.refusal({("models",): f": found {describe(written)}, allowed: a mapping of names to models"})
@@ -108,7 +108,7 @@ def _entries(document: Document) -> dict[str, dict[str, Any]]:
 
 
 def _problems_of(path: KeyPath, entry: dict[str, object]) -> dict[KeyPath, str]:
-    """Return what is wrong with a model at a key path beside the keys that `model` has, too."""
+    """Return problems of a model at a key path, apart from the keys of `model` itself."""
     problems: dict[KeyPath, str] = {}
     for section in _SECTIONS:
         own = entry.get(section, {})
@@ -123,7 +123,7 @@ def _problems_of(path: KeyPath, entry: dict[str, object]) -> dict[KeyPath, str]:
 
 
 def _config_of(document: Document, tree: dict[str, Any], name: str, entry: dict[str, Any]) -> RunConfig:
-    """Return the configuration of one model alone."""
+    """Return the configuration of a separate run of one model."""
     sections = {section: tree.get(section, {}) | entry.get(section, {}) for section in _SECTIONS}
     model = {"kind": "pca"} | {key: value for key, value in entry.items() if key not in sections}
     one = tree | {"model": model} | sections
@@ -141,7 +141,7 @@ _STATED: dict[type[BaseModel], Sequence[Parameter | CountKey]] = {
     NormalizeConfig: NORMALIZE,
 }
 _DERIVED = {"RunConfig": ("name", "output"), "OutputConfig": ("directory",)}
-"""Keys that follow from others if the file does not have them."""
+"""Keys with defaults that follow from other keys."""
 _MODELS = (
     "Several models from the same readings, in place of model: a mapping of names to mappings with the keys of model, and "
     "preprocess with those keys in which it differs from the others; source names the features of a model that has not all of them."
@@ -151,7 +151,7 @@ _MODELS = (
 def json_schema() -> dict[str, object]:
     """Return the JSON Schema (draft 2020-12) of a configuration file: every key with its meaning, default and values.
 
-    References ``${NAME}`` to environment variables are known in texts only.
+    It accepts references ``${NAME}`` to environment variables only in texts.
     """
     schema = RunConfig.model_json_schema()
     definitions = {"RunConfig": schema} | schema["$defs"]
@@ -186,7 +186,7 @@ def json_schema() -> dict[str, object]:
 
 
 def meanings_of(section: type[BaseModel]) -> dict[str, str]:
-    """Return a sentence for each key of `section`: of a stated parameter its text, else the string below the field."""
+    """Return a sentence for each key of `section`: the string below the field, else the text of the parameter."""
     stated = {parameter.name: parameter.text for parameter in _STATED.get(section, ())}
     if section in ANALYSES.values():
         (kind,) = get_args(section.model_fields["kind"].annotation)

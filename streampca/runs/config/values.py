@@ -1,4 +1,4 @@
-"""What the values of a configuration may be, and the sections of clusters, which no program starts by accident."""
+"""Types of the values of a configuration, and the sections of clusters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _Value = TypeVar("_Value")
 
 
 def _require(accepted: Callable[[_Value], bool]) -> AfterValidator:
-    """Let pydantic refuse a value; what is said about it comes from the description of the field."""
+    """Return a validator that refuses values; the message comes from the description of the field."""
 
     def checked(value: _Value) -> _Value:
         if not accepted(value):
@@ -62,7 +62,7 @@ def _listed(value: object) -> object:
 
 
 def one_list_of_kernels(value: object) -> object:
-    """Bring the three ways of writing a kernel into one: a list of mappings."""
+    """Convert the three forms of a kernel to one: a list of mappings."""
     listed = value if isinstance(value, list | tuple) else [value]
     if not listed:  # said here: pydantic would count a kernel that it refuses as one too few
         raise ValueError
@@ -93,7 +93,7 @@ def _are_different(values: Sequence[object]) -> bool:
 
 
 def _as_directory(value: object) -> object:
-    """Return the path that a text names; texts that name none, and other values, are left for pydantic to refuse."""
+    """Return the path that a text names, or the value itself if it names none, for pydantic to refuse."""
     if isinstance(value, str) and _is_one_line(value) and "://" not in value:
         return Path(os.path.expanduser(value))
     return value
@@ -104,7 +104,7 @@ def _is_address(path: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether the host of the address of a scheduler is this machine, by its name."""
+    """Return whether the host name in the address of a scheduler is this machine."""
     match = re.match(_ADDRESS, address)
     host = match[1].strip("[]") if match else ""
     try:
@@ -114,7 +114,7 @@ def is_loopback(address: str) -> bool:
 
 
 class PrivateOptions(dict[str, object]):
-    """Options for somebody else's constructor, environment variables filled in; no value is ever shown by ``repr``."""
+    """Options for a constructor of another package, with environment variables filled in; ``repr`` never shows a value."""
 
     def __init__(self, options: Mapping[str, object] | None = None):
         super().__init__({key: _with_mappings(value, PrivateOptions) for key, value in (options or {}).items()})
@@ -126,7 +126,7 @@ class PrivateOptions(dict[str, object]):
 
 
 def plain_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Return options as ordinary dictionaries: fsspec takes two for equal that print alike, and would use the older secret."""
+    """Return options as ordinary dictionaries: fsspec treats options that print alike as equal, and would use the older secret."""
     return {key: _with_mappings(value, plain_options) for key, value in options.items()}
 
 
@@ -138,7 +138,7 @@ def _with_mappings(value: object, made: Callable[[Mapping[str, object]], object]
 
 
 class Section(BaseModel):
-    """A mapping of the file; what was written with ``${NAME}`` is shown as it was written."""
+    """A mapping of the file; values with ``${NAME}`` are shown with the reference."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, hide_input_in_errors=True, validate_default=False
@@ -151,11 +151,11 @@ class Section(BaseModel):
             yield key, self._written.get((key,), value) if key else value
 
     def as_written(self, key: str) -> object:
-        """Return the value of a key as the file has it, with its ``${NAME}`` references: the form to show."""
+        """Return the value of a key with its ``${NAME}`` references unresolved: the form to show."""
         return self._written.get((key,), getattr(self, key))
 
     def remember(self, written: Mapping[KeyPath, str]) -> None:
-        """Keep, here and in the sections below, the texts that hold references, by their key paths."""
+        """Keep the texts that contain references, by key path, here and in the sections below."""
         self._written = dict(written)
         for key in type(self).model_fields:
             child = getattr(self, key)
@@ -166,7 +166,7 @@ class Section(BaseModel):
 def section_of(parameters: Sequence[Parameter], key: str, *first: str) -> type[Section]:
     """Return a base class with the fields `first`, and one for each of `parameters` that the file has under `key`.
 
-    A field that is in `first`, or whose domain is special, only keeps its place in the order: the class gives it a type.
+    Fields in `first` and fields with a special domain only reserve their position; the class gives them a type.
     """
     fields: dict[str, Any] = dict.fromkeys(first, (Any, None))
     fields |= {each.name: (annotation_of(each.domain), each.default) for each in parameters if each.key == key}
@@ -174,7 +174,7 @@ def section_of(parameters: Sequence[Parameter], key: str, *first: str) -> type[S
 
 
 def annotation_of(domain: Domain) -> object:
-    """Return the type that pydantic checks the values of a domain with."""
+    """Return the type with which pydantic validates the values of a domain."""
     if domain.names:
         return Literal[domain.names]
     if domain.schema is None:
@@ -209,7 +209,7 @@ _Paths = Annotated[tuple[_Path, ...], Field(min_length=1)]
 RowsDType: TypeAlias = Literal[
     "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"
 ]
-"""Types that rows are written in."""
+"""Data types for written rows."""
 _AtLeast1 = Annotated[int, Field(ge=1)]
 _SizeText = Annotated[
     str,
@@ -316,48 +316,48 @@ class ThreadsCluster(Section):
     """A thread pool in this process."""
 
     kind: Literal["threads"] = "threads"
-    """Says that no other process is started."""
+    """Run in the threads of this process."""
 
 
 class LocalCluster(Section):
     """Worker processes on this machine."""
 
     kind: Literal["local"]
-    """Says that workers are started here."""
+    """Start workers on this machine."""
     n_workers: AutoOrCount = "auto"
     """Number of processes."""
     threads_per_worker: AutoOrCount = "auto"
-    """Number of threads of each."""
+    """Number of threads per process."""
     wait: Wait = "2min"
-    """How long to wait for workers; those that do not start are replaced meanwhile."""
+    """How long to wait for workers; those that fail to start are replaced meanwhile."""
     dashboard: Flag = False
-    """Serve Dask's pages on the loopback, and say where."""
+    """Serve the dashboard of Dask on the loopback interface, and print its address."""
 
 
 class TLSConfig(Section):
-    """Files that secure a connection, all in PEM."""
+    """PEM files that secure a connection."""
 
     ca_file: _FileName
-    """Certificate of the authority."""
+    """Certificate of the certificate authority."""
     cert: _FileName
-    """Our certificate."""
+    """Certificate to present."""
     key: _FileName
-    """Our key."""
+    """Private key of this certificate."""
 
 
 class AddressCluster(Section):
-    """A scheduler that runs already."""
+    """A running scheduler."""
 
     kind: Literal["address"]
-    """Says that nothing is started."""
+    """Connect to a running scheduler."""
     address: SchedulerAddress
     """Address of the scheduler, such as ``tls://host:8786``."""
     tls: TLSConfig | None = None
-    """Files of a ``tls://`` connection; null takes those of Dask's own configuration."""
+    """PEM files for a ``tls://`` connection; null uses those in the configuration of Dask."""
     allow_remote: Flag = False
-    """Let rows and code go to another machine."""
+    """Allow rows and code to be sent to another machine."""
     wait: Wait = "1min"
-    """How long to wait for a first worker."""
+    """How long to wait for the first worker."""
 
     @model_validator(mode="after")
     def _nothing_leaves_this_machine_in_the_clear(self) -> AddressCluster:
@@ -380,22 +380,22 @@ class AddressCluster(Section):
 
 
 class SlurmCluster(Section):
-    """Workers that SLURM starts as jobs; every connection is encrypted."""
+    """Workers in SLURM jobs; every connection is encrypted."""
 
     kind: Literal["slurm"]
-    """Says that workers are jobs of SLURM."""
+    """Start workers as SLURM jobs."""
     n_workers: Count = 1
-    """Number of workers asked for."""
+    """Number of workers to request."""
     threads_per_worker: AutoOrCount = "auto"
-    """Number of threads of each; auto leaves it to `options`."""
+    """Number of threads per worker; auto leaves it to `options`."""
     tls: TLSConfig | None = None
-    """Files for scheduler, workers and us; null makes a certificate for this run."""
+    """PEM files for scheduler, workers and client; null creates a certificate for this run."""
     wait: Wait = "10min"
     """How long to wait for workers."""
     dashboard: Flag = False
-    """Serve Dask's pages on the loopback, and say where."""
+    """Serve the dashboard of Dask on the loopback interface, and print its address."""
     options: Options = Field(default_factory=PrivateOptions)
-    """Passed on to ``dask_jobqueue.SLURMCluster``."""
+    """Options for ``dask_jobqueue.SLURMCluster``."""
 
     @model_validator(mode="after")
     def _options_do_not_contradict(self) -> SlurmCluster:
@@ -408,7 +408,7 @@ AnyCluster = ThreadsCluster | LocalCluster | AddressCluster | SlurmCluster
 
 
 def without_kubernetes(cluster: object) -> object:
-    """Refuse ``kind: kubernetes``, which 0.2.0 had, with what to do instead; return everything else as it is."""
+    """Refuse ``kind: kubernetes``, which 0.2.0 had, and suggest an alternative; return all other values unchanged."""
     if isinstance(cluster, dict) and cluster.get("kind") == "kubernetes":
         raise PydanticCustomError(
             "rule",

@@ -1,4 +1,4 @@
-"""Clusters for a run: workers on this machine, a scheduler that runs already, jobs of SLURM."""
+"""Clusters for a run: workers on this machine, a running scheduler, or SLURM jobs."""
 
 from __future__ import annotations
 
@@ -55,29 +55,29 @@ _START_SECONDS = 15.0  # between two looks whether workers of this machine still
 
 
 class _Background(logging.Handler):
-    """Hears of calls that failed in the loop of a cluster, which nobody else is told."""
+    """Receive failed calls in the loop of a cluster, which are not reported elsewhere."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.error: BaseException | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the first error; those of pages are not meant."""
+        """Keep the first error, except errors of pages."""
         if record.exc_info and self.error is None and record.getMessage().startswith("Exception in callback"):
             self.error = record.exc_info[1]
 
 
 @contextmanager
 def cluster_of(config: RunConfig, notice: Notice | None = None) -> Iterator[None]:
-    """Start or join the cluster that `config` names, for as long as the block lasts; its client is the active one.
+    """Start or join the cluster in `config` for the duration of the block; its client is the active one.
 
-    `notice` is told where the dashboard is, and how many workers came if they are fewer than were asked for. Closing takes a
+    `notice` receives the address of the dashboard, and the number of workers if fewer came than requested. Closing takes a
     bounded time, whatever state the workers are in.
 
     Raises
     ------
     ClusterError
-        If no scheduler answers, no worker comes in time, or the system that starts workers refuses to.
+        If no scheduler answers, no worker comes in time, or the system refuses to start workers.
     ConfigError
         If the files of `tls` cannot be used, or `options` are refused.
     NotAvailableError
@@ -115,9 +115,9 @@ def cluster_of(config: RunConfig, notice: Notice | None = None) -> Iterator[None
 
 @contextmanager
 def planning_for(config: RunConfig) -> Iterator[None]:
-    """Have plans of this block count what those of a run count on the cluster that `config` names, which is not started.
+    """Make plans in this block account for the cluster in `config`, as in a run, without starting it.
 
-    The workers of one on this machine are known beforehand; of another kind, as before the first of them has come, none is.
+    The workers of a cluster on this machine are known beforehand; for other kinds no worker is known, as before the first comes.
     """
     cluster = config.cluster
     if isinstance(cluster, ThreadsCluster):
@@ -131,7 +131,7 @@ def planning_for(config: RunConfig) -> Iterator[None]:
 
 
 class _WorkersToCome:
-    """What planning asks of the client of a cluster."""
+    """The part of the client of a cluster that planning uses."""
 
     status, scheduler = "running", None
 
@@ -150,7 +150,7 @@ class _WorkersToCome:
 def _starting(
     config: RunConfig, cluster: Startable, settings: dict[str, object], stack: ExitStack
 ) -> tuple[Callable[[], StartedCluster], str, float]:
-    """Return what starts the workers, what to do if none comes, and how many seconds closing may take."""
+    """Return the object that starts workers, the action if none comes, and the seconds that closing may take."""
     if isinstance(cluster, LocalCluster):
         import distributed
 
@@ -185,7 +185,7 @@ def _local_options(cluster: LocalCluster) -> dict[str, Any]:
 
 
 def _started(start: Callable[[], StartedCluster], cluster: Startable) -> StartedCluster:
-    """Start workers; what other systems say goes on in one line, without the values of options, which may be secrets."""
+    """Start workers; report errors of other systems in one line, without values of options, which may be secrets."""
     options = getattr(cluster, "options", {})
     try:
         return start()
@@ -212,7 +212,7 @@ def _client_of(started: StartedCluster, cluster: Startable) -> Client:
 
 
 def _scheduler_at(cluster: AddressCluster) -> Client:
-    """Return a client of the scheduler that runs at an address."""
+    """Return a client of the scheduler at an address."""
     import distributed
 
     security = {"security": security_of(cluster.tls)} if cluster.address.startswith("tls://") else {}
@@ -226,7 +226,7 @@ def _scheduler_at(cluster: AddressCluster) -> Client:
 
 @contextmanager
 def _in_use(client: Client) -> Iterator[Client]:
-    """Make `client` the active one, and close it in the end, whether or not the scheduler still answers."""
+    """Make `client` the active one, and close it at the end, whether or not the scheduler still answers."""
     try:
         with client.as_current():
             yield client
@@ -238,7 +238,7 @@ def _in_use(client: Client) -> Iterator[Client]:
 
 @contextmanager
 def _closing(started: StartedCluster, seconds: float, notify: Notice) -> Iterator[StartedCluster]:
-    """Close a cluster in the end; kill the processes of ours that do not end in time, such as frozen ones."""
+    """Close a cluster at the end; kill our processes that do not end in time, such as frozen ones."""
     try:
         yield started
     except BaseException:
@@ -268,14 +268,14 @@ def _close(started: StartedCluster, seconds: float, notify: Notice) -> None:
 def _wait_for(
     client: Client, wanted: int, within: str, advice: str, background: _Background, local: LocalStart | None = None
 ) -> int:
-    """Wait until `wanted` workers have come, or some and no more for a while; return how many.
+    """Wait until `wanted` workers have come, or until no more come for a while; return their number.
 
     Workers of this machine, which `local` starts, are started again if they end or do not come.
 
     Raises
     ------
     ClusterError
-        If none came in time, or one could not be started.
+        If no worker came in time, or if one could not be started.
     """
     now = time.monotonic()
     limit, n_before = now + seconds_of(within), 0
@@ -309,14 +309,14 @@ def _names_of_workers(client: Client) -> set[object]:
 
 
 def _pages(started: StartedCluster) -> str:
-    """Return where Dask's pages are: pictures where bokeh is installed, tables of workers and tasks in any case."""
+    """Return the address of Dask's pages: charts if bokeh is installed, otherwise tables of workers and tasks."""
     page = "status" if find_spec("bokeh") else "info/main/workers.html"
     return f"http://127.0.0.1:{started.scheduler_info['services']['dashboard']}/{page}"
 
 
 @contextmanager
 def _quiet() -> Iterator[_Background]:
-    """Keep the log of Dask off the terminal: whatever goes wrong is raised, or harmless; yield what hears of the loop."""
+    """Keep the log of Dask off the terminal, because problems are raised or harmless; yield the receiver of errors in the loop."""
     import distributed  # noqa: F401 sets up its loggers
 
     loop = logging.getLogger("tornado.application")
@@ -336,7 +336,7 @@ def _quiet() -> Iterator[_Background]:
 
 
 def _one_line(error: BaseException, options: object = None) -> str:
-    """Return what an error says on one line, with the texts of `options` hidden."""
+    """Return the message of an error on one line, with the texts of `options` hidden."""
     text = _NOISE.sub("", " ".join(str(error).split())) or type(error).__name__
     for value in sorted(_texts(options), key=len, reverse=True):
         text = text.replace(value, "***")
@@ -360,24 +360,24 @@ _WORKER_SETTINGS: dict[str, object] = {
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
 }
-"""The plan keeps the memory, so Dask need not write to disk, wait or kill for it."""
+"""The plan limits memory, so Dask need not spill, pause or kill workers."""
 _SCHEDULER_SETTINGS: dict[str, object] = {
     "distributed.scheduler.worker-ttl": "60s",
     "distributed.scheduler.no-workers-timeout": "2 minutes",
     "distributed.deploy.lost-worker-timeout": "10 minutes",
 }
-"""A worker that is frozen is given up after a minute, not after five; a run without any worker ends after two, not never; and a
-worker that comes back after its second death is not sent away."""
+"""A frozen worker is given up after one minute instead of five, a run without workers ends after two minutes instead of never,
+and a worker that returns after its second death is accepted."""
 _LOCAL_SETTINGS: dict[str, object] = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
-"""Left to itself glibc keeps the memory of one chunk for the next; Dask has it given back each time, for a page fault every 4 KiB."""
+"""By default glibc keeps the memory of one chunk for the next; Dask's setting returns it each time, at a page fault per 4 KiB."""
 _WORKER_PAGES, _PAGES = "distributed.worker.http.routes", "distributed.scheduler.http.routes"
-"""Every process of Dask serves HTTP; without pages it has nothing to show."""
+"""Every Dask process serves HTTP; without these routes it serves no pages."""
 
 _LOOPBACK = "127.0.0.1:0"
 
 
 def settings_of(cluster: AnyCluster) -> dict[str, object]:
-    """Return our settings of Dask but for those that the user has made, in a file, in the environment or in the program."""
+    """Return our settings of Dask except those that the user has set in a file, in the environment or in the program."""
     import dask
     import distributed  # noqa: F401 registers its defaults
 
@@ -399,12 +399,12 @@ def settings_of(cluster: AnyCluster) -> dict[str, object]:
 
 
 def as_environment(settings: dict[str, object]) -> dict[str, str]:
-    """Return settings of Dask as environment variables, which processes that we do not start ourselves can be given."""
+    """Return settings of Dask as environment variables, for processes that we do not start ourselves."""
     return {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": str(value) for key, value in settings.items()}
 
 
 def class_of(module: str, name: str, kind: str) -> Any:
-    """Return a class of a package that only `kind` needs; whoever handles SIGINT and SIGTERM goes on doing so.
+    """Return a class of a package that only `kind` needs, and keep the handlers of SIGINT and SIGTERM.
 
     Raises
     ------
@@ -421,12 +421,12 @@ def class_of(module: str, name: str, kind: str) -> Any:
 
 
 def security_of(tls: TLSConfig | None) -> Security:
-    """Return Dask's description of an encrypted connection by the files of `tls`, or those of Dask's own configuration.
+    """Return Dask's description of an encrypted connection from the files of `tls`, or from Dask's own configuration.
 
     Raises
     ------
     ConfigError
-        If a file cannot be read, or is no certificate or key.
+        If a file cannot be read, or is not a certificate or key.
     """
     from distributed.security import Security
 
@@ -466,9 +466,9 @@ def _require_readable(key: str, written: str, path: str) -> None:
 
 @contextmanager
 def certificates_of(config: RunConfig, cluster: SlurmCluster) -> Iterator[Security]:
-    """Yield the description of encrypted connections by the files of `tls`, or by ones that are there for as long as the block lasts.
+    """Yield the description of encrypted connections from the files of `tls`, or from temporary ones that last for the block.
 
-    These are known to nobody else: they stand in a directory of mode 0700 beside the output, which all machines see anyway.
+    Temporary files are private: they are in a directory of mode 0700 beside the output, which all machines see anyway.
     """
     if cluster.tls is not None:
         yield security_of(cluster.tls)
@@ -489,10 +489,10 @@ def certificates_of(config: RunConfig, cluster: SlurmCluster) -> Iterator[Securi
 
 
 def slurm_options(config: RunConfig, cluster: SlurmCluster, settings: dict[str, object], security: Security) -> Json:
-    """Return what `dask_jobqueue.SLURMCluster` is called with.
+    """Return the arguments of `dask_jobqueue.SLURMCluster`.
 
-    One worker to a job, unless `options` say otherwise; cores and memory from `threads_per_worker` and `resources.memory`.
-    Every connection is encrypted; what serves HTTP listens on the loopback of its machine.
+    Each job has one worker, unless `options` say otherwise; cores and memory come from `threads_per_worker` and
+    `resources.memory`. Every connection is encrypted, and HTTP servers listen on the loopback of their machine.
     """
     import dask
 
@@ -518,7 +518,7 @@ def slurm_options(config: RunConfig, cluster: SlurmCluster, settings: dict[str, 
 
 
 def closing_jobs(job: Any) -> Any:
-    """Return the class `job` of dask_jobqueue so that a job that was cancelled says so; Dask's cluster looks at it when it closes."""
+    """Return the class `job` of dask_jobqueue with the status closed after closing, which the cluster of Dask checks when it closes."""
     from distributed import Status
 
     class ClosingJob(job):  # type: ignore[misc]
@@ -537,7 +537,7 @@ StartedCluster: TypeAlias = Any
 
 
 def n_workers_and_threads(cluster: LocalCluster) -> tuple[int, int]:
-    """Return the number of workers and of threads of each, where they are ``auto`` as Dask would choose them."""
+    """Return the number of workers and of threads per worker; ``auto`` is resolved as in Dask."""
     from dask.system import CPU_COUNT
 
     workers, threads = cluster.n_workers, cluster.threads_per_worker
@@ -551,9 +551,9 @@ def n_workers_and_threads(cluster: LocalCluster) -> tuple[int, int]:
 
 
 class LocalStart:
-    """Starts the workers of a `distributed.LocalCluster` that has none, and starts them again if they do not come.
+    """Start the workers of a `distributed.LocalCluster` that has none, and restart them if they do not come.
 
-    The constructor of `LocalCluster` waits for its workers without an end, and gives all of them up if one ends.
+    The constructor of `LocalCluster` waits for its workers indefinitely, and gives up all of them if one ends.
     """
 
     def __init__(self, cluster: StartedCluster, n_workers: int):
@@ -563,7 +563,7 @@ class LocalStart:
         cluster.scale(n_workers)
 
     def replace_ended(self) -> bool:
-        """Start others in place of workers that ended while they started; False if there are none, or it was tried often enough."""
+        """Replace workers that ended during startup; return False if none did, or after enough attempts."""
         with suppress(TimeoutError):
             return bool(self._cluster.sync(self._replace_ended, callback_timeout=_SYNC_SECONDS))
         return False
@@ -580,15 +580,15 @@ class LocalStart:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether all workers have ended and none is started again."""
+        """Return whether all workers have ended and none is restarted."""
         nannies = list(self._cluster.workers.values())
         return not self._attempts_left and bool(nannies) and all(map(_has_ended, nannies))
 
     def end_frozen(self, there: set[object]) -> bool:
-        """Kill processes that are to start a worker, but have used no processor since this was last called.
+        """Kill processes that should start a worker but have used no CPU time since the last call.
 
-        `there` are the names of workers that have come. Others may be slow, because this machine has much to do. Returns
-        whether one was killed that will be started again.
+        `there` are the names of workers that have come. Others may be slow because this machine is busy. Return whether a
+        process was killed that will be restarted.
         """
         before, self._seconds_used, killed = self._seconds_used, {}, False
         for nanny in nannies_of(self._cluster):
@@ -604,7 +604,7 @@ class LocalStart:
 
 
 def nannies_of(cluster: StartedCluster) -> list[Nanny]:
-    """Return what watches over the processes of the workers of a cluster, also of those that have not come yet."""
+    """Return the nannies of the workers of a cluster, including workers that have not come yet."""
     made = set(getattr(cluster, "workers", {}).values())
     for _ in range(10):
         try:
@@ -615,14 +615,14 @@ def nannies_of(cluster: StartedCluster) -> list[Nanny]:
 
 
 def _has_ended(nanny: Nanny) -> bool:
-    """Tell whether a nanny has ended or failed."""
+    """Return whether a nanny has ended or failed."""
     from distributed import Status
 
     return nanny.status in (Status.closed, Status.failed)
 
 
 def process_of(nanny: object) -> psutil.Process | None:
-    """Return the process of a worker, None if it has none on this machine."""
+    """Return the process of a worker, or None if it is not on this machine."""
     pid = getattr(nanny, "pid", None)
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid) if isinstance(pid, int) else None

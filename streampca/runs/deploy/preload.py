@@ -1,4 +1,4 @@
-"""Imported first by workers that run on this machine: what goes wrong in them comes back to the driver, not to the terminal."""
+"""First import of workers on this machine: their errors are reported by the driver, not on the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the components look like: maps, images or lines, pictures, bars of the largest entries, loadings and a biplot."""
+"""Charts of the components: maps, images or lines, pictures, bars of the largest entries, loadings and a biplot."""
 
 from __future__ import annotations
 

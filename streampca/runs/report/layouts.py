@@ -1,4 +1,4 @@
-"""How rows are drawn by the labels of their features: as maps, as images, as lines along a coordinate, or not at all."""
+"""Drawing of rows by the labels of their features: as maps, as images, as lines along a coordinate, or not at all."""
 
 from __future__ import annotations
 

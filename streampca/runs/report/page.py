@@ -1,4 +1,4 @@
-"""The page of a run: what its files hold, in one self-contained HTML file."""
+"""The report of a run: the content of its files in one self-contained HTML file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came out of a run in words and charts: summary, tiles, spectrum, the number of components, and how sure it is."""
+"""The result of a run in words and charts: summary, tiles, spectrum, number of components, and error bounds."""
 
 from __future__ import annotations
 

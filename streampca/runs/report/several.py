@@ -1,4 +1,4 @@
-"""The pages of runs of several models and of groups of rows."""
+"""The reports of runs of several models and of groups of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run did, and what it found of its data: plan against measurement, certificate, versions, source, quality."""
+"""The work of a run, and findings about its data: plan and measurement, certificate, versions, source, quality."""
 
 from __future__ import annotations
 

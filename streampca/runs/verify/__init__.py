@@ -1,4 +1,4 @@
-"""Verification of a finished run: its data are read once more, and its contents and statements are measured again."""
+"""Verification of a finished run: read its data once more and measure its contents and figures again."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -62,13 +62,13 @@ def verify_run(
 ) -> Verification:
     """Read the data of a finished run once more and measure its numbers again.
 
-    `overrides` change keys of ``source`` and ``resources``, where the data have moved or the machine is another; `progress` is called as
-    blocks finish. What differs raises nothing (see `Verification.require`).
+    `overrides` change keys of ``source`` and ``resources``, if the data have moved or the machine differs; `progress` is
+    called as blocks finish. Differences do not raise an error (see `Verification.require`).
 
     Raises
     ------
     ModelError
-        If it is not a finished run, or its model is damaged.
+        If `directory` is not a finished run, or if its model is damaged.
     DataError
         If data are missing, damaged or of another shape.
     NotAvailableError
@@ -126,8 +126,8 @@ def verify_groups(
 ) -> Verification:
     """Read the data of a run of groups once more and measure the numbers of all its models again.
 
-    The covariances of all groups are accumulated as by the fit. For each group, within and between groups there is one check, that of
-    the quantity that differs most. Parameters and errors as of `verify_run`.
+    The covariances of all groups are accumulated as in the fit. Each group has one check, and so do the models within and
+    between groups, for the quantity that differs most. Parameters and errors are as in `verify_run`.
     """
     began, record = time.perf_counter(), read_record(directory) or {}
     manifest, config = read_json(directory, "manifest.json"), _config_of(directory, overrides)
@@ -167,13 +167,13 @@ def verify_groups(
 
 
 def _worst(label: str, checks: Sequence[Check]) -> Check:
-    """Return the check with the largest share of what is allowed, under the name of a model."""
+    """Return the check with the largest share of its allowed difference, under the name of a model."""
     worst = max(checks, key=lambda check: (check.holds is False, (check.difference or 0.0) / (check.allowed or 1.0)))
     return replace(worst, name=label, note=f"{worst.name}, which differs most: {worst.note}")
 
 
 def _config_of(directory: Path, overrides: Sequence[str]) -> RunConfig:
-    """Return the configuration of a finished run; `ConfigError` if `overrides` change more than where and how it is read."""
+    """Return the configuration of a finished run; `ConfigError` if `overrides` change more than where and how data are read."""
     for text in overrides:
         if not text.startswith(_OVERRIDES):
             key = text.partition("=")[0]
@@ -197,7 +197,7 @@ def _model_of(directory: Path, config: RunConfig) -> Model:
 
 
 def _opened_as_fitted(config: RunConfig, labels: Labels | None) -> Source:
-    """Open the source with the mask of the fit, and with the fingerprint that lies beside it, where none is named."""
+    """Open the source with the mask of the fit, and with the fingerprint beside it if none is named."""
     given: dict[str, Any] = {} if labels is None else {"mask": labels.mask}
     if labels is not None and config.source.mask is not None and not (config.source.array or config.source.variables):
         # The array that was not taken for the table, because it is the mask, is none any more.
@@ -211,7 +211,7 @@ def _opened_as_fitted(config: RunConfig, labels: Labels | None) -> Source:
 
 
 def _check_of_input(source: Source, manifest: Mapping[str, Any], overrides: Sequence[str]) -> Check:
-    """Compare the identity of the data without reading it; only shape and type if `overrides` name another place."""
+    """Compare the identity of the data without reading them; only shape and type if `overrides` name another path."""
     recorded, moved = manifest["source"], any(text.startswith("source.path=") for text in overrides)
     shape, before = f"{list(source.shape)} {source.dtype}", f"{recorded['shape']} {recorded['dtype']}"
     if moved or shape != before:
@@ -239,9 +239,9 @@ def _planned(
     rows: StoredRows,
     parameters: object,
 ) -> tuple[Plan, Joint]:
-    """Return the plan of the pass, that of a transform with memory for what is measured, and the accumulators.
+    """Return the plan of the pass, a transform with memory for the measurements, and the accumulators.
 
-    These are `rows`, and of linear PCA then that of the covariance, with some components alone where products with all do not fit.
+    These are `rows` and, for linear PCA, one for the covariance, with only some components if products with all do not fit.
     """
     allowed, d, k = allowed_bytes(config.resources.memory_bytes), source.shape[1], model.n_components
     threads, refusal = config.resources.n_threads or n_cores(), "blocks of rows do not fit in memory"
@@ -262,13 +262,13 @@ def _planned(
 
 
 def stored_as_zarr(source: Source) -> list[ZarrSource]:
-    """Return the zarr arrays that a source reads; none if it reads anything else."""
+    """Return the zarr arrays that a source reads; empty if it reads anything else."""
     arrays = [each for each in source.stored_arrays if isinstance(each, ZarrSource)]
     return arrays if len(arrays) == len(source.stored_arrays) else []
 
 
 def recorded_chunks(directory: Path, source: Source) -> StoreRecord | None:
-    """Return the record of chunks that the run in `directory` has, None without one; has the digests of chunks that are read noted."""
+    """Return the record of chunks of the run in `directory`, or None without one; the digests of read chunks are then recorded."""
     record = load_record(directory / "model.zarr")
     if record is not None:
         note_digests(source)
@@ -276,7 +276,7 @@ def recorded_chunks(directory: Path, source: Source) -> StoreRecord | None:
 
 
 def check_of_chunks(source: Source, record: StoreRecord | None = None) -> Check:
-    """Return the check of the stored chunks after all were read; a difference from a fingerprint would have ended the reading."""
+    """Return the check of the stored chunks after all were read; a difference from a fingerprint would have stopped the pass."""
     digests = [array.digests for array in stored_as_zarr(source)]
     known = [each for each in digests if each is not None]
     if known and len(known) == len(digests):

@@ -1,4 +1,4 @@
-"""Checks of a run: its model against the moments of the rows, and what it has stored against what its model gives."""
+"""Checks of a run: its model against the moments of the rows, and its stored arrays against values from the model."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def compared(
 ) -> Check:
     """Return the comparison of two numbers, or of two arrays, ``(n,)``, by the entries that differ most.
 
-    Differences, or what is given as `apart` in place of them, are divided by `scale`; none is allowed where it is 0. In `note`, which
-    says relative to what, ``{}`` becomes the number of the entry, counted from `first`.
+    Differences, or `apart` in place of them, are divided by `scale`; where it is 0, no difference is allowed. In `note`, which
+    names the reference quantity, ``{}`` becomes the number of the entry, counted from `first`.
     """
     before, after = (np.atleast_1d(np.asarray(each, dtype=np.float64)) for each in (recorded, measured))
     if before.shape != after.shape:
@@ -100,7 +100,7 @@ def compared(
 
 
 def shown(value: object) -> object:
-    """Return a value as a check shows it: a number or text."""
+    """Return the value that a check shows: a number or text."""
     return value if isinstance(value, int | float | str) or value is None else "another list"
 
 
@@ -178,18 +178,18 @@ def _figure(value: object) -> str:
 
 
 MOST_FEATURES = 512
-"""Features up to which the whole matrix is accumulated for all eigenvalues, or for pairwise covariances."""
+"""Maximum number of features for accumulating the whole matrix, for all eigenvalues or pairwise covariances."""
 _SLACK = 4.0
 """Factor between the rounding in a certificate and the allowed difference: both sides are rounded."""
 _ALLOWED_LIKELIHOOD = 1e-4
-"""Derivative of the likelihood up to which a fit takes its maximum as reached."""
+"""Derivative of the likelihood below which a fit counts its maximum as reached."""
 _PANEL_BYTES = 8 * 2**20
 _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Moments of the rows, and the products of their covariance matrix C, scaled and weighted as the model says."""
+    """Moments of the rows, and products of their covariance matrix C, scaled and weighted as in the model."""
 
     n_samples: int
     """Rows of positive weight that were not left out."""
@@ -204,9 +204,9 @@ class Measured:
     products: FloatArray | None
     """C Vᵀ for the first m components V, ``(n_features, m)``; None for pairwise covariances of many features, which are not accumulated."""
     n_missing: int = 0
-    """Values that are missing."""
+    """Number of missing values."""
     matrix: FloatArray | None = None
-    """C itself, ``(n_features, n_features)``, where all eigenvalues are to be measured."""
+    """C itself, ``(n_features, n_features)``, if all eigenvalues are measured."""
 
     @classmethod
     def of(cls, accumulator: AnyAccumulator, state: Any, model: PCAModel, parameters: Parameters) -> Measured:
@@ -234,9 +234,9 @@ class Measured:
 
 
 def accumulator_for(model: PCAModel, parameters: Parameters, source: Source, n_columns: int) -> AnyAccumulator:
-    """Return what accumulates the moments of rows: in float64, with products of C with the first `n_columns` components.
+    """Return the accumulator of the moments of rows: in float64, with products of C with the first `n_columns` components.
 
-    Where C is small it is accumulated as a whole if all eigenvalues are known, and as by the fit if covariances are pairwise.
+    A small C is accumulated as a whole if all eigenvalues are known, and as in the fit if covariances are pairwise.
     """
     if is_pairwise(model) and source.shape[1] <= MOST_FEATURES:
         return accumulator_of(parameters, source)
@@ -257,7 +257,7 @@ def _takes_whole(model: PCAModel) -> bool:
 
 
 def panel_rows(n_features: int) -> int:
-    """Return how many rows are measured at once: about 8 MiB of them."""
+    """Return the number of rows measured at once, about 8 MiB."""
     return max(1, _PANEL_BYTES // (8 * n_features))
 
 
@@ -274,7 +274,7 @@ def _rounding(model: PCAModel, n_samples: int) -> float:
 def checks_of_eigenpairs(model: PCAModel, measured: Measured, scaling: Scaling) -> list[Check]:
     """Compare a model with the moments of its rows; allowed differences follow from the rounding of the fit and of the sums.
 
-    Features were scaled as `scaling` says. Approximate eigenvalues may be too small, and the residual lies in its certified interval.
+    `scaling` gives the scaling of features. Approximate eigenvalues may be too small, and the residual lies in its certified interval.
     """
     certificate, recorded, axes = model.certificate, model.explained_variance, np.asarray(model.components)
     approximate, pairwise = isinstance(certificate, ApproximateCertificate), is_pairwise(model)
@@ -357,7 +357,7 @@ def _check_of_residual(model: PCAModel, carried: float, total: float, allowed: f
 
 
 def _checks_of_spectrum(model: PCAModel, measured: Measured, allowed: float) -> list[Check]:
-    """Compare all eigenvalues, from which `component_rules` follow, and the edge of noise, where the model has them."""
+    """Compare all eigenvalues, from which `component_rules` follow, and the edge of noise, if the model has them."""
     checks, recorded, total = [], model.eigenvalues, measured.total
     if model.noise_edge is not None:
         edge = edge_of_variances(measured.diagonal, model.n_samples - model.n_means)
@@ -379,8 +379,9 @@ def _checks_of_spectrum(model: PCAModel, measured: Measured, allowed: float) -> 
 def checks_of_analysis(model: AnalysisModel, measured: Measured, scaling: Scaling) -> list[Check]:
     """Compare a model with the products C Wᵀ of the covariance of its rows and its weights W.
 
-    Of two tables with weights U and V: the variances U C₁₁ Uᵀ and V C₂₂ Vᵀ of the scores, their covariances U C₁₂ Vᵀ, which are the singular values
-    or correlations, and nothing between different pairs; of factors that Wᵀ Φ W + ψ has the diagonal of C.
+    For two tables with weights U and V, compare the variances U C₁₁ Uᵀ and V C₂₂ Vᵀ of the scores, and their covariances
+    U C₁₂ Vᵀ, which are the singular values or correlations and 0 between different pairs. For factors, check that
+    Wᵀ Φ W + ψ has the diagonal of C.
     """
     allowed = _SLACK * _rounding(model, measured.n_samples)
     checks = [
@@ -437,32 +438,32 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class RowsState:
-    """What was found in the rows seen so far."""
+    """Findings in the rows seen so far."""
 
     n_samples: int
-    """Rows."""
+    """Number of rows."""
     n_landmarks: int
-    """Landmarks of kernel PCA that equal the rows they were taken from."""
+    """Number of landmarks of kernel PCA that equal the rows they were taken from."""
     squares: FloatArray
-    """Sums of the squares of the scores that the model gives, ``(k,)``; of kernel PCA alone."""
+    """Sums of squares of the scores from the model, ``(k,)``; for kernel PCA only."""
     longest: float
-    """Length of the longest row after centring, scaling and weighting; of kernel PCA the largest modulus of a score."""
+    """Length of the longest row after centring, scaling and weighting; for kernel PCA, the largest modulus of a score."""
     scores: FloatArray
-    """Largest differences of stored scores from those that the model gives, ``(k,)``."""
+    """Largest differences between stored scores and scores from the model, ``(k,)``."""
     diagnostics: FloatArray
     """Largest differences of stored T, relative to 1 + T, and of stored √Q, relative to the row, given the stored scores; ``(2,)``."""
 
 
 @dataclass(frozen=True)
 class StoredRows(Accumulator[RowsState, RowsState]):
-    """Accumulator that compares stored scores, T² and Q with those that the model gives for the rows."""
+    """Accumulator that compares stored scores, T² and Q with values from the model for the rows."""
 
     model: Model
     """The model; its components are in memory."""
     stored: dict[str, ZarrArray]
-    """Arrays by name: ``scores``, ``(n_samples, k)``, ``t2`` and ``q``, ``(n_samples,)``, where the run has them."""
+    """Arrays by name: ``scores``, ``(n_samples, k)``, ``t2`` and ``q``, ``(n_samples,)``, if the run has them."""
     chosen: Chosen | None = None
-    """Where in them the rows are; None = one after another."""
+    """Positions of the rows in these arrays; None = one after another."""
 
     @override
     def init(self, n_features: int) -> RowsState:
@@ -525,7 +526,7 @@ class StoredRows(Accumulator[RowsState, RowsState]):
         return 8 * (2 * self.model.n_components + 5)
 
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
-        """Return the scratch memory in bytes of a panel of rows, beside what a transform takes."""
+        """Return the scratch memory in bytes of a panel of rows, without the memory of a transform."""
         rows, k = min(n_rows, panel_rows(n_features)), self.model.n_components
         pca = self.model.linear
         own = 0 if pca is None else scratch_bytes(pca, rows) + 24 * rows * n_features
@@ -533,7 +534,7 @@ class StoredRows(Accumulator[RowsState, RowsState]):
 
 
 def _largest(stored: Array, expected: Array, lengths: FloatArray | float = 1.0) -> FloatArray:
-    """Return the largest differences along rows, divided by `lengths`; NaN is to be NaN, as for rows that were left out."""
+    """Return the largest differences along rows, divided by `lengths`; NaN must match NaN, as for rows that were left out."""
     apart = np.abs(stored.astype(np.float64) - expected)
     apart[np.isnan(stored) & np.isnan(expected)] = 0.0
     relative = np.divide(apart, lengths, out=np.where(apart > 0, np.inf, 0.0), where=np.asarray(lengths) > 0)
@@ -544,7 +545,7 @@ def _largest(stored: Array, expected: Array, lengths: FloatArray | float = 1.0) 
 def stored_arrays(
     directory: Path, config: RunConfig, model: Model, source: Source
 ) -> tuple[dict[str, ZarrArray], list[Check]]:
-    """Return the stored scores, T² and Q of a run by name, and checks of those that were not asked for, are gone or of another shape."""
+    """Return the stored scores, T² and Q of a run by name, and checks for those that were not requested, are gone or have another shape."""
     arrays, checks, n = {}, [], source.shape[0] if source.chosen is None else source.chosen.n_rows
     shapes: dict[str, tuple[int, ...]] = {"scores": (n, model.n_components)} if config.output.scores else {}
     shapes |= dict.fromkeys(DIAGNOSTICS if config.output.diagnostics else (), (n,))
@@ -564,7 +565,7 @@ def stored_arrays(
 
 
 def checks_of_rows(rows: StoredRows, state: RowsState, source: Source, lightest: float) -> list[Check]:
-    """Compare scores, T² and Q, of kernel PCA landmarks and eigenvalues, too; `lightest` is the least positive weight of a row."""
+    """Compare scores, T² and Q, and for kernel PCA also landmarks and eigenvalues; `lightest` is the smallest positive weight of a row."""
     model, apart, checks = rows.model, state.scores, list[Check]()
     eps = float(np.finfo(model.score_dtype(source.dtype)).eps)
     pca = model.linear
@@ -586,7 +587,7 @@ def checks_of_rows(rows: StoredRows, state: RowsState, source: Source, lightest:
 
 
 def _known_scores(model: PCAModel, lightest: float) -> FloatArray:
-    """Return by how much scores that came with the eigenvectors of the n × n matrix may differ from projections, ``(k,)``.
+    """Return the allowed differences between projections and scores from the eigenvectors of the n × n matrix, ``(k,)``.
 
     For X Xᵀ u = λu + r with an error E of X Xᵀ, X (Xᵀu / σ) = σu + (r − Eu) / σ, and making the components orthonormal
     adds half of that (`streampca.solvers.gram.orthonormalising`); ‖E‖ ≤ precision σ₁². Below σ² = precision σ₁² components
@@ -603,7 +604,7 @@ def _known_scores(model: PCAModel, lightest: float) -> FloatArray:
 
 
 def _checks_of_kernel(model: KernelModel, state: RowsState) -> list[Check]:
-    """Compare samples, landmarks and, where they are sums of squares of scores, eigenvalues."""
+    """Compare samples, landmarks and, if they are sums of squares of scores, eigenvalues."""
     checks = [compared("samples", model.n_samples, state.n_samples, 0.0, "rows")]
     if model.landmark_indices is None:
         checks.append(Check("landmarks", note="they were given as rows"))
@@ -622,7 +623,7 @@ def _checks_of_kernel(model: KernelModel, state: RowsState) -> list[Check]:
 
 
 def check_of_unusual_rows(directory: Path, source: Source, listed: Sequence[int]) -> Check:
-    """Compare the copies of the rows that fit least, the `listed` ones, with the rows of the source, bit by bit."""
+    """Compare the copies of the `listed`, most unusual rows with the rows of the source, bit for bit."""
     name, stored = "unusual rows", unusual_rows_of(directory / "samples.zarr")
     if stored is None:
         return Check(name, holds=False, note="samples.zarr does not have them")
@@ -635,10 +636,11 @@ def check_of_unusual_rows(directory: Path, source: Source, listed: Sequence[int]
 
 
 def checks_of_figures(directory: Path, record: Json, expected: Mapping[str, Json | None]) -> list[Check]:
-    """Return a check for each figure of manifest and plan that differs, under its name, or one for all of them.
+    """Return a check for each figure of manifest and plan that differs, under its name, or one check for all of them.
 
-    All are compared with their digests in the commit `record` (`streampca.storage.figures`), which runs of version 0.1 do not have;
-    those that follow from models with what is `expected`: objects of the manifest by name, some of their entries.
+    All figures are compared with their digests in the commit `record` (`streampca.storage.figures`), which runs of version 0.1
+    do not have. Figures that follow from models are also compared with `expected`, which has some entries of objects of the
+    manifest, by name.
     """
     manifest, digests = read_json(directory, "manifest.json"), record.get("figures")
     differing: dict[str, Check] = {}

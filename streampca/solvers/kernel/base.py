@@ -1,4 +1,4 @@
-"""What the methods of kernel PCA have in common: a fit of one table, and the steps from eigenpairs to a model."""
+"""Base class of the methods of kernel PCA: a fit of one table, and the steps from eigenpairs to a model."""
 
 from __future__ import annotations
 

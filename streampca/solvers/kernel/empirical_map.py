@@ -1,4 +1,4 @@
-"""Approximate kernel PCA by the empirical kernel map through a transform: the kernel matrix is made block by block, never kept."""
+"""Approximate kernel PCA by the empirical kernel map and a transform: the kernel matrix is computed block by block and never stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the methods that compare all rows with landmarks have in common: which rows these are, and what comparing takes."""
+"""Base class of the methods that compare all rows with landmarks: choice of the landmarks, and cost of the comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nyström kernel PCA from the stream: landmarks in a first reading, the exact PCA of their features over all rows in a second."""
+"""Streaming Nyström kernel PCA: a first pass for the landmarks, a second pass for the exact PCA of their features over all rows."""
 
 from __future__ import annotations
 

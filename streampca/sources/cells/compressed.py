@@ -1,4 +1,4 @@
-"""Rows of a stored matrix in compressed sparse row form, of which blocks are read as they are needed."""
+"""Rows of a stored matrix in compressed sparse row form, read in blocks on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every form of AnnData has: names of cells and features, the mask in ``var``, and the options that apply to it."""
+"""Common parts of all forms of AnnData: names of cells and features, the mask in ``var``, and the options that apply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a path, a pattern, a directory, or a list of these to the files of rows that they name."""
+"""Files of rows from a path, a pattern, a directory, or a list of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that is read strictly: missing and oversized chunks are errors, and metadata are bounded before anything is parsed or sized by them."""
+"""Strict reading of a store: missing and oversized chunks are errors, and metadata are bounded before anything is parsed or allocated."""
 
 from __future__ import annotations
 
