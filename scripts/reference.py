@@ -77,7 +77,7 @@ def keys() -> str:
             title, parameter = _parameter(section, key)
             if key == "kind":
                 default = " (default)" if "default" in entry else ""
-                meanings[section] = meaning.partition(";")[0].removeprefix("Says that ").rstrip(".") + default
+                meanings[section] = meaning.partition(";")[0].rstrip(".") + default
             elif parameter is None:
                 rows.append(_key(key, entry, schema, meaning))
             elif parameter.name == key and parameter.domain.schema and parameter.default == entry.get("default"):

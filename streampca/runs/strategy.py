@@ -113,9 +113,6 @@ class Strategy(ABC):
     def require_places(self, *, resume: bool) -> None:  # noqa: B027 most kinds have nothing to do
         """Raise an error if another destination of the run is occupied."""
 
-    def require_free(self, run_id: str) -> None:  # noqa: B027 most kinds have nothing to do
-        """Raise `OutputError` if a destination to which the run `run_id` is copied is occupied."""
-
     def conclude(self, run: Run) -> None:  # noqa: B027 most kinds have nothing to do
         """Do the work after the run is complete, such as writing its results into the AnnData that was read."""
 
@@ -192,7 +189,6 @@ def written(
 ) -> Run:
     """Carry out, or resume, a run of this `identity` in its locked `place`, and return the finished run."""
     log = _log_of(strategy, place, identity, resume=resume, fresh=fresh)
-    strategy.require_free(log.identity.run_id)
     config, times = strategy.config, (datetime.now(UTC), time.perf_counter())
     unfinished = AtomicDirectory(
         place.directory,

@@ -152,9 +152,7 @@ def write_commit_record(path: Path, kind: str, run_id: str, more: Mapping[str, o
 def require_local(path: Path) -> None:
     """Raise `OutputError` if `path` was made of a URL, or is longer than file systems allow for it and the names beside it."""
     if re.fullmatch(r"[a-z][a-z0-9+.-]+:", path.parts[0] if path.parts else ""):
-        raise OutputError(
-            f"{path} names a URL: expected a local directory, which can be copied to a store when it is complete"
-        )
+        raise OutputError(f"{path} names a URL: expected a local directory; copy it to a store when it is complete")
     if not is_short_enough(path):
         raise OutputError(
             f"{str(path)[:60]}… is too long a path: expected names of at most {_MOST_NAME_BYTES} bytes, and {_MOST_PATH_BYTES:,} in all"

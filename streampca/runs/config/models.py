@@ -143,8 +143,8 @@ _STATED: dict[type[BaseModel], Sequence[Parameter | CountKey]] = {
 _DERIVED = {"RunConfig": ("name", "output"), "OutputConfig": ("directory",)}
 """Keys with defaults that follow from other keys."""
 _MODELS = (
-    "Several models from the same readings, in place of model: a mapping of names to mappings with the keys of model, and "
-    "preprocess with those keys in which it differs from the others; source names the features of a model that has not all of them."
+    "Several models from the same passes, in place of model: a mapping of names to mappings with the keys of model. preprocess holds "
+    "the keys that differ from the other models; source selects the features of a model that does not use all."
 )
 
 

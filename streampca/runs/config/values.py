@@ -251,9 +251,7 @@ Directory: TypeAlias = Annotated[
     Path,
     BeforeValidator(_as_directory, json_schema_input_type=str),
     _require(is_short_enough),
-    Field(
-        description="the path of a local directory, of names of at most 220 bytes, which can be copied to an object store when it is complete"
-    ),
+    Field(description="a local path, with names of at most 220 bytes"),
 ]
 MemorySize: TypeAlias = Annotated[
     Annotated[int, Field(ge=MIN_MEMORY_BYTES, le=_MAX_MEMORY_BYTES)]
