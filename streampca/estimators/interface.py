@@ -261,9 +261,9 @@ def validate_data(
         if as_fitted and not _not_finite(X, ensure_all_finite):
             _remember(estimator, X.shape[1], None) if reset else None
             return X
-    if getattr(getattr(X, "dtype", None), "kind", "") == "c":  # of which scikit-learn would print all values
-        raise DataError(f"Complex data not supported: X has dtype {X.dtype}; expected real numbers")
     if is_installed("sklearn"):
+        if getattr(getattr(X, "dtype", None), "kind", "") == "c":  # of which scikit-learn would print all values
+            raise DataError(f"Complex data not supported: X has dtype {X.dtype}; expected real numbers")
         from sklearn.utils.validation import validate_data as validate_any
 
         options = {"reset": reset, "accept_sparse": accept_sparse, "ensure_all_finite": ensure_all_finite}

@@ -259,8 +259,8 @@ def concerns_of_kernel_pca(certificate: KernelCertificate, k: int, *, center: bo
         n_positive = certificate.components_found or 0
         hint = f"; the other {k - n_positive} are returned as zeros" if k > n_positive else ""
         concerns.append(
-            f"n_components={n_positive + missing}: only {n_positive} of the eigenvalues that this "
-            f"method finds of the {'centred ' if center else ''}kernel matrix are positive beyond rounding{hint}"
+            f"n_components={n_positive + missing}: only {words.plural(n_positive, 'eigenvalue')} of the "
+            f"{'centred ' if center else ''}kernel matrix {'is' if n_positive == 1 else 'are'} positive beyond rounding with this method{hint}"
         )
     rounding = certificate.rounding or 0.0
     if rounding > _LARGE_ROUNDING:

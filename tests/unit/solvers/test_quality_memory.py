@@ -40,6 +40,6 @@ def test_error_names_quality_where_the_plan_fits_without_it(model: str, tmp_path
     while planned(least - MIB, quality=False).status == 0:
         least -= MIB
     planned(least + 2 * MIB, quality=True).refused(
-        7, "examining the quality of the data", "quality: false, ", "or memory of at least"
+        7, "examining the quality of the data", "quality: false, ", "or allow memory of at least"
     )
     assert "quality" not in planned(least - 3 * MIB, quality=True).refused(7)

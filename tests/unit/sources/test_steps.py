@@ -126,7 +126,7 @@ def test_steps_for_dense_rows_refuse_sparse_ones() -> None:
         apply_stored = Step.apply_stored
 
     table = SteppedSource(sp.open(csr_array(COUNTS)), [Halves()])
-    with pytest.raises(NotAvailableError, match="Halves is for dense rows"):
+    with pytest.raises(NotAvailableError, match="Halves needs dense rows"):
         table.read(0, 10)
 
 
