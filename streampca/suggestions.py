@@ -14,7 +14,7 @@ _R = TypeVar("_R")
 _Class = TypeVar("_Class", bound=type)
 _LIKENESS = 0.5
 _PUBLIC = {"open_source": "open"}  # functions that the package has under another name
-_OPTIONS_OF_OPEN: set[str] = set()  # which other functions are often given
+_OPTIONS_OF_OPEN: set[str] = set()  # often given to other functions
 
 
 def nearest(name: str, known: Iterable[str], n: int = 1) -> list[str]:
@@ -64,7 +64,7 @@ def suggests_keywords(function: Callable[_P, _R]) -> Callable[_P, _R]:
     signature = inspect.signature(function)
     known = frozenset(signature.parameters)
     if function.__name__ == "open_source":
-        _OPTIONS_OF_OPEN.update(known)
+        _OPTIONS_OF_OPEN.update(known - {"data"})
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
     if takes_any or known <= {"self"}:
         return function

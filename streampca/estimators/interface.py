@@ -262,7 +262,7 @@ def validate_data(
             _remember(estimator, X.shape[1], None) if reset else None
             return X
     if is_installed("sklearn"):
-        if getattr(getattr(X, "dtype", None), "kind", "") == "c":  # of which scikit-learn would print all values
+        if getattr(getattr(X, "dtype", None), "kind", "") == "c":  # scikit-learn would print all values
             raise DataError(f"Complex data not supported: X has dtype {X.dtype}; expected real numbers")
         from sklearn.utils.validation import validate_data as validate_any
 

@@ -185,7 +185,7 @@ class CovarianceSolver(ContinuableSolver):
             sketch = 'use a number of components (n_components=50) with solver="sketch", or '
         raise plan.budget.refusal(
             {
-                "states": f"the {d:,} x {d:,} matrix takes most of it; fewer features, {sketch}",
+                "states": f"the {d:,} x {d:,} matrix takes most of it; use fewer features, {sketch}",
                 "blocks": f"use chunks of fewer than {self.source.chunk_rows:,} rows, or ",
                 "solve": sketch if self.n_components is None else "ask for fewer components (n_components), or ",
                 "scores": "set scores: false, or ",

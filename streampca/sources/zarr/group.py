@@ -33,7 +33,6 @@ IRREGULAR = (
 )
 """What messages say of an array with a rectilinear chunk grid."""
 _DEPTH = 4
-_ENDINGS = (".zarr", ".h5ad", ".bed", ".npy", ".parquet", ".arrow", ".h5")  # which are often left out
 DATA = f"a zarr array or group, a file of rows ({ENDINGS}), or AnnData (.h5ad)"
 """What is read from a path, for messages."""
 
@@ -216,7 +215,8 @@ def node_at(path: str, options: ReadOptions) -> tuple[ZarrArray | zarr.Group, st
         label = shown(path)
         return node_of(open_store(path, options.storage_options), label), label
     if not Path(place).exists():
-        found = next((f"{path}{end}" for end in _ENDINGS if Path(f"{place}{end}").exists()), "")
+        endings = (".zarr", ".h5ad", *ENDINGS.split(", "))
+        found = next((f"{path}{end}" for end in endings if Path(f"{place}{end}").exists()), "")
         meant = f"; did you mean {found}?" if found else ""
         raise DataError(f"{path}: no such file or directory: expected {DATA}{meant}")
     if place.endswith(".zip") and Path(place).is_file():

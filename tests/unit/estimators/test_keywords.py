@@ -87,6 +87,8 @@ def test_options_of_open_are_told_from_parameters(pca: sp.PCA) -> None:
             call()
     with pytest.raises(ParameterError, match=r"""did you mean \{"norm": "l2"\}\?"""):
         sp.open(ROWS, normalize="l2")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="argument 'data'; expected some of X, "):
+        pca.fit(data=ROWS)  # type: ignore[call-arg]
     with pytest.raises(ParameterError, match="did you mean 'log1p'"):
         sp.open(ROWS, normalize={"log1": True})
 
