@@ -431,9 +431,9 @@ def test_outputs_are_local_directories(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = write_store(tmp_path / "x.zarr")
     Path("c.yaml").write_text(config_text(store, "s3://bucket/out"))
-    with pytest.raises(ConfigError, match=r"local directory.*can be copied"):
+    with pytest.raises(ConfigError, match=r"local directory.*copy it to a store"):
         sp.run("c.yaml")
-    with pytest.raises(OutputError, match=r"local.*can be copied"):
+    with pytest.raises(OutputError, match=r"local directory.*copy it to a store"):
         sp.PCA(2).fit(store).save("s3://bucket/model.zarr")
     assert {path.name for path in tmp_path.iterdir()} == {"x.zarr", "c.yaml"}
 

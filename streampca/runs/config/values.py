@@ -251,7 +251,7 @@ Directory: TypeAlias = Annotated[
     Path,
     BeforeValidator(_as_directory, json_schema_input_type=str),
     _require(is_short_enough),
-    Field(description="a local path, with names of at most 220 bytes"),
+    Field(description="a local directory, with names of at most 220 bytes; copy it to a store when it is complete"),
 ]
 MemorySize: TypeAlias = Annotated[
     Annotated[int, Field(ge=MIN_MEMORY_BYTES, le=_MAX_MEMORY_BYTES)]

@@ -165,7 +165,7 @@ BROKEN = [
     (SOURCE + "checkpoint: {every: 0s}", "checkpoint.every: found the text '0s', allowed: a duration"),
     (
         SOURCE + "output: {directory: s3://b/x}",
-        "output.directory: found the text 's3://b/x', allowed: the path of a local",
+        "output.directory: found the text 's3://b/x', allowed: a local directory, with names of at most 220 bytes; copy it to a store",
     ),
     (SOURCE + "output: {scores: 'yes'}", "output.scores: found the text 'yes', allowed: true or false"),
     ("source: x.zarr", "source: found the text 'x.zarr', allowed: a mapping with keys path, array"),
