@@ -17,6 +17,7 @@ from unittest.mock import patch
 import numpy as np
 
 from streampca.accumulators.base import settled
+from streampca.accumulators.gram import Gram
 from streampca.accumulators.on_device import on_device
 from streampca.block import Block, as_block
 from streampca.cli import cli, main
@@ -71,6 +72,7 @@ __all__ = [
     "Block",
     "CheckpointDirectory",
     "Elementwise",
+    "Gram",
     "Grid",
     "Lock",
     "Normalization",

@@ -375,6 +375,7 @@ _MOST_ROUNDING = 7e-7
 _MOST_TOGETHER = (
     1e-7  # of their sums: rounding of continuous values averages out over features, that of few values does not
 )
+_MOST_LOSSY = 8  # where one feature in so many is lossy, the product is repeated as a whole
 _NARROW_ROWS = 16  # rows of a panel of features that fit in the cache
 
 
@@ -415,14 +416,19 @@ def weights_within_float32(weights: FloatArray) -> bool:
     return bool(low <= weights.max() <= high)
 
 
-def lost_digits(diagonal: Array, squares: FloatArray, about_mean: FloatArray | None = None) -> bool:
-    """Return whether the diagonal of a float32 product lost digits, compared with the more accurate `squares`.
+def lossy_features(diagonal: Array, squares: FloatArray, about_mean: FloatArray | None = None) -> BoolArray:
+    """Return which features lost digits in a float32 product, by its diagonal and the more accurate `squares`, ``(n_features,)``.
 
-    If rows are not centred, `about_mean` are the sums of squares about the mean: later subtraction leaves the rounding.
+    These are all features if the sum of the others is also rounded in one direction, or if they are more than an eighth,
+    which costs as much. If rows are not centred, `about_mean` are the sums of squares about the mean: later subtraction
+    leaves the rounding.
     """
     difference, of = diagonal - squares, squares if about_mean is None else about_mean
-    together = abs(float(difference.sum())) > _MOST_TOGETHER * float(of.sum())
-    return together or bool((np.abs(difference) > _MOST_ROUNDING * of).any())
+    lossy: BoolArray = np.abs(difference) > _MOST_ROUNDING * of
+    together = abs(float(difference[~lossy].sum())) > _MOST_TOGETHER * float(of[~lossy].sum())
+    if together or _MOST_LOSSY * np.count_nonzero(lossy) > len(lossy):
+        lossy[:] = True
+    return lossy
 
 
 def squares_of_rows(rows: Array) -> FloatArray:
@@ -436,12 +442,26 @@ def squares_of_rows(rows: Array) -> FloatArray:
     return total
 
 
-def add_product_in_float64(tile: FloatArray, one: Array, other: Array) -> None:
-    """Add oneᵀ other to `tile`, with float64 products of 128 rows at a time."""
-    product = borrow("product", tile.shape, np.dtype(np.float64))
+def add_product_in_float64(tile: FloatArray, one: Array, other: Array, lossy: tuple[BoolArray, BoolArray]) -> None:
+    """Add those entries of oneᵀ other to `tile` whose row or column is `lossy`, with float64 products of 128 rows at a time."""
+    rows, columns = (np.flatnonzero(mask) for mask in lossy)
+    whole = len(rows) == len(tile) or len(columns) == tile.shape[1]
+    if whole:
+        product = borrow("product", tile.shape, np.dtype(np.float64))
+    else:
+        of_rows, of_columns = np.zeros((len(rows), tile.shape[1])), np.zeros((len(tile), len(columns)))
     for start in range(0, len(one), WIDE_ROWS):
-        slab = slice(start, start + WIDE_ROWS)
-        tile += np.matmul(one[slab].astype(np.float64).T, other[slab].astype(np.float64), out=product)
+        left = one[start : start + WIDE_ROWS].astype(np.float64)
+        right = other[start : start + WIDE_ROWS].astype(np.float64)
+        if whole:
+            tile += np.matmul(left.T, right, out=product)
+        else:
+            of_rows += left[:, rows].T @ right
+            of_columns += left.T @ right[:, columns]
+    if not whole:
+        of_columns[rows] = 0
+        tile[rows] += of_rows
+        tile[:, columns] += of_columns
 
 
 def incomplete(rows: Array) -> BoolArray:

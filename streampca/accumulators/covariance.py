@@ -16,7 +16,7 @@ from streampca.accumulators.centring import (
     add_product_in_float64,
     centre_columns,
     centred_panel,
-    lost_digits,
+    lossy_features,
     may_be_overwritten,
     product_dtype,
     safe_panels,
@@ -199,7 +199,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         """Add the scatter of the rows of `panel` about their mean, and weight · step stepᵀ, to `scatter`, tile by tile.
 
         If the diagonal of a float32 product differs from the squares of the columns by more than 7e-7 of the squares about
-        the mean, or its sum by more than 1e-7, the products with these features are repeated in float64. In a column with
+        the mean, or its sum by more than 1e-7, the products with these features are computed in float64. In a column with
         one large value and many small ones, all small squares are rounded in the same direction, or lost, when they are
         added to the large one. Squares of a few distinct values are also rounded in one direction.
         """
@@ -210,7 +210,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         if len(grid.edges) == 2:
             self._add_to_one_tile(grid.tile(scatter, 0, 0), panel, left, right)
             return
-        lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
+        lossy = np.zeros(rows.shape[1], dtype=bool)
 
         def multiply(pair: tuple[int, int]) -> Array:
             i, j = grid.features(pair[0]), grid.features(pair[1])
@@ -221,17 +221,21 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
         def add(pair: tuple[int, int], product: Array | None = None) -> None:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             tile = grid.tile(scatter, *pair)
-            if lossy[pair[0]] or lossy[pair[1]]:
+            again = lossy[i], lossy[j]
+            if again[0].all() or again[1].all():
                 tile += np.matmul(left[i], right[:, j], out=borrow("product", tile.shape, np.dtype(np.float64)))
-                add_product_in_float64(tile, rows[:, i], rows[:, j])
+                add_product_in_float64(tile, rows[:, i], rows[:, j], again)
                 return
             product = multiply(pair) if product is None else product
+            product[again[0]], product[:, again[1]] = 0, 0
             outer = borrow("outer", (_STRIP_ROWS, tile.shape[1]), np.float64)
             for start in range(0, len(tile), _STRIP_ROWS):
                 strip = slice(start, start + _STRIP_ROWS)
                 term = np.matmul(left[i][strip], right[:, j], out=outer[: len(tile[strip])])
                 term += product[strip]
                 tile[strip] += term
+            if again[0].any() or again[1].any():
+                add_product_in_float64(tile, rows[:, i], rows[:, j], again)
 
         @np.errstate(over="ignore", invalid="ignore")
         def add_checked(i: int) -> None:
@@ -239,7 +243,7 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
             product, exact = multiply((i, i)), squares[columns]  # type: ignore[index]
             # At most half of the squares are those of a mean (dense_panel).
             about_mean = np.maximum(exact - total * np.square(remainder[columns]), exact / 4)
-            lossy[i] = lost_digits(product.diagonal(), exact, about_mean)
+            lossy[columns] = lossy_features(product.diagonal(), exact, about_mean)
             if (i, i) in grid.pairs:
                 add((i, i), product)
 
@@ -275,21 +279,23 @@ class Covariance(Accumulator[CovarianceState, SymmetricOperator]):
                 strip = slice(start, min(start + _STRIP_ROWS, halves[i].stop))
                 own = slice(strip.start - halves[i].start, strip.stop - halves[i].start)
                 term = np.matmul(left[strip], right, out=outer[: strip.stop - strip.start])
-                for j, half in enumerate(halves) if exact else ():
+                for j, half in enumerate(halves):
                     term[:, half] += products[i, j][own] if j <= i else products[j, i][:, own].T
                 tile[strip] += term
 
         with np.errstate(over="ignore", invalid="ignore"):  # the caller checks that the scatter is finite
             ignoring = np.errstate(over="ignore", invalid="ignore")  # of the threads that help
             spread(multiply if len(halves) == 1 else ignoring(multiply), pairs, self.n_threads)
-            exact = True
+            lossy = np.zeros(len(tile), dtype=bool)
             if squares is not None:
                 about_mean = np.maximum(squares - total * np.square(panel.remainder), squares / 4)
                 diagonal = np.concatenate([products[i, i].diagonal() for i in range(len(halves))])
-                exact = not lost_digits(diagonal, squares, about_mean)
+                lossy = lossy_features(diagonal, squares, about_mean)
+                for (i, j), product in products.items():
+                    product[lossy[halves[i]]], product[:, lossy[halves[j]]] = 0, 0
             spread(add if len(halves) == 1 else ignoring(add), range(len(halves)), self.n_threads)
-        if not exact:
-            add_product_in_float64(tile, rows, rows)
+        if lossy.any():
+            add_product_in_float64(tile, rows, rows, (lossy, lossy))
 
     def absorb(self, state: CovarianceState, other: CovarianceState) -> CovarianceState:
         """Return the merged state, in the memory of `state`; `MergeError` if the layouts differ."""

@@ -18,7 +18,7 @@ from streampca.accumulators.centring import (
     MOST_BANDS,
     SAFE_SQUARES,
     Panel,
-    lost_digits,
+    lossy_features,
     refuse_not_finite,
     require_finite,
 )
@@ -94,7 +94,7 @@ class DeviceSums(Elsewhere):
     def add_scatter(self, rows: Array, squares: Callable[[], FloatArray], about_mean: FloatArray | None = None) -> None:
         """Add rowsᵀ rows for a panel of the host, ``(n_rows, n_features)``, in the precision that the rows need and the device has.
 
-        `squares` returns the sums of squares of the columns of float32 rows (see `lost_digits`).
+        `squares` returns the sums of squares of the columns of float32 rows (see `lossy_features`).
         """
         device = self.device
         with device.exact_products():
@@ -104,7 +104,7 @@ class DeviceSums(Elsewhere):
             if there.dtype == device.xp.float32 and isinstance(self.layout, TileGrid):
                 parts = [there[:, self.layout.features(i)] for i in range(len(self.layout.edges) - 1)]
                 diagonal = np.concatenate([device.fetch(part.T @ part).diagonal() for part in parts])
-                if lost_digits(diagonal, squares(), about_mean):
+                if lossy_features(diagonal, squares(), about_mean).any():
                     there = device.xp.astype(there, device.xp.float64)
             self.add(there, there)
 

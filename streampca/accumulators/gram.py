@@ -16,7 +16,7 @@ from streampca.accumulators.centring import (
     centre,
     centre_observed,
     keeps_digits,
-    lost_digits,
+    lossy_features,
     observed_moments,
     refuse_not_finite,
     require_observed,
@@ -366,7 +366,7 @@ class Gram(Accumulator[GramState, GramOperator]):
     def _add_products(self, products: FloatArray, columns: Array) -> None:
         """Add columns columnsᵀ to `products`, tile by tile, and in float64 for samples whose float32 products lose digits."""
         grid = TileGrid(len(columns), self.tile_size)
-        lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
+        lossy = np.zeros(len(columns), dtype=bool)
 
         @np.errstate(over="ignore", invalid="ignore")  # `finalize` checks that the sums are finite
         def multiply(pair: tuple[int, int]) -> Array:
@@ -376,24 +376,25 @@ class Gram(Accumulator[GramState, GramOperator]):
 
         @np.errstate(over="ignore", invalid="ignore")
         def add(pair: tuple[int, int], product: Array | None = None) -> None:
-            tile = grid.tile(products, *pair)
-            if lossy[pair[0]] or lossy[pair[1]]:
-                i, j = grid.features(pair[0]), grid.features(pair[1])
-                add_product_in_float64(tile, columns[i].T, columns[j].T)
-                return
-            product = multiply(pair) if product is None else product
-            for start in range(0, len(tile), 128):
-                tile[start : start + 128] += product[start : start + 128]
+            tile, i, j = grid.tile(products, *pair), grid.features(pair[0]), grid.features(pair[1])
+            again = lossy[i], lossy[j]
+            if not (again[0].all() or again[1].all()):
+                product = multiply(pair) if product is None else product
+                product[again[0]], product[:, again[1]] = 0, 0
+                for start in range(0, len(tile), 128):
+                    tile[start : start + 128] += product[start : start + 128]
+            if again[0].any() or again[1].any():
+                add_product_in_float64(tile, columns[i].T, columns[j].T, again)
 
         def add_checked(i: int) -> None:
-            product = multiply((i, i))
-            lossy[i] = lost_digits(product.diagonal(), squares_of_rows(columns[grid.features(i)]))
+            product, samples = multiply((i, i)), grid.features(i)
+            lossy[samples] = lossy_features(product.diagonal(), squares_of_rows(columns[samples]))
             add((i, i), product)
 
         if columns.dtype == np.float64:
             spread(add, grid.pairs, self.n_threads)
         else:
-            spread(add_checked, range(len(lossy)), self.n_threads)
+            spread(add_checked, range(len(grid.edges) - 1), self.n_threads)
             spread(add, [pair for pair in grid.pairs if pair[0] != pair[1]], self.n_threads)
 
     def absorb(self, state: GramState, other: GramState) -> GramState:

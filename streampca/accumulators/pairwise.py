@@ -14,7 +14,7 @@ from streampca.accumulators.centring import (
     centred_panel,
     incomplete,
     keeps_digits,
-    lost_digits,
+    lossy_features,
     product_dtype,
     refuse_not_finite,
     require_finite,
@@ -239,17 +239,19 @@ class PairwiseCovariance(Accumulator[PairwiseState, SymmetricOperator]):
         `squares` are the sums of squares of float32 columns, which check the products as in `Covariance`.
         """
         grid = self.grid(rows.shape[1])
-        lossy = np.zeros(len(grid.edges) - 1, dtype=bool)
+        lossy = np.zeros(rows.shape[1], dtype=bool)
 
         def add(pair: tuple[int, int]) -> None:
             i, j = grid.features(pair[0]), grid.features(pair[1])
             sides = (i.stop - i.start, j.stop - j.start)
             product = np.matmul(rows[:, i].T, rows[:, j], out=borrow("product", sides, rows.dtype))
             if squares is not None and pair[0] == pair[1]:
-                lossy[pair[0]] = lost_digits(product.diagonal(), squares[i])
-            if lossy[pair[0]] or lossy[pair[1]]:
-                product = np.zeros(sides)
-                add_product_in_float64(product, rows[:, i], rows[:, j])
+                lossy[i] = lossy_features(product.diagonal(), squares[i])
+            again = lossy[i], lossy[j]
+            if again[0].any() or again[1].any():
+                product = product.astype(np.float64)
+                product[again[0]], product[:, again[1]] = 0, 0
+                add_product_in_float64(product, rows[:, i], rows[:, j], again)
             left = np.matmul(rows[:, i].T, mask[:, j], out=borrow("left", sides, rows.dtype))
             right = left.T
             if pair[0] != pair[1]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from facade import examining
+from facade import Gram, examining
 
 from streampca.accumulators import (
     CompleteRows,
@@ -18,7 +18,6 @@ from streampca.accumulators import (
     QRFactor,
     Sketch,
 )
-from streampca.accumulators.gram import Gram
 from streampca.accumulators.rows import Moments
 from streampca.block import Block
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import tolerances
-from facade import Block, fold
+from facade import Block, Gram, fold
 from numpy.typing import NDArray
 
 from streampca import PCA
-from streampca.accumulators import Covariance, Joint, Moments, RowSample, TileGrid
+from streampca.accumulators import Covariance, Joint, Moments, PairwiseCovariance, RowSample, TileGrid
 from streampca.errors import DataError, MergeError, NotFiniteError
 
 pytestmark = pytest.mark.numerical
@@ -183,6 +184,35 @@ def test_one_large_value_among_many_small_ones_costs_no_digits_in_float32(
     wide = rows.astype(np.float64)
     expected = ((wide - wide.mean(axis=0)) ** 2).sum(axis=0) / 2999
     np.testing.assert_allclose(covariance.finalize(state).variance, expected, rtol=4e-6)
+
+
+@pytest.mark.parametrize("share", [0.03, 0.5])
+@pytest.mark.parametrize("side", ["features", "pairwise", "samples"])
+@pytest.mark.parametrize(("d", "tile_size"), [(70, 32), (70, 1024), (800, 1024)])
+def test_few_columns_that_float32_rounds_have_all_their_products_in_float64(
+    d: int, tile_size: int, side: str, share: float
+) -> None:
+    """Their squares are rounded alike, by 2e-5; so are the products of two of them that are equal but for the sign."""
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((3000, d)).astype(np.float32)
+    rounded = rng.choice(d, int(share * d), replace=False)
+    rows[:, rounded] = np.where(np.arange(3000) % 2, 2.3e-4, -2.3e-4)[:, None] * rng.choice([-1, 1], len(rounded))
+    rows[5, rounded] = 1.0
+    rows -= rows.mean(axis=0)
+    tables = {"features": Covariance, "pairwise": PairwiseCovariance, "samples": partial(Gram, center=False)}
+    accumulator = tables[side](tile_size=tile_size)
+    found = accumulator.finalize(accumulator.update(accumulator.init(d), rows)).dense()
+    wide = rows.astype(np.float64)
+    expected = wide.T @ wide / (d - 1 if side == "samples" else 2999)
+    deviation = np.sqrt(np.diag(expected))
+    errors = np.abs(found - expected) / np.outer(deviation, deviation)
+    assert errors[rounded].max() <= 1e-6
+    assert errors.max() <= 2e-6
+    if share < 0.1:  # products of the others stay in float32: they are those beside columns of zeros
+        others = np.setdiff1d(np.arange(d), rounded)
+        rows[:, rounded] = 0
+        alone = accumulator.finalize(accumulator.update(accumulator.init(d), rows)).dense()
+        np.testing.assert_array_equal(found[np.ix_(others, others)], alone[np.ix_(others, others)])
 
 
 @pytest.mark.parametrize("missing", ["error", "pairwise", "drop_rows"])
