@@ -157,7 +157,7 @@ def test_a_plan_is_made_for_the_threads_and_the_memory_of_workers(tmp_path: Any,
 
     def plan(memory: str) -> Any:
         with facade.process_of(300 * MIB):
-            return sp.PCA(2, solver="covariance", memory=memory).fit(tmp_path / "x.npy").plan_
+            return sp.PCA(2, solver="covariance", memory=memory).plan(tmp_path / "x.npy")
 
     here = plan("8GiB")
     with LocalCluster(n_workers=2, threads_per_worker=3, memory_limit="2GiB", **OPTIONS) as cluster, Client(cluster):
