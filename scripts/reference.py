@@ -40,6 +40,7 @@ from streampca.solvers.capabilities import CONFLICTS, TRAITS, WAYS, Table
 from streampca.solvers.choosing import CONTINUABLE, SOLVERS
 from streampca.solvers.covariance import CovarianceSolver, OnDisk
 from streampca.solvers.gram import GramSolver
+from streampca.solvers.sketch import SketchOfSamples
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -249,6 +250,7 @@ def formulas() -> str:
     }
     others: dict[str, tuple[Callable[..., Any], ...]] = {
         "`sketch` and `adaptive`": (ApproximateSolver.needs,),
+        "`sketch` by features": (SketchOfSamples.needs,),
     }
     listed = {function for functions in (sections | others).values() for function in functions}
     # Solvers whose formulas are one docstring need no entry here.

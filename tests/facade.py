@@ -21,6 +21,7 @@ from streampca.accumulators.gram import Gram
 from streampca.accumulators.on_device import on_device
 from streampca.block import Block, as_block
 from streampca.cli import cli, main
+from streampca.errors import PlanError
 from streampca.estimators.exporting import export
 from streampca.execution.checkpoint.progress_log import CheckpointDirectory, ProgressLog, RunIdentity, recording
 from streampca.execution.distributed import cluster
@@ -35,6 +36,7 @@ from streampca.runs.fingerprint import write_fingerprint
 from streampca.runs.inspection import inspect_path
 from streampca.runs.report import figures
 from streampca.runs.verify import verify_run
+from streampca.solvers.approximate import ApproximateSolver
 from streampca.solvers.capabilities import CONFLICTS
 from streampca.solvers.choosing import CONTINUABLE, SOLVERS
 from streampca.solvers.fit import Parameters, plan_fit, readings_of_fit
@@ -129,6 +131,7 @@ __all__ = [
     "requests_of",
     "run_command",
     "sent_apart",
+    "sketches_of_samples",
     "uninterrupted",
     "verify_run",
     "versions_read_again",
@@ -180,6 +183,13 @@ def checkpoints_in(place: Path) -> Iterator[None]:
 def quiet_after(seconds: float) -> Iterator[None]:
     """Have a reading say what it waits for once no block has finished for so long."""
     with patch("streampca.execution.drive._QUIET_SECONDS", seconds):
+        yield
+
+
+@contextmanager
+def sketches_of_samples() -> Iterator[None]:
+    """Plan sketches as if those of features did not fit."""
+    with patch.object(ApproximateSolver, "plan", side_effect=PlanError("a sketch of features does not fit")):
         yield
 
 

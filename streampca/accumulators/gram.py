@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
+from typing import ClassVar
 
 import numpy as np
 from scipy.sparse import csc_array, csr_array, issparse
@@ -33,7 +34,7 @@ from streampca.linalg.tiles import TileGrid, spread
 from streampca.storage.state_file import storable
 from streampca.system.phases import Phase
 from streampca.system.workspace import borrow
-from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray
+from streampca.typing import Array, BoolArray, DType, FloatArray, IntArray, override
 
 
 @storable
@@ -139,7 +140,8 @@ class GramOperator:
 
 
 _PANEL_BYTES = 32 * 2**20 - 2**16
-_PANEL_FEATURES = (256, 8192)
+_BAND, _TOGETHER = 4096, 128  # samples and features of a product, for any number of threads
+_SAFE_VARIANCES = (1e-12, 1e12)  # between these, products of float32 features keep their digits
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,13 @@ class Gram(Accumulator[GramState, GramOperator]):
     """Largest side of a tile; it affects the bits of the result."""
     n_threads: int = field(default=1, compare=False)
     """Number of threads that share the tiles of one update; it does not affect the bits."""
+    panel_limits: ClassVar[tuple[int, int]] = (256, 8192)
+    """Least and largest number of features that are centred and multiplied together."""
+
+    def panel_features(self, n_samples: int, dtype: DType) -> int:
+        """Return the number of features of a panel of `n_samples` samples."""
+        low, high = self.panel_limits
+        return max(low, min(high, _PANEL_BYTES // max(1, n_samples * dtype.itemsize)))
 
     def grid(self, n_samples: int) -> TileGrid:
         """Return the tile layout of the matrix for `n_samples` samples."""
@@ -212,7 +221,7 @@ class Gram(Accumulator[GramState, GramOperator]):
             return state
         dtype = np.promote_types(self.dtype, work_dtype(block.values.dtype))
         means, variances = np.empty(len(block)), np.empty(len(block))
-        n_missing, step, sparse = 0, panel_features(block.values.shape[1], dtype), issparse(block.values)
+        n_missing, step, sparse = 0, self.panel_features(block.values.shape[1], dtype), issparse(block.values)
         if sparse:
             self._add_sparse(state, block, means, variances)
         others = [] if sparse else self._varying(block, means, variances)
@@ -253,13 +262,15 @@ class Gram(Accumulator[GramState, GramOperator]):
             values = self._of_counted(panel.values.T)
             weights = None if self.weights is None else self._of_counted(self.weights[:n_samples])
             columns = borrow("panel", values.shape, dtype)
-            centred, missing = centre(values, columns), None
-            if not centred.finite.all():
-                missing = self._missing(panel, values)
-                if missing is not None:
-                    centred = centre_observed(values, missing, len(values) - missing.sum(axis=0), columns)
-                if dtype == np.float64:
-                    require_range(centred.finite, panel.start, numbers)
+            missing = self._missing(panel, values) if self.impute else None
+            if missing is None:
+                centred = centre(values, columns)
+                if not centred.finite.all():
+                    self._missing(panel, values)  # which raises unless squares overflow
+            else:
+                centred = centre_observed(values, missing, len(values) - missing.sum(axis=0), columns)
+            if dtype == np.float64:
+                require_range(centred.finite, panel.start, numbers)
             if not keeps_digits(columns, centred.squares, weights):
                 return None
             total, offset, squares = np.full(len(panel), float(len(values))), centred.offset, centred.squares
@@ -302,7 +313,7 @@ class Gram(Accumulator[GramState, GramOperator]):
             samples = sparse.scaled(gram.roots, None if factors is None else factors[few])
             self.grid(block.values.shape[1]).add_sparse_products(state.products, samples, self.n_threads)
         many, dtype = np.flatnonzero(~few), np.promote_types(self.dtype, work_dtype(features.dtype))
-        step = panel_features(n_samples, dtype)
+        step = self.panel_features(n_samples, dtype)
         for start in range(0, len(many), step):
             chosen = many[start : start + step]
             factors = None if self.factors is None else self.factors[block.start + chosen]
@@ -324,7 +335,11 @@ class Gram(Accumulator[GramState, GramOperator]):
         The result is scratch memory.
         """
         values = self._of_counted(samples)
-        columns, near = borrow("panel", values.shape, dtype), means.astype(dtype)
+        near = means.astype(dtype)
+        if values.flags.f_contiguous:  # features stay in their order of memory
+            columns = borrow("panel", values.shape[::-1], dtype).T
+        else:
+            columns = borrow("panel", values.shape, dtype)
         if self.center:
             subtract(values, near, columns)
         else:
@@ -452,10 +467,118 @@ class Gram(Accumulator[GramState, GramOperator]):
     def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
         """Return the scratch memory in bytes of updates with blocks of `n_rows` features of `n_features` samples."""
         dtype = np.dtype(np.float32 if itemsize <= 4 else np.float64)
-        values = min(n_rows, panel_features(n_features, dtype)) * n_features
+        values = min(n_rows, self.panel_features(n_features, dtype)) * n_features
         panel = values * dtype.itemsize * (1 if self.counted is None else 2) + (3 * values if self.impute else 0)
         side = self.grid(n_features).longest_side
         return panel + self.n_threads * 8 * side * (side + 3 * WIDE_ROWS)
+
+
+@dataclass(frozen=True, eq=False)
+class GramProducts(Gram):
+    """Products of the Gram matrix of the samples with a few columns, where the matrix itself does not fit in memory.
+
+    The state is that of `Gram`, with products of shape ``(n, q)`` for q columns. Cost: 4 n d q flops, 8 n q bytes.
+    """
+
+    test: Array = field(default_factory=lambda: np.empty((0, 0)), repr=False)
+    """The columns, in the type of the products and orthogonal to the roots of the weights if `center`, ``(n_counted, q)``."""
+    known: GramOperator | None = field(default=None, repr=False, compare=False)
+    """Moments of the features from the first pass, by which later ones centre them; None in the first."""
+    panel_limits: ClassVar[tuple[int, int]] = (32, 1024)
+
+    @override
+    def init(self, n_features: int) -> GramState:
+        none, empty = np.empty(0, dtype=np.int64), np.empty(0)
+        return GramState(n_features, np.zeros(self.test.size), none, none, empty, empty)
+
+    def update(self, state: GramState, block: Block | Array) -> GramState:
+        """Return `state` with the features in the rows of `block`, ``(n_block_features, n_samples)``, added in place."""
+        if self.known is None:
+            return super().update(state, block)
+        block = as_block(block)
+        for panel in block.panels(self.panel_features(block.values.shape[1], work_dtype(block.values.dtype))):
+            features = slice(panel.start, panel.start + len(panel))
+            means, variances = self.known.mean[features], self.known.variance[features]
+            factors = self.factors_of(panel.start, means, variances)
+            with Phase("centring"):
+                columns = self.centred(panel.values.T, means, self._dtype_of(panel, means, variances, factors))
+                if self.roots is not None:
+                    columns *= self.roots.astype(columns.dtype)[:, None]
+                if factors is not None:
+                    columns *= factors.astype(columns.dtype)
+            self._add_products(state.products, columns)
+        return state
+
+    def _dtype_of(self, panel: Block, means: FloatArray, variances: FloatArray, factors: FloatArray | None) -> DType:
+        """Return the type of products of features with these moments: float32 where their squares and factors stay far from its range."""
+        dtype = np.promote_types(self.dtype, work_dtype(panel.values.dtype))
+        squares = variances if self.center else variances + np.square(means)
+        within = (squares == 0) | ((squares > _SAFE_VARIANCES[0]) & (squares < _SAFE_VARIANCES[1]))
+        if factors is not None:
+            within &= (factors == 0) | ((factors > _SAFE_VARIANCES[0]) & (factors < _SAFE_VARIANCES[1]))
+        return dtype if within.all() else np.dtype(np.float64)
+
+    @override
+    def _add_products(self, products: FloatArray, columns: Array) -> None:
+        """Add columns (columnsᵀ test) to `products`, ``(n_counted, q)`` in one axis."""
+        total, test = products.reshape(self.test.shape), self.test.astype(columns.dtype, copy=False)
+        projected = borrow("projected", (columns.shape[1], test.shape[1]), columns.dtype)
+
+        @np.errstate(over="ignore", invalid="ignore")  # `finalize` checks that the sums are finite
+        def project(start: int) -> None:
+            some = slice(start, start + _TOGETHER)
+            sums = np.zeros(projected[some].shape)
+            for first in range(0, len(test), _BAND):
+                band = slice(first, first + _BAND)
+                sums += columns[band, some].T @ test[band]
+            projected[some] = sums
+
+        @np.errstate(over="ignore", invalid="ignore")
+        def add(start: int) -> None:
+            band = slice(start, start + _BAND)
+            total[band] += np.matmul(columns[band], projected, out=borrow("product", total[band].shape, columns.dtype))
+
+        spread(project, range(0, columns.shape[1], _TOGETHER), self.n_threads)
+        spread(add, range(0, len(total), _BAND), self.n_threads)
+
+    def products_of(self, state: GramState) -> tuple[GramOperator, FloatArray]:
+        """Return moments of the features, without a matrix, and the products of the matrix with `test`, ``(n_counted, q)``."""
+        moments = self.finalize(state) if self.known is None else self.known
+        products = state.products.reshape(self.test.shape)
+        if not np.isfinite(products).all():
+            raise DataError(
+                "products of samples overflow float64: expected rows whose squared lengths stay below 1e308; rescale the features first"
+            )
+        if moments.centre is not None:
+            products -= np.outer(moments.centre, moments.centre @ products)
+        products /= moments.divisor
+        return replace(moments, products=np.empty(0)), products
+
+    def total_of(self, moments: GramOperator) -> float:
+        """Return the trace of the matrix: the sum of the variances of the features with their factors, or of their squares about zero."""
+        squares = moments.variance
+        if not self.center:
+            squares = (
+                sums_about_zero(squares * moments.divisor, moments.mean, moments.divisor + self.ddof) / moments.divisor
+            )
+        factors = self.factors_of(0, moments.mean, moments.variance)
+        return float(squares.sum() if factors is None else (squares * factors**2).sum())
+
+    @property
+    def _n_columns(self) -> int:
+        n_columns: int = self.test.shape[1]
+        return n_columns
+
+    @override
+    def state_bytes(self, n_features: int) -> int:
+        return 8 * self.side(n_features) * self._n_columns
+
+    @override
+    def scratch_bytes(self, n_features: int, n_rows: int, itemsize: int) -> int:
+        dtype = np.dtype(np.float32 if itemsize <= 4 else np.float64)
+        panel = min(n_rows, self.panel_features(n_features, dtype))
+        values = panel * n_features * (dtype.itemsize * (1 if self.counted is None else 2) + (3 if self.impute else 0))
+        return values + 8 * self._n_columns * (2 * panel + self.n_threads * _BAND)
 
 
 def _about_weighted_mean(
@@ -473,12 +596,6 @@ def _about_weighted_mean(
         return np.asarray(moved, dtype=np.float64)
     np.subtract(columns, near, out=columns, where=observed)
     return np.asarray(origin + near)
-
-
-def panel_features(n_samples: int, dtype: DType) -> int:
-    """Return the number of features of a panel."""
-    low, high = _PANEL_FEATURES
-    return max(low, min(high, _PANEL_BYTES // max(1, n_samples * dtype.itemsize)))
 
 
 DENSE_FROM = 0.03

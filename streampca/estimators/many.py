@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 import streampca.formatting as words
-from streampca.errors import NotAvailableError, ParameterError
+from streampca.errors import NotAvailableError, ParameterError, value_in_words
 from streampca.estimators.kernel_pca import KernelPCA
 from streampca.estimators.pca import PCA
 from streampca.estimators.summary import Summary, summary_of_several
@@ -163,7 +163,7 @@ def fit_many(
 def _require_models(models: Mapping[str, Model]) -> None:
     """Raise `ParameterError` unless `models` are different estimators by name that leave common matters to `fit_many`."""
     if not isinstance(models, Mapping) or not models:
-        raise ParameterError(f"models: found {models!r}, expected a mapping of names to PCA or KernelPCA estimators")
+        raise ParameterError(f"models: found {value_in_words(models)}, expected a mapping of names to PCA or KernelPCA estimators")
     for name, model in models.items():
         if not isinstance(name, str) or not isinstance(model, PCA | KernelPCA):
             raise ParameterError(

@@ -9,7 +9,7 @@ EG = CG − ĈG: σ, and the residual ‖Ev̂‖ of every eigenpair. Bounds from
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import gammaincinv
@@ -596,6 +596,51 @@ def certified(
         orthonormality=float(np.abs(tall.gram(axes, axes, n_threads) - np.eye(n_found)).max(initial=0.0)),
         converted=converted is not None,
         incremental=test is None,
+    )
+
+
+def of_ritz_pairs(
+    found: Certified, values: FloatArray, residuals: FloatArray, beyond: float, orthonormality: float
+) -> Certified:
+    """Return the certificate `found` of an approximation for Ritz pairs from one more product with C, whose residuals are known.
+
+    Parameters
+    ----------
+    found : Certified
+        Error bounds of the pairs before.
+    values : float64 array, shape (r,)
+        The Ritz values, which no eigenvalue is below.
+    residuals : float64 array, shape (r,)
+        Bounds of ‖Cv − λv‖₂, rounding included.
+    beyond : float
+        A bound of the eigenvalue that follows those of `found`.
+    orthonormality : float
+        Largest entry of VᵀV − I.
+    """
+    if found.bounds is None:
+        raise TypeError("the matrix may be indefinite, and Ritz values bound no eigenvalue")
+    r, k, floor = len(values), len(found.values), found.floor
+    lower, upper = found.bounds.lower.copy(), found.bounds.upper.copy()
+    lower[:r] = np.maximum(lower[:r], values - floor)
+    upper = np.maximum(upper, lower)
+    limits = Intervals(np.append(lower, 0.0), np.append(upper, beyond), found.bounds.proven_upper)
+    bounds = replace(found.bounds, lower=lower, upper=upper)
+    found_angles = angles(limits, None, residuals, sigma=np.inf, n_components=r)
+    if r < k:
+        clusters = (*found_angles.clusters, (r, k - 1, None))
+        found_angles = Angles(found_angles.sine + (None,) * (k - r), clusters, None)
+    along = max(0.0, float(values.sum()) - floor * r) * max(0.0, 1 - found.rounding)
+    low = min(1.0, along / found.total) if found.total > 0 else 0.0
+    return replace(
+        found,
+        values=padded(values, k),
+        n_found=r,
+        bounds=bounds,
+        angles=found_angles,
+        residual=float(residuals.max() / values[0]) if r else None,
+        residuals=tuple(residuals.tolist()),
+        captured=(low, max(found.captured[1], low)),
+        orthonormality=orthonormality,
     )
 
 

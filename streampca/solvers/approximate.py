@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -73,8 +73,8 @@ _ROWS_PER_BLOCK, _MOST_BLOCK_BYTES = 1024, 128 * 2**20
 _LEAF_BYTES = 256 * 2**20
 _RETAINED_BYTES = 64 * 2**20
 """What glibc retains of the memory that a thread has freed: twice its largest mmap threshold."""
-_KEPT_PASSES = (4, 3, 2, 1)  # tried where the products of all passes do not fit in memory together
-_SOLVE_COPIES = 4
+KEPT_PASSES = (4, 3, 2, 1)  # tried where the products of all passes do not fit in memory together
+SOLVE_COPIES = 4
 """Arrays of features x columns that solving takes beside the test matrix and the products."""
 _ROOM_FOR_HELD = 8  # times as many columns let them take the place of some
 _ALGEBRA = 30.0  # products of features x columns² that solving and certifying takes
@@ -207,8 +207,9 @@ class ApproximateSolver(PCASolver):
             filled = replace(self, source=unread(source), parameters=complete(parameters))
             return with_means_first(filled.plan(resources), source)
         tried, k, passes = [], parameters.count(source), reading_limits(parameters)[0]
-        for columns in self._columns_to_try(k):
-            for kept in (passes, *(number for number in _KEPT_PASSES if number < passes)):
+        limit = max(1, min(self.source.shape))
+        for columns in columns_to_try(parameters, k, limit, source.shape[1], few=self.needs_few_columns):
+            for kept in (passes, *(number for number in KEPT_PASSES if number < passes)):
                 work = replace(self, n_components=k, resources=resources, columns=columns, kept_passes=kept)
                 plan = work.best(block_rows_to_try(source, self.dtype, self.block_bytes), 0, work.shares)
                 if plan.budget.fits:
@@ -238,23 +239,10 @@ class ApproximateSolver(PCASolver):
     @classmethod
     def solve_seconds(cls, plan: Plan, rates: Rates) -> float:
         """Return the time of the algebra, which is done after every pass with the products so far."""
-        sizes, d = sizes_of(plan), plan.n_features
+        sizes, d = sizes_of(plan), plan.n_samples if plan.axis == "features" else plan.n_features
         columns = float(sizes.columns * sizes.kept_passes)
         algebra = _ALGEBRA * d * columns**2 + float(sizes.pilot_rows) ** 2 * d
         return algebra / rates.multiply + 20.0 * columns**3 / rates.lapack
-
-    def _columns_to_try(self, k: int | None) -> list[int]:
-        """Return numbers of columns, best first."""
-        limit = max(1, min(self.source.shape))
-        if not isinstance(self.parameters.sketch_size, str):
-            return [min(int(self.parameters.sketch_size), self.source.shape[1])]
-        wanted = _COMPONENTS_UNKNOWN if k is None else k
-        size = max(2 * wanted, wanted + 32) if self.needs_few_columns else max(4 * wanted, wanted + 64)
-        sizes = [min(size, limit)]
-        least = min(wanted + _SPARE_COLUMNS, limit)
-        while sizes[-1] > least:
-            sizes.append(max(least, sizes[-1] * 3 // 4))
-        return sizes
 
     @override
     def shape(self, rows: int, leaves: int, threads_per_leaf: int) -> WorkShape:
@@ -328,7 +316,7 @@ class ApproximateSolver(PCASolver):
             MemoryNeed("blocks", blocks, ("reading",)),
             MemoryNeed("scratch", scratch, ("reading",)),
             MemoryNeed("pilot", pilot, ("pilot",)),
-            MemoryNeed("solve", 8 * d * (retained_columns * _SOLVE_COPIES + 4 * columns), ("solving",)),
+            MemoryNeed("solve", 8 * d * (retained_columns * SOLVE_COPIES + 4 * columns), ("solving",)),
             model_need(d, k, "solving", "scores", "report"),
             MemoryNeed("scores", scores, ("scores",)),
             sampled_rows_need(source, resources.report_rows),
@@ -391,26 +379,19 @@ class ApproximateSolver(PCASolver):
         room = plan.projected_bytes - plan.budget.by_phase["solving"]
         with keep_released(room):
             rows, known, evidence, low_rank = yield from self._opening(plan)
-            n_passes, state = plan.solver_passes - sizes.passes + 1, rows.state
+            before, state = plan.solver_passes - sizes.passes, rows.state
             n_matrices = min(sizes.passes - (not self.multiplies_first), sizes.kept_passes)
             chain = Chain(plan.n_features, sizes.columns * n_matrices)
             if low_rank is None:
                 chain.add(*split(known, sizes.held_out)[0])
             known = replace(known, test=np.empty((0, 0)), products=np.empty((0, 0)))
-            evidence = replace(evidence, looks=sizes.passes)
-            answer = answer_of(known, chain, evidence, parameters, work, plan.threads, low_rank)
-            while n_passes < plan.solver_passes and not answer.within(sizes.tolerance):
-                basis, width, exponent, power = _next_test(chain, answer, evidence, plan, work)
-                del answer, low_rank
-                test, products = yield from self._again(plan, basis, known, state, n_passes + 1)
-                n_passes, low_rank = n_passes + 1, None
-                chain.add(test[:, :width], products[:, :width])
-                again = test[:, width:].copy(), products[:, width:].copy(), exponent, power
-                evidence = replace(evidence, again=again)
-                del basis, test, products
-                answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
+
+            def again(basis: FloatArray, number: int) -> Readings[tuple[FloatArray, FloatArray]]:
+                return self._again(plan, basis, known, state, before + number)
+
+            answer, n_passes = yield from refined(chain, known, evidence, parameters, plan, work, again, low_rank)
             known = replace(known, mean=known.mean + subtracted)
-            model = answer.model(known, state, parameters, self.source.describe(), n_passes)
+            model = answer.model(known, state, parameters, self.source.describe(), before + n_passes)
         return Fit(model=model, plan=plan, fitted_state=rows.fitted_state(self.source, parameters, plan))
 
     def start(self, plan: Plan) -> Readings[FirstPass]:
@@ -544,6 +525,66 @@ class ApproximateSolver(PCASolver):
         states = (yield Reading(self.source, accumulators, plan, self.parameters.sample_weight, phase)).take()
         release_freed_memory()
         return states
+
+
+def columns_to_try(parameters: Parameters, k: int | None, limit: int, side: int, *, few: bool) -> list[int]:
+    """Return numbers of columns of the test matrix for `k` components and a matrix of that `side` and rank `limit`, best first."""
+    if not isinstance(parameters.sketch_size, str):
+        return [min(int(parameters.sketch_size), side)]
+    wanted = _COMPONENTS_UNKNOWN if k is None else k
+    size = max(2 * wanted, wanted + 32) if few else max(4 * wanted, wanted + 64)
+    sizes = [min(size, limit)]
+    least = min(wanted + _SPARE_COLUMNS, limit)
+    while sizes[-1] > least:
+        sizes.append(max(least, sizes[-1] * 3 // 4))
+    return sizes
+
+
+def refined(
+    chain: Chain,
+    known: Sketched,
+    evidence: Evidence,
+    parameters: Parameters,
+    plan: Plan,
+    work: Precision,
+    again: Callable[[FloatArray, int], Readings[tuple[FloatArray, FloatArray]]],
+    low_rank: LowRank | None = None,
+) -> Readings[tuple[Approximation, int]]:
+    """Multiply again while passes are left and the certificate asks for it; return the answer and how many passes multiplied.
+
+    Parameters
+    ----------
+    chain : Chain
+        Test matrix and products of the first pass, unless `low_rank` is what it gave.
+    known : Sketched
+        Moments of the rows.
+    evidence : Evidence
+        Columns held out, with their products.
+    parameters : Parameters
+        Parameters of the fit.
+    plan : Plan
+        The plan, with the settings of an approximate solver.
+    work : str
+        Data type whose rounding the products have.
+    again : callable
+        Reads once more in the pass of that number and returns the test matrix, as it was used, and its products.
+    low_rank : LowRank, optional
+        The answer of an incremental pass.
+    """
+    sizes, number = sizes_of(plan), 1
+    evidence = replace(evidence, looks=sizes.passes)
+    answer = answer_of(known, chain, evidence, parameters, work, plan.threads, low_rank)
+    while number < sizes.passes and not answer.within(sizes.tolerance):
+        basis, width, exponent, power = _next_test(chain, answer, evidence, plan, work)
+        del answer, low_rank
+        test, products = yield from again(basis, number + 1)
+        number, low_rank = number + 1, None
+        chain.add(test[:, :width], products[:, :width])
+        held = test[:, width:].copy(), products[:, width:].copy(), exponent, power
+        evidence = replace(evidence, again=held)
+        del basis, test, products
+        answer = answer_of(known, chain, evidence, parameters, work, plan.threads)
+    return answer, number
 
 
 def reading_limits(parameters: Parameters) -> tuple[int, float | None]:

@@ -104,7 +104,7 @@ class Approximation:
         self, moments: Sketched, state: SketchState, parameters: Parameters, source: Json, n_passes: int
     ) -> PCAModel:
         """Return the model of these components; `source` describes the origin of the rows."""
-        certificate, k = _certificate(self.certified, n_passes), self.n_components
+        certificate, k = certificate_of(self.certified, n_passes), self.n_components
         if not self.reached:
             certificate = certificate.saying(sentences.too_few(k), components_missing=True)
         rank = min(certificate.numerical_rank, k)
@@ -231,7 +231,7 @@ def completed(axes: FloatArray, n_wanted: int, seed: int) -> FloatArray:
     return np.hstack([axes, orthonormal(drawn, axes)])
 
 
-def _certificate(found: Certified, n_passes: int) -> ApproximateCertificate:
+def certificate_of(found: Certified, n_passes: int) -> ApproximateCertificate:
     """Return the certificate of an approximate solver after `n_passes` readings."""
     low, high = found.captured
     bounds, angles, k = found.bounds, found.angles, len(found.values)

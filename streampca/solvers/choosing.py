@@ -60,6 +60,8 @@ def obstacle_to_state(wanted: Any, plan: Plan | None = None) -> str | None:
         return f"solver={solver!r} keeps no state to add rows to: use one of {', '.join(CONTINUABLE)}"
     if plan is not None and plan.tile_groups:
         return "a covariance matrix that is on disk, because it does not fit in memory, keeps no state to add rows to: allow more memory"
+    if plan is not None and solver in CONTINUABLE and plan.axis == "features":
+        return "a sketch of the samples, which is taken because one of the features does not fit in memory, keeps no state to add rows to: allow more memory"
     own = CONTINUABLE[solver].refuses_state if solver in CONTINUABLE else {}
     for trait, instead in {**own, **WAYS["states that rows can be added to"]}.items():
         if (found := TRAITS[trait](None, wanted)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from scipy.sparse import csr_array, issparse
 from typing_extensions import override
 
 from streampca.accumulators.centring import product_dtype, work_dtype
-from streampca.accumulators.gram import DENSE_FROM, Gram, GramOperator, few_stored, panel_features
+from streampca.accumulators.gram import DENSE_FROM, Gram, GramOperator, few_stored
 from streampca.accumulators.residuals import feature_panel_bytes
 from streampca.accumulators.rows import RowSample, RowsState
 from streampca.block import Block, dense
@@ -26,13 +26,14 @@ from streampca.formatting import as_text
 from streampca.linalg.control_limits import with_moments
 from streampca.linalg.eigen import Spectrum, relative_precision, solve
 from streampca.linalg.selection import Count, as_selection
+from streampca.models.certificates import ExactCertificate
 from streampca.models.noise import known_weight, selection_of_fit
 from streampca.models.pca import PCAModel
 from streampca.models.rounding import with_decoding, with_missing
 from streampca.models.stored import Components, StoredComponents, slab_features
 from streampca.parameters import Parameters
 from streampca.planning.memory import REPORT_BYTES, MemoryNeed, buffer_bytes, eigenproblem_bytes, reading_needs
-from streampca.planning.plan import GramDetail, Plan
+from streampca.planning.plan import GramDetail, Plan, SolverDetail
 from streampca.planning.shape import (
     Leaf,
     WorkShape,
@@ -55,7 +56,7 @@ from streampca.storage.scratch import Scratch, has_room
 from streampca.storage.state_file import storable
 from streampca.system.process import release_freed_memory
 from streampca.system.workspace import borrow, keep_released, release
-from streampca.typing import Array, DaskClient, DType, FloatArray, IntArray
+from streampca.typing import Array, BoolArray, DaskClient, DType, FloatArray, IntArray
 
 _SMALL_STATE_BYTES = 32 * 2**20
 _FEATURES_PER_ROW = 64
@@ -75,21 +76,23 @@ class _CopiedFeatures(Transposed):
         return MAPPED_BYTES
 
 
-def components_bytes(features: Source, accumulator: Gram, k: int, shape: WorkShape, *, on_disk: bool) -> int:
+def components_bytes(
+    features: Source, accumulator: Gram, k: int, shape: WorkShape, *, on_disk: bool, scores: bool = False
+) -> int:
     """Return what components and their computation take.
 
     8 k d + V k (d / leaves + c) w + L k (8 c' + p' w) + 8 k² (V + L + 8) + 2 min(S, 32 MiB) with V = min(W + L, leaves); on disk
-    L k (32 c' + p' w) + 8 k² (V + L + 8). Samples of weight 0 add their products.
+    L k (32 c' + p' w) + 8 k² (V + L + 8). Samples of weight 0, or with `scores` all, add their products.
     """
     d, n = features.shape
     columns, running, n_leaves = shape.rows_per_block, shape.leaves_in_flight, shape.n_leaves
     waiting = min(shape.window + running, n_leaves)
     dtype, width = product_dtype(features.dtype, d), min(d, slab_features(k, columns))
-    panel = min(width, panel_features(n, dtype))
-    n_without_weight = n - accumulator.side(n)
+    panel = min(width, accumulator.panel_features(n, dtype))
+    n_projected = n if scores else n - accumulator.side(n)
     copies = _COPIES_ON_DISK if on_disk else 1
-    slabs = running * (copies * 8 * k * width + k * panel * dtype.itemsize + 8 * n_without_weight * 2 * panel)
-    sums = (waiting + running + 8) * 8 * k * (k + n_without_weight)
+    slabs = running * (copies * 8 * k * width + k * panel * dtype.itemsize + 8 * n_projected * 2 * panel)
+    sums = (waiting + running + 8) * 8 * k * (k + n_projected)
     if on_disk:
         return slabs + sums
     # The C library keeps freed memory up to twice the largest array below 32 MiB that was freed before: here a state.
@@ -120,12 +123,19 @@ def _notes(
                 f"{shape.rows_per_block:,} features fit in memory at once, so that all rows are read {times:.0f} times in each "
                 "reading; more memory would avoid it"
             )
-    elif times > 1.01:
-        notes.append(
-            f"a band of whole chunks ({features.chunk_rows:,} features) does not fit: every chunk is decoded {times:.1f} times "
-            "in each reading; chunks of fewer features, or more memory, would avoid it"
-        )
+    else:
+        notes += repeated_chunks_note(features, times)
     return tuple(notes)
+
+
+def repeated_chunks_note(features: Source, times: float) -> tuple[str, ...]:
+    """Return a note on chunks that each reading decodes so many `times`, if that is more than once."""
+    if times <= _DECODED_ONCE:
+        return ()
+    return (
+        f"a band of whole chunks ({features.chunk_rows:,} features) does not fit: every chunk is decoded {times:.1f} times "
+        "in each reading; chunks of fewer features, or more memory, would avoid it",
+    )
 
 
 def _spectrum(reduced: GramOperator, parameters: Parameters, plan: Plan) -> Spectrum:
@@ -159,14 +169,16 @@ def _axes(spectrum: Spectrum, reduced: GramOperator, gram: Gram) -> FloatArray:
     return np.ascontiguousarray(axes if gram.roots is None else axes * gram.roots[:, None])
 
 
-def _model(
+def model_of_samples(
     source: Source,
     parameters: Parameters,
     plan: Plan,
     spectrum: Spectrum,
     reduced: GramOperator,
     wide: WideComponents,
+    certificate: ExactCertificate | None = None,
 ) -> PCAModel:
+    """Return the model of the eigenpairs and components, exact ones unless there is a `certificate`."""
     model = PCAModel.of_spectrum(
         spectrum,
         reduced,
@@ -175,11 +187,9 @@ def _model(
         source=source.describe(),
         sample_weight=_weight(reduced, parameters),
     )
-    certificate = replace(
-        model.certificate,
-        orthonormality=wide.orthonormality,
-        eigen_residual=spectrum.residual + _residual(spectrum, wide),
-    )
+    if certificate is None:
+        residual = spectrum.residual + _residual(spectrum, wide)
+        certificate = replace(model.certificate, orthonormality=wide.orthonormality, eigen_residual=residual)
     model = replace(model, components=wide.components, certificate=certificate)
     if parameters.n_regressors is None:  # else the rows that were decoded are known when the fit is finished
         model = with_decoding(model, reduced.mean, reduced.variance, parameters.scaling)
@@ -224,7 +234,7 @@ class GramSolver(PCASolver):
     """Rows of a block while rows are copied to disk, of which features are read then; 0 where they are not."""
 
     name = "gram"
-    settings = GramDetail
+    settings: ClassVar[type[SolverDetail]] = GramDetail
     multiplies_back = True
     refuses: ClassVar[Table] = {
         "missing='drop_rows'": "use solver='covariance' or missing='mean'",
@@ -338,7 +348,11 @@ class GramSolver(PCASolver):
         sampled = 0 if self.on_disk else resources.report_rows * d * features.dtype.itemsize
         scratch = accumulator.scratch_bytes(n, columns, itemsize)
         if features.sparse:  # a panel is made dense, and a sparse product has numbers of columns
-            panel = min(columns, panel_features(n, product_dtype(features.dtype, d))) * n * features.dtype.itemsize
+            panel = (
+                min(columns, accumulator.panel_features(n, product_dtype(features.dtype, d)))
+                * n
+                * features.dtype.itemsize
+            )
             scratch += panel + accumulator.n_threads * 16 * accumulator.grid(n).longest_side ** 2
         if resources.n_regressors:
             scratch += feature_panel_bytes(n, columns, itemsize, weighted=accumulator.weights is not None)
@@ -428,31 +442,35 @@ class GramSolver(PCASolver):
             del state
             reduced = replace(reduced, products=np.empty(0))
             release_freed_memory()
-            chosen = RowSample(source.shape[0], 0 if scratch else self.keep_rows, str(source.dtype)).chosen
-            if self.removing is not None:
-                features = self.removing.residuals().by_features()
-            k = len(spectrum.vectors)
-            task = ComponentsTask(
-                source=features,
-                gram=gram,
-                means=reduced.mean,
-                variances=reduced.variance,
-                axes=_axes(spectrum, reduced, gram),
-                chosen=chosen,
-                k=k,
-                seed=parameters.seed,
-                width=slab_features(k, plan.rows_per_block),
-                stored=None,
-            )
+            task = self.components_task(plan, features, gram, spectrum, reduced)
             second = partial(find_components, task, plan, scratch=scratch)
             (wide,) = (yield ReadingAlone(second, n_readings=0 if kept else 1)).take()
-        model = _model(source, parameters, plan, spectrum, reduced, wide)
+        model = model_of_samples(source, parameters, plan, spectrum, reduced, wide)
         # With holes these are the scores of rows filled with means.
         scores = None
         if not model.conditional or (not reduced.n_missing and gram.counted is None):
             scores = _scores(spectrum, reduced, gram, wide)
-        samples = RowsState(chosen, wide.samples) if len(chosen) else None
+        samples = RowsState(task.chosen, wide.samples) if len(task.chosen) else None
         return Fit(model=model, plan=plan, samples=samples, scores=scores)
+
+    def components_task(
+        self, plan: Plan, features: Source, gram: Gram, spectrum: Spectrum, moments: GramOperator
+    ) -> ComponentsTask:
+        """Return the work of the reading of `features` for components and copied samples, from eigenvectors of the Gram matrix."""
+        k = len(spectrum.vectors)
+        kept = 0 if plan.components_on_disk else self.keep_rows
+        return ComponentsTask(
+            source=features if self.removing is None else self.removing.residuals().by_features(),
+            gram=gram,
+            means=moments.mean,
+            variances=moments.variance,
+            axes=_axes(spectrum, moments, gram),
+            chosen=RowSample(self.source.shape[0], kept, str(self.source.dtype)).chosen,
+            k=k,
+            seed=self.parameters.seed,
+            width=slab_features(k, plan.rows_per_block),
+            stored=None,
+        )
 
 
 class RowsOnDisk(MappedSource):
@@ -588,6 +606,19 @@ class ComponentsTask(Task[ComponentsPart]):
     """Where components go; None = they are given back."""
     first: int = 0
     """First feature that `means` and `variances` hold."""
+    scores: bool = False
+    """Whether all samples are multiplied by the components, and not only those of weight 0."""
+
+    @property
+    def projected(self) -> BoolArray | None:
+        """Return which samples are multiplied by the components, ``(n_samples,)``; None for none."""
+        counted = self.gram.counted
+        return np.ones(self.source.shape[1], dtype=bool) if self.scores else None if counted is None else ~counted
+
+    @property
+    def n_projected(self) -> int:
+        """Return how many these are."""
+        return 0 if self.projected is None else int(np.count_nonzero(self.projected))
 
     def for_leaf(self, leaf: Leaf) -> ComponentsTask:
         """Return the task with no more than the features of `leaf` need."""
@@ -601,7 +632,7 @@ class ComponentsTask(Task[ComponentsPart]):
         start, n_features = leaf.edges[0], leaf.edges[-1] - leaf.edges[0]
         components = None if self.stored is not None else np.empty((self.k, n_features), dtype=self.axes.dtype)
         samples = np.empty((len(self.chosen), n_features), dtype=self.source.dtype)
-        return ComponentsPart(start, components, samples, Summary.empty(self.k, _n_uncounted(self.gram)))
+        return ComponentsPart(start, components, samples, Summary.empty(self.k, self.n_projected))
 
     def update(self, state: ComponentsPart, block: Block) -> ComponentsPart:
         """Compute the components for the features of `block`."""
@@ -630,21 +661,29 @@ class ComponentsTask(Task[ComponentsPart]):
 
     def _slab(self, values: Array, start: int, axes: Array, summary: Summary) -> FloatArray:
         """Return the components for the features from `start` on, scratch memory; adds to ``summary.left``."""
-        rank, counted = axes.shape[1], self.gram.counted
+        rank, projected = axes.shape[1], self.projected
         slab = borrow("slab", (self.k, values.shape[1]), np.float64)
-        width = panel_features(values.shape[0], axes.dtype)
+        width = self.gram.panel_features(values.shape[0], axes.dtype)
         for first in range(0, values.shape[1], width):
             panel, out = values[:, first : first + width], slab[:, first : first + width]
             columns = slice(start + first - self.first, start + first - self.first + panel.shape[1])
             means = self.means[columns]
-            product = self._products(panel, columns, axes)
+            centred = None
+            if self.scores and self.gram.counted is None and not issparse(panel):
+                centred = self.gram.centred(panel, means, axes.dtype)
+                product = axes.T @ centred
+            else:
+                product = self._products(panel, columns, axes)
             factors = self.gram.factors_of(start + first, means, self.variances[columns])
             if factors is not None:
                 product *= factors.astype(product.dtype)
             out[:rank] = product
             out[rank:] = drawn(self.seed, range(rank, self.k), start + first, panel.shape[1]).astype(axes.dtype)
-            if counted is not None:
-                others = dense(panel[~counted]).astype(np.float64)
+            if centred is not None:
+                multiplied = out if factors is None else out * factors
+                np.add(summary.left, centred @ multiplied.T.astype(axes.dtype), out=summary.left)
+            elif projected is not None:
+                others = dense(panel[projected]).astype(np.float64)
                 if self.gram.impute:
                     np.copyto(others, means, where=np.isnan(others))
                 if self.gram.center:
@@ -679,10 +718,6 @@ class ComponentsTask(Task[ComponentsPart]):
             centred = gram.centred(features[~few].toarray().T, means[~few], axes.dtype)
             product[:, ~few] = axes.T @ centred
         return product
-
-
-def _n_uncounted(gram: Gram) -> int:
-    return 0 if gram.counted is None else int(np.count_nonzero(~gram.counted))
 
 
 def drawn(seed: int, rows: range, start: int, n_features: int) -> FloatArray:
@@ -721,8 +756,12 @@ def find_components(
     progress: ProgressCallback | None,
     *,
     scratch: Scratch | None,
+    rotation: Callable[[Summary], tuple[FloatArray, int]] | None = None,
 ) -> tuple[WideComponents, ReadCount]:
-    """Run the second pass and return what it cost; with `scratch`, components are written there and stay there."""
+    """Run the second pass and return what it cost; with `scratch`, components are written there and stay there.
+
+    `rotation` returns what they are multiplied by before they are made orthonormal, ``(k, k)``, and their rank, from sums over the features.
+    """
     k, d = task.k, plan.n_features
     stored = None
     if scratch is not None:
@@ -747,7 +786,7 @@ def find_components(
     record = (
         next_pass("components", plan, f"{k}", piece=piece) if scratch is None else PassRecord(None, "components", plan)
     )
-    start = record.begin(Summary.empty(k, _n_uncounted(task.gram)))
+    start = record.begin(Summary.empty(k, task.n_projected))
     for first, stored_samples, values in record.pieces():
         samples[:, first : first + stored_samples.shape[1]] = stored_samples
         table.write(first, values)
@@ -755,7 +794,8 @@ def find_components(
         summary, count = drive(task, plan, record, start, merge, client=client, progress=progress)
     rank = task.axes.shape[1]
     overlaps = summary.products[:rank, :rank] - np.eye(rank)
-    mapping, orthonormality = make_orthonormal(table, summary, rank)
+    first, rank = (np.eye(k), rank) if rotation is None else rotation(summary)
+    mapping, orthonormality = make_orthonormal(table, summary, rank, first)
     release_freed_memory()
     components = table.components if isinstance(table, InMemory) else table
     signs = np.where(mapping.diagonal() < 0, -1.0, 1.0)
@@ -783,10 +823,12 @@ class InMemory:
         self.components[:, start : start + values.shape[1]] = values
 
 
-def make_orthonormal(table: InMemory | StoredComponents, summary: Summary, rank: int) -> tuple[FloatArray, float]:
+def make_orthonormal(
+    table: InMemory | StoredComponents, summary: Summary, rank: int, first: FloatArray
+) -> tuple[FloatArray, float]:
     """Make components orthonormal to rounding and fix their signs, in place, in as few sweeps as it takes: mostly one.
 
-    What they are multiplied by follows from their inner products alone, see `orthonormalising`. Signs are those of the
+    They are multiplied by `first`, ``(k, k)``, and by what follows from their inner products alone, see `orthonormalising`. Signs are those of the
     entries that were largest before; a further sweep turns components of which another entry became the largest.
 
     Returns
@@ -796,7 +838,7 @@ def make_orthonormal(table: InMemory | StoredComponents, summary: Summary, rank:
     orthonormality : float
         By how much their inner products differ from the identity at most.
     """
-    step = summary.signs[:, None] * orthonormalising(summary.products, rank)
+    step = summary.signs[:, None] * (orthonormalising(first @ summary.products @ first.T, rank) @ first)
     mapping = step
     for left in (3, 2, 1, 0):
         summary = _multiply(table, step)

@@ -88,7 +88,7 @@ def readings_of_batch(
         n_components = (
             None if isinstance(parameters.n_components, str) else capped(parameters.n_components, min(source.shape))
         )
-        wanted = replace(parameters, solver=solver, n_components=n_components, ddof=0)
+        wanted = replace(parameters, solver=solver, n_components=n_components, ddof=0, max_passes=1)
         plan = plan_fit(source, wanted, client=active_client(source))
         if fitted is not None:
             require_parameters(fitted, parameters, solver, plan.work_dtype, "joined")

@@ -89,6 +89,20 @@ def test_data_types(tmp_path, dtype):
     assert not verify_run(run_of(tmp_path, values, "model: {n_components: 4}")).failed
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_sketch_of_samples(tmp_path, dtype):
+    values = (correlated(120, 40) @ np.random.default_rng(2).standard_normal((40, 900))).astype(dtype)
+    model = "model: {solver: sketch, n_components: 3, tolerance: 0.01}"
+    run = run_of(tmp_path, values, "preprocess: {missing: mean}", model, output="report: true")
+    found = verify_run(run)
+    assert not found.failed, [check for check in found.checks if check.holds is False]
+    scores = np.asarray(zarr.open_array(run / "scores.zarr/scores", mode="r")[:])
+    loaded = sp.load(run)
+    np.testing.assert_allclose(scores, loaded.transform(values), atol=3e-5 * np.abs(scores).max())
+    np.testing.assert_allclose(scores.var(axis=0, ddof=1), loaded.explained_variance_, rtol=1e-5)
+    assert "matrix of samples" in (run / "report.html").read_text()
+
+
 def test_rows_that_were_left_out(tmp_path):
     values = correlated()
     values[::50, 3] = np.nan
