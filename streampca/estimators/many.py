@@ -163,7 +163,9 @@ def fit_many(
 def _require_models(models: Mapping[str, Model]) -> None:
     """Raise `ParameterError` unless `models` are different estimators by name that leave common matters to `fit_many`."""
     if not isinstance(models, Mapping) or not models:
-        raise ParameterError(f"models: found {value_in_words(models)}, expected a mapping of names to PCA or KernelPCA estimators")
+        raise ParameterError(
+            f"models: found {value_in_words(models)}, expected a mapping of names to PCA or KernelPCA estimators"
+        )
     for name, model in models.items():
         if not isinstance(name, str) or not isinstance(model, PCA | KernelPCA):
             raise ParameterError(

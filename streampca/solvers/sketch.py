@@ -208,11 +208,7 @@ class SketchOfSamples(GramSolver):
     def plan(self, resources: Resources) -> Plan:
         (n, d), parameters, tried = self.source.shape, self.parameters, list[Plan]()
         self.accumulator.divisor_for(n)
-        k, passes, sizes = (
-            parameters.count(self.source),
-            reading_limits(parameters)[0],
-            block_rows_to_try(self.read, self.dtype),
-        )
+        k, passes, sizes = parameters.count(self.source), self._passes, block_rows_to_try(self.read, self.dtype)
         for columns in columns_to_try(parameters, k, min(self.side, d), self.side, few=passes > 1):
             for kept in (passes, *(number for number in KEPT_PASSES if number < passes)):
                 work = replace(self, n_components=k, resources=resources, columns=columns, kept_passes=kept)
@@ -223,6 +219,12 @@ class SketchOfSamples(GramSolver):
         least = min(tried, key=lambda plan: plan.projected_bytes)
         beside = f", with a sketch of {sizes_of(least).columns} columns of {n:,} samples"
         raise least.budget.refusal("ask for fewer components, or ", beside=beside)
+
+    @property
+    def _passes(self) -> int:
+        """Return how often the matrix may be multiplied; the pass for components counts as one of a number that was asked for."""
+        passes, most = reading_limits(self.parameters)[0], self.parameters.max_passes
+        return passes if isinstance(most, str) else max(1, min(passes, most - 1))
 
     def _require_few_readings(self, plan: Plan) -> Plan:
         """Return `plan`; raise `PlanError` if every chunk would be decoded several times in each pass."""
@@ -280,8 +282,8 @@ class SketchOfSamples(GramSolver):
 
     @override
     def figures(self, shape: WorkShape, reading: int) -> Figures:
-        (n, d), passes, tolerance = self.source.shape, *reading_limits(self.parameters)
-        held_out = min(HELD_OUT_COLUMNS, self.side)
+        (n, d), passes, held_out = self.source.shape, self._passes, min(HELD_OUT_COLUMNS, self.side)
+        tolerance = reading_limits(self.parameters)[1]
         detail = SketchDetail(self.columns, held_out, passes, self.kept_passes, 0, 0, 0, tolerance=tolerance)
         reason = (
             f"approximate, with a certificate; the products with {self.columns} vectors of the {n:,} x {n:,} matrix of samples are kept, "

@@ -28,3 +28,12 @@ def test_stores(name: str, tmp_path: Path) -> None:
     result = measure({"do": "fit", "path": str(path), "k": 20, "memory": memory, "parameters": parameters})
     assert result["passes"] == (2 if "two passes" in name else 1)
     assert_kept(name, result)
+
+
+@pytest.mark.slow
+def test_a_sketch_of_samples(tmp_path: Path) -> None:
+    path = make_store(tmp_path / "x.zarr", (3000, 40_000), "float32", 1500, chunk_columns=1000)
+    parameters = {"solver": "sketch", "missing": "mean", "max_passes": 3, "tolerance": 0}
+    result = measure({"do": "fit", "path": str(path), "k": 20, "memory": "500MiB", "parameters": parameters})
+    assert result["passes"] == 3
+    assert_kept("sketch of samples f4", result)

@@ -47,7 +47,7 @@ SOLVERS = {
     "adaptive": Solver({"k": 5, "solver": "adaptive", "pilot": 10}, (6_000, 24)),
     "gram": Solver({"k": 5, "solver": "gram"}, (40, 6_000)),
     "sketch of samples": Solver(
-        {"k": 5, "solver": "sketch", "sketch_size": 12, "missing": "mean", "max_passes": 2, "tolerance": 0.0},
+        {"k": 5, "solver": "sketch", "sketch_size": 12, "missing": "mean", "max_passes": 3, "tolerance": 0.0},
         (40, 6_000),
     ),
     "nystrom": Solver({"k": 5, "kernel": RBF(gamma=0.01), "method": "nystrom", "n_landmarks": 40}, (6_000, 24)),
