@@ -61,6 +61,12 @@ class BedFile(ArrayFile):
             if not path.with_suffix(end).exists():
                 raise DataError(f"{path.with_suffix(end)}: no such file: expected .bed, .fam and .bim of one name")
             require_regular(path.with_suffix(end))
+        with path.with_suffix(".bim").open("rb") as lines:
+            if (first := lines.readline(2**16)).strip() and b"\t" not in first:
+                raise DataError(
+                    f"{path.with_suffix('.bim')}: found no tab in the first line, expected six columns with tabs between them; write it "
+                    "again with plink2 --make-just-bim"
+                )
         with self.opened_file() as file:
             self._counts = (int(file.iid_count), int(file.sid_count))
         n_bytes, (n, d) = path.stat().st_size, self._counts

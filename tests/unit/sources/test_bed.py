@@ -323,3 +323,11 @@ def test_a_prefix_is_told_the_name_of_the_file(tmp_path: Path, genotypes: Any) -
     write(tmp_path / "people.bed", genotypes)
     with pytest.raises(DataError, match=r"people: no such file or directory: .*; did you mean .*people\.bed\?"):
         sp.open(tmp_path / "people")
+
+
+def test_variants_with_blanks_between_their_columns_are_told_apart_from_damage(tmp_path: Path, genotypes: Any) -> None:
+    path = write(tmp_path / "x.bed", genotypes)
+    variants = path.with_suffix(".bim")
+    variants.write_text(variants.read_text().replace("\t", " "))
+    with pytest.raises(DataError, match=r"x\.bim: found no tab in the first line.*plink2 --make-just-bim"):
+        sp.open(path)
