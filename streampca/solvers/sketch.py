@@ -87,34 +87,20 @@ class SketchSolver(ApproximateSolver, ContinuableSolver):
     def plan(self, resources: Resources) -> Plan:
         """Return the plan of the fit: by rows, or by features where rows do not fit.
 
-        Wide data with ``missing="mean"`` or `remove`, which keep no state, is read by features if that reads less.
-
         Raises
         ------
         PlanError
             If neither fits.
         """
-        (n, d), parameters = self.source.shape, self.parameters
-        of_samples = None
-        if SketchOfSamples.takes(self.source, parameters):
-            of_samples = SketchOfSamples(self.source, parameters, self.keep_rows, self.removing)
         try:
-            plan = super().plan(resources)
+            return super().plan(resources)
         except PlanError as error:
-            if of_samples is None:
+            if not SketchOfSamples.takes(self.source, self.parameters):
                 raise
             try:
-                return of_samples.plan(resources)
+                return SketchOfSamples(self.source, self.parameters, self.keep_rows, self.removing).plan(resources)
             except PlanError as other:
                 raise PlanError(f"{error}; by features, {other}") from error
-        stateless = parameters.missing == "mean" or parameters.remove is not None
-        if of_samples is None or not stateless or 2 * n > d:
-            return plan
-        try:
-            other_plan = of_samples.plan(resources)
-        except PlanError:
-            return plan
-        return other_plan if other_plan.bytes_to_read < plan.bytes_to_read else plan
 
     @override
     def readings(self, plan: Plan) -> Readings[Fit]:

@@ -34,6 +34,6 @@ def test_stores(name: str, tmp_path: Path) -> None:
 def test_a_sketch_of_samples(tmp_path: Path) -> None:
     path = make_store(tmp_path / "x.zarr", (3000, 40_000), "float32", 1500, chunk_columns=1000)
     parameters = {"solver": "sketch", "missing": "mean", "max_passes": 3, "tolerance": 0}
-    result = measure({"do": "fit", "path": str(path), "k": 20, "memory": "500MiB", "parameters": parameters})
+    result = measure({"do": "fit", "path": str(path), "k": 20, "memory": "320MiB", "parameters": parameters})
     assert result["passes"] == 3
     assert_kept("sketch of samples f4", result)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from facade import verify_run
+from facade import sketches_of_samples, verify_run
 from stores import chunk_files, config_text, make_values, picture, write_store
 
 import streampca as sp
@@ -93,7 +93,8 @@ def test_data_types(tmp_path, dtype):
 def test_a_sketch_of_samples(tmp_path, dtype):
     values = (correlated(120, 40) @ np.random.default_rng(2).standard_normal((40, 900))).astype(dtype)
     model = "model: {solver: sketch, n_components: 3, tolerance: 0.01}"
-    run = run_of(tmp_path, values, "preprocess: {missing: mean}", model, output="report: true")
+    with sketches_of_samples():
+        run = run_of(tmp_path, values, "preprocess: {missing: mean}", model, output="report: true")
     found = verify_run(run)
     assert not found.failed, [check for check in found.checks if check.holds is False]
     scores = np.asarray(zarr.open_array(run / "scores.zarr/scores", mode="r")[:])

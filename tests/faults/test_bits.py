@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import determinism
+import facade
 import pytest
 from determinism import Way
 
@@ -31,7 +34,8 @@ def prepared(session_cluster):
 @pytest.mark.parametrize("name", [name for name in determinism.SOLVERS if name != "branches"])
 def test_some_ways_of_fitting_give_the_same_bits(prepared, name):
     ways = (Way("here"), *SOME)
-    found = {str(way): determinism.digest_of(*prepared, name, way, seed) for seed, way in enumerate(ways)}
+    with facade.sketches_of_samples() if name == "sketch of samples" else nullcontext():
+        found = {str(way): determinism.digest_of(*prepared, name, way, seed) for seed, way in enumerate(ways)}
     assert len(set(found.values())) == 1, found
 
 
