@@ -375,7 +375,7 @@ _MOST_ROUNDING = 7e-7
 _MOST_TOGETHER = (
     1e-7  # of their sums: rounding of continuous values averages out over features, that of few values does not
 )
-_MOST_LOSSY = 8  # where one feature in so many is lossy, the product is repeated as a whole
+_MOST_LOSSY = 8  # where more than one feature in so many is lossy, the product is repeated as a whole
 _NARROW_ROWS = 16  # rows of a panel of features that fit in the cache
 
 
@@ -419,8 +419,8 @@ def weights_within_float32(weights: FloatArray) -> bool:
 def lossy_features(diagonal: Array, squares: FloatArray, about_mean: FloatArray | None = None) -> BoolArray:
     """Return which features lost digits in a float32 product, by its diagonal and the more accurate `squares`, ``(n_features,)``.
 
-    These are all features if the sum of the others is also rounded in one direction, or if they are more than an eighth,
-    which costs as much. If rows are not centred, `about_mean` are the sums of squares about the mean: later subtraction
+    These are all features if the sum of the others is also rounded in one direction, or if they are more than an eighth:
+    their rows and columns of the product would exceed the scratch memory of a tile. If rows are not centred, `about_mean` are the sums of squares about the mean: later subtraction
     leaves the rounding.
     """
     difference, of = diagonal - squares, squares if about_mean is None else about_mean

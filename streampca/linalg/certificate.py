@@ -609,7 +609,7 @@ def of_ritz_pairs(
     found : Certified
         Error bounds of the pairs before.
     values : float64 array, shape (r,)
-        The Ritz values, which no eigenvalue is below.
+        The Ritz values, largest first: each is at most the eigenvalue of its place.
     residuals : float64 array, shape (r,)
         Bounds of ‖Cv − λv‖₂, rounding included.
     beyond : float
